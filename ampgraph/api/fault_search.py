@@ -112,10 +112,10 @@ class FaultSearch:
         least = 0.0 if self.asked else WORTH * self.tolerance
         reached = self.born is not None and any(output.astray for output in self.outputs)
         measured = not reached and pair.strict and self.runs > 0
-        if not measured or not self._caused(pair, _Names(tracer, inquest), theirs, expected, least):
+        if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
-    def _caused(self, pair: OnnxPair, names: _Names, fed: Feeds, expected: Feeds, least: float) -> bool:
+    def _caused(self, pair: OnnxPair, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
         """Names the nodes whose roundings make the error, as runs with few nodes low show; False where there are no
         such."""
         error, until = error_by(self.metric, self.outputs), time.monotonic() + self.seconds
@@ -181,7 +181,7 @@ def error_by(
 
 
 @dataclass(frozen=True)
-class _Names:
+class _UnitNames:
     """What names the nodes that a run can switch: those of the main graph as a trace knows them, others by their name
     in the reference."""
 
