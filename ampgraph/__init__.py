@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .report.explain import Explanation as Explanation
     from .report.findings import Checked as Checked
     from .report.inspect import Inspection as Inspection
+    from .report.inspect import overlay as overlay
     from .report.listing import ListRows as ListRows
-    from .report.overlay import overlay as overlay
     from .report.tuning import Tuning as Tuning
     from .report.verification import Verification as Verification
     from .training.forward.torch_export import export_for_training as export_for_training
@@ -82,9 +82,8 @@ else:  # type checkers do not see this: by it any name would pass
         "report.diff": "SideBySide",
         "report.explain": "Explanation",
         "report.findings": "Checked",
-        "report.inspect": "Inspection",
+        "report.inspect": "Inspection overlay",
         "report.listing": "ListRows",
-        "report.overlay": "overlay",
         "report.tuning": "Tuning",
         "report.verification": "Verification",
         "training.forward.torch_export": "export_for_training",

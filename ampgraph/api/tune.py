@@ -41,8 +41,7 @@ from ..planner.options import Options
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve
-from ..report.sensitivity import Sensitivity, UnitSensitivity
-from ..report.tuning import Candidate, Tuning
+from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
 from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
