@@ -346,6 +346,13 @@ def test_nodes_do_not_grow_with_the_number_of_norms(scale, target):
     assert few == many and many["Split"] == 1
 
 
+def test_running_statistics_keep_their_digits_where_all_is_low():
+    step = normed(SAME, level="O3", optimizer="sgd")
+    statistics = [states(step, (1,))[0][entry.name] for entry in step.layout.of("running")]
+    found = [np.frombuffer(one, np.float32) for one in statistics]
+    assert any((one != one.astype(np.float16)).any() for one in found)
+
+
 @pytest.mark.parametrize("reader", ["Sign", "Ceil"])
 def test_a_norm_without_a_gradient_tells_nothing_by_a_scale_that_it_shares(reader):
     """What its statistics overflow to is seen all the same."""

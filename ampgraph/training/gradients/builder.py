@@ -17,7 +17,8 @@ from ...core.arrays import Array
 from ...core.dataflow import HELD, KEPT
 from ...core.names import FreshNames
 
-Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | None
+Numbers = Sequence[int] | Sequence[float] | Sequence[str]
+Attribute = float | str | Numbers | ir.Attr | ir.TensorProtocol | ir.Graph | None
 Dim = int | str | ir.SymbolicDim | None
 Size = int | ir.SymbolicDim
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -61,6 +62,11 @@ class NodeBuilder:
         else:
             self.graph.insert_before(self.before, node)
         return values
+
+    def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+        """The operator of a node, with its attributes, of other inputs."""
+        kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        return self.op(kind, *inputs, **node.attributes)
 
     def typed(self, value: ir.Value, like: ir.Value | ir.DataType, *dims: Dim) -> ir.Value:
         """The value, with type and shape: those of ``like``, or ``dims``. Rules want both of forward values."""

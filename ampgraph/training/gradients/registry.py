@@ -5,10 +5,7 @@
         x, y = node.inputs
         return b.op("Mul", g, y), b.op("Mul", g, x)
 
-A rule gets the builder, the forward node and the gradient of each of its outputs (None where nothing flows back), and
-returns the gradient of each input, None where there is none: the driver refuses a None for a float input that a trained
-value reaches, unless the rule declares that input ``constant``. With ``broadcasts`` a gradient may have the shape of
-the output: the driver sums it down to the input's shape.
+`gradient` says what a rule gets and returns.
 """
 
 from __future__ import annotations

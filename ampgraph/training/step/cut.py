@@ -240,29 +240,23 @@ class _Wide:
     def _copy(self, value: ir.Value) -> ir.Value:
         """In float32. What only moves numbers moves unrounded ones; any other operator computes from rounded ones."""
         node = value.producer()
-        if node is None or len(node.outputs) > 1 or any(a.type == ir.AttributeType.GRAPH for a in _given(node)):
+        if node is None or len(node.outputs) > 1 or bodies(node):
             return self.b.cast(value, FLOAT)
         if has(node.op_type, "casts") and node.inputs[0] is not None:
             source = node.inputs[0]
             return self._raised(source) if source.dtype in LOW else self.b.cast(source, FLOAT)
-        if any(a.name in ("dtype", "to", "value") for a in _given(node)):
+        if not node.attributes.keys().isdisjoint(("dtype", "to", "value")):
             return self.b.cast(value, FLOAT)
         moved = has(node.op_type, "exact")
         inputs = [self._operand(source, moved) for source in node.inputs]
-        copy = ir.Node(node.domain, node.op_type, inputs, list(_given(node)), name=self.b.fresh(f"wide/{node.name}"))
-        [result] = copy.outputs
-        result.name, result.type, result.shape = self.b.fresh(f"wide/{value.name}"), ir.TensorType(FLOAT), value.shape
-        self.b.graph.append(copy)
+        result = self.b.again(node, inputs)
+        result.type, result.shape = ir.TensorType(FLOAT), value.shape
         return result
 
     def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
         if source is None or source.dtype not in LOW:
             return source
         return self._raised(source) if moved else self.b.cast(source, FLOAT)
-
-
-def _given(node: ir.Node) -> list[ir.Attr]:
-    return list(node.attributes.values())
 
 
 def _round(update: TrainingStep, low: dict[str, ir.DataType]) -> None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.dataflow import MARKED
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
-from ..forward.buffers import buffer_values, read_buffers
+from ..forward.buffers import KEEP, buffer_values, read_buffers
 from ..forward.class_inputs import ClassInput, read_class_inputs
 from ..forward.exported_backward import (
     ExportedBackward,
@@ -186,7 +186,8 @@ class GradientGraph:
                 b = self.states.builder
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
         self.handed = self._given_out(found)
-        self.moved = self._given_out([*(one.batch for one in self.running), *(new for _, new in self.buffers)])
+        with self.states.builder.float32(KEEP):
+            self.moved = self._given_out([*(one.batch for one in self.running), *(new for _, new in self.buffers)])
         self._report_parts()
         infer(self.model)
         mark_branches(self.graph)
@@ -263,17 +264,20 @@ class GradientGraph:
         return found
 
     def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
+        # patterns and learning rates of the groups where there are several, in the order of their tables
+        rated = tuple((g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None)
+        outputs = [value.name or "" for value in self.graph.outputs]
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
             labels=self.labels,
             classes=self.classes,
             class_inputs=self.class_inputs,
-            loss=self.graph.outputs[0].name or "",
+            loss=outputs[0],
             finite=updated.finite,
             norm=updated.norm,
-            groups=self._rated(),
-            parts=self._told_parts(),
+            groups=rated if len(rated) > 1 else (),
+            parts=tuple(zip(self.parts, outputs[1:], strict=False)),  # they stand behind the loss
             whole_batch=WHOLE if self.penalty is not None and not self.penalty.of_samples else "",
             runs=updated.runs,
             moved=tuple((move.new.name or "", tuple(old.name or "" for old in move.olds)) for move in running),
@@ -284,16 +288,6 @@ class GradientGraph:
         self.model.metadata_props[KEY] = layout.to_json()
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
-
-    def _rated(self) -> tuple[tuple[str, float], ...]:
-        """Patterns and learning rates of the groups where there are several, in the order of their tables."""
-        rows = [(g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None]
-        return tuple(rows) if len(rows) > 1 else ()
-
-    def _told_parts(self) -> tuple[tuple[str, str], ...]:
-        """The parts of the loss and their outputs, which stand behind the loss."""
-        outputs = [value.name or "" for value in self.graph.outputs]
-        return tuple(zip(self.parts, outputs[1 : 1 + len(self.parts)], strict=True))
 
 
 def _losses(

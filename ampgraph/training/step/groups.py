@@ -125,7 +125,9 @@ def _row(row: object) -> ParameterGroup:
 
 def _read(text: str) -> ParameterGroup:
     """``PATTERN=FORM``, or a form alone."""
-    for pattern, form in _splits(text):
+    places = [place for place, letter in enumerate(text) if letter == "=" and place]
+    for place in places:  # a name may hold = and :, and so may a form
+        pattern, form = text[:place], text[place + 1 :]
         word = form.partition(":")[0]
         if word in (*OPTIMIZERS, FROZEN, SHARED):
             return _row((pattern, form))
@@ -133,9 +135,3 @@ def _read(text: str) -> ParameterGroup:
     if equals and ":" not in pattern:  # the kind of optimizer is what is misspelt
         return ParameterGroup(pattern, parse_optimizer(form))
     return ParameterGroup(ALL, parse_optimizer(text))
-
-
-def _splits(text: str) -> Iterable[tuple[str, str]]:
-    """A name may hold = and :, and so may a form."""
-    places = [place for place, letter in enumerate(text) if letter == "=" and place]
-    return [(text[:place], text[place + 1 :]) for place in places]

@@ -96,9 +96,7 @@ def _join(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
     rows = [dims(value)[0] for value in data]
     whole = b.typed(b.op("Concat", *data, axis=0), data[0].dtype or wide, sum(rows), *dims(data[0])[1:])
     raised = b.cast(whole, wide)
-    given = {name: attribute.value for name, attribute in first.node.attributes.items()}
-    kind = f"{first.node.domain}::{first.node.op_type}" if first.node.domain else first.node.op_type
-    normal = b.typed(b.op(kind, raised, first.node.inputs[1], **given), raised)
+    normal = b.typed(b.again(first.node, [raised, first.node.inputs[1]]), raised)
     pieces = b.ops("Split", len(norms), normal, b.ints(*rows), axis=0)
     for norm, piece in zip(norms, pieces, strict=True):
         _put(graph, norm, b.typed(piece, norm.node.outputs[0]))

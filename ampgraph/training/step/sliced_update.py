@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ...oplists.traits import has
 from ..gradients.builder import Builder
+from .vectors import split
 
 Span = tuple[int, int]
 """From one element to before another."""
@@ -131,32 +132,11 @@ class SlicedUpdate:
         outputs = [value for value in node.outputs if self._length(value)]
         read = [value for value in node.inputs if value is not None]
         if has(node.op_type, "by_element"):
-            made = [self._again(node)]
+            made = [self.b.again(node, [None if value is None else self._part(value) for value in node.inputs])]
         elif len(outputs) < len(node.outputs) or len(outputs) > 1:
-            made = self._parted(self._part(read[0]), [self._length(value) for value in outputs])
+            made = split(self.b, self._part(read[0]), [self._length(value) for value in outputs])
         else:
-            made = [self._joined([self._part(value) for value in read if self._has_part(value)])]
+            wanted = [value for value in read if self.segments.get(value) and self._length(value)]
+            made = [self.b.joined([self._part(value) for value in wanted])]
         for whole, part in zip(outputs, made, strict=True):
             self._made[whole] = part if part.type is not None else self._vector(part, whole)
-
-    def _has_part(self, value: ir.Value) -> bool:
-        """Whether some of its elements are wanted."""
-        return value in self.segments and self._length(value) > 0
-
-    def _again(self, node: ir.Node) -> ir.Value:
-        inputs = [None if value is None else self._part(value) for value in node.inputs]
-        copy = ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()))
-        copy.name = self.b.fresh(f"step/part/{node.name}")
-        [made] = copy.outputs
-        made.name = self.b.fresh(f"step/part/{node.outputs[0].name}")
-        self.graph.append(copy)
-        return made
-
-    def _joined(self, parts: list[ir.Value]) -> ir.Value:
-        """One vector as it is, as behind a Reshape; several one behind another."""
-        return parts[0] if len(parts) == 1 else self.b.op("Concat", *parts, axis=0)
-
-    def _parted(self, vector: ir.Value, sizes: list[int]) -> list[ir.Value]:
-        if len(sizes) == 1:
-            return [vector]
-        return self.b.ops("Split", len(sizes), vector, self.b.ints(*sizes), axis=0)
