@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import ampgraph
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
 from conformance.cases import case, index
 from conformance.checks import LEVELS
 from conformance.reference import reference
+from near import difference
 from share import FULL, share, turn
 
 EXCUSE = "beyond float16"
@@ -26,7 +26,7 @@ def _faults(name: str, level: str, **more: Any) -> list[str]:
     session = StrictSession(ampgraph.convert(model, level, target="cpu", **more), threads=1)
     found = [(expected, session.run(feeds)) for feeds, expected in zip(ref.feeds, ref.outputs, strict=True)]
     pairs = [(key, expected[key], values[key]) for expected, values in found for key in values]
-    return [f"{name} at {level}: {key}: {d.reason}" for key, one, other in pairs if (d := difference(one, other))]
+    return [f"{name} at {level}: {key}: {d}" for key, one, other in pairs if (d := difference(one, other))]
 
 
 def _with_data(name: str, level: str) -> list[str]:
