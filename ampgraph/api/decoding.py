@@ -45,7 +45,7 @@ class Decoding:
 
     def runs(self, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
         """The outputs of both models, all steps of the first sample, then those of the next."""
-        ports = self.pair.takes_of_reference()
+        ports = self.pair.given.inputs
         for number, feeds in enumerate(drawn):
             others = itertools.chain(itertools.islice(iter(drawn), number + 1, None), itertools.cycle(drawn))
             ours: Feeds = self.decoder.start(feeds, ports, drawn.generated)
@@ -103,5 +103,5 @@ def decoding_of(pair: Pair, steps: int | None, cache: Sequence[str]) -> Decoding
         raise AmpError("AMP312", f"--steps {steps!r} is out of range", hint=f"give 1 to {MOST_STEPS:,}")
     if not isinstance(pair, OnnxPair):
         raise AmpError("AMP304", "MindIR models are not run step by step yet", hint="omit --steps")
-    inputs, outputs = pair.takes_of_reference(), pair.gives_of_reference()
+    inputs, outputs = pair.given.inputs, pair.given.outputs
     return Decoding(pair, decoder_of(inputs, outputs, find_pairs(inputs, outputs, cache)), int(steps))
