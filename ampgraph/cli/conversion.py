@@ -115,9 +115,9 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
+        from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
         from ..api.loss_scales import refuse_loss_scale
-        from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
 

@@ -154,7 +154,7 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Tol
     ampgraph explain model.onnx op:Softmax --level O1
     """
     with signals_wait():
-        from ..api.explain import explain_all
+        from ..api.plan import explain_all
         from ..report.explain import explanation_lines, float32_lines
 
     found = explain_all(model, node or "*", recipe=recipe_of(None, fields), progress=bar.part)
@@ -293,7 +293,7 @@ def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> 
     ampgraph lists --policy mindspore --level O1
     ampgraph lists --rules
     """
-    from ..api.lists import lists as listed
+    from ..api.inspect import lists as listed
     from ..report.listing import rule_lines, rule_rows
 
     if rules:
