@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx
 import onnx_ir as ir
 
@@ -23,18 +21,15 @@ UNKNOWN = NONE - 1
 MAX_OPS = 4_000_000  # functions called from functions multiply
 
 
-def read_dataflow(
-    model: ir.Model, low: str, low_io: frozenset[str], in_file: Iterable[onnx.NodeProto] | None = None
-) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low;
-    ``in_file``: the main graph's nodes as the file has them, where they are still that: it has no other graph then."""
-    shapes = OnnxShapes(model, in_file)
+def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
+    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
+    shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
     flow.origin, flow.certain_shape = Origins(), shapes.certain
     flow.newest = onnx.defs.onnx_opset_version()
-    _OnnxReader(values, bodies=in_file is None).read(model.graph)
+    _OnnxReader(values).read(model.graph)
     named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)
     foreign = (op for op in named if op.native.domain not in ONNX_DOMAINS)
     results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
@@ -64,10 +59,10 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
 
 
 class _OnnxReader:
-    """Reads graphs by their nodes; control flow reads bodies by it. ``bodies``: whether there may be any."""
+    """Reads graphs by their nodes; control flow reads bodies by it."""
 
-    def __init__(self, values: OnnxValues, bodies: bool) -> None:
-        self._values, self._operators = values, OnnxOperators(values, bodies)
+    def __init__(self, values: OnnxValues) -> None:
+        self._values, self._operators = values, OnnxOperators(values)
         self._control = ControlFlow(values, self._nodes)
         self._marked = MARKED in values.model.graph.meta
 

@@ -19,10 +19,6 @@ from .weights import FLOAT, InFile, frozen_shape
 SORTED = "ampgraph.sorted"
 """Where the main graph remembers that it was read in order."""
 
-NODES = "ampgraph.nodes"
-"""Where it remembers the nodes as the file has them, for whoever reads it: they are true until the first edit, and no
-attribute of theirs is a graph. Not where one names the default domain in full, which onnx_ir does not import."""
-
 Values = dict[str, ir.Value]
 Infos = dict[str, ValueInfoProto]
 
@@ -37,8 +33,6 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
         return None
     graph.opset_imports.update(ir.serde.deserialize_opset_import(proto.opset_import))
     graph.meta[SORTED] = True
-    if all(kind.proto.domain != "ai.onnx" for kind in {parts[3] for parts in held.parts or ()}):
-        graph.meta[NODES] = proto.graph.node
     fields = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
     said = {name: getattr(proto, name) for name in fields if proto.HasField(name)}
     props = ir.serde.deserialize_metadata_props(proto.metadata_props)

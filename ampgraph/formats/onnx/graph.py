@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import onnx
@@ -17,7 +17,7 @@ from . import io as onnx_io
 from .census import census
 from .copying import is_sorted
 from .dataflow import read_dataflow
-from .flat_model import NODES, SORTED
+from .flat_model import SORTED
 from .graph_editor import OnnxGraphEditor
 from .repairs import doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
@@ -40,15 +40,13 @@ class OnnxGraph(RunnableOnnx):
         self.model = model
         self._all: list[ir.Graph] | None = None
         self._sorted = self._inside = False
-        self._in_file: Iterable[onnx.NodeProto] | None = None  # the main graph's nodes, until the first edit
-        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io, self._in_file))
+        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
         graph._sorted, graph._inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
-        graph._in_file = meta.pop(NODES, None)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
@@ -59,7 +57,7 @@ class OnnxGraph(RunnableOnnx):
 
     def edited(self) -> None:
         """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
-        self._all, self._sorted, self._inside, self._in_file = None, False, False, None
+        self._all, self._sorted, self._inside = None, False, False
         super().edited()
 
     def prepare(self) -> None:

@@ -32,12 +32,10 @@ def _holds_bodies(node: ir.Node) -> bool:
 
 
 class OnnxOperators:
-    """Reads nodes without bodies, one at a time: their slots, units and results.
+    """Reads nodes without bodies, one at a time: their slots, units and results."""
 
-    ``bodies``: False where it is known that no attribute of a node is a graph."""
-
-    def __init__(self, values: OnnxValues, bodies: bool = True) -> None:
-        self._values, self._flow, self._bodies = values, values.flow, bodies
+    def __init__(self, values: OnnxValues) -> None:
+        self._values, self._flow = values, values.flow
         self._called = {(domain, name) for domain, name, _ in values.model.functions}
 
     def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
@@ -58,7 +56,7 @@ class OnnxOperators:
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if self._bodies and _holds_bodies(node):
+        if _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
         self._values.results(op, node.outputs, env)

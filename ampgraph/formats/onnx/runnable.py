@@ -13,7 +13,6 @@ from ...core.runnable import Declared
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
-from .agreement import types_agree
 from .shapes import sizes
 from .sites import read_sites
 from .strict_editor import DEFAULT_OPSET, OnnxStrictEditor
@@ -31,10 +30,6 @@ class RunnableOnnx(EditableGraph):
     """What `core.runnable.RunnableGraph` adds to a graph."""
 
     model: ir.Model
-
-    def types_fit(self) -> bool:
-        """Whether all is plain and right, so that no dataflow has to be read for its conflicts; False where one is."""
-        return not self._made and types_agree(self.model)
 
     def _of(self, model: ir.Model) -> Self:
         """A graph of the same kind."""
