@@ -13,9 +13,9 @@ from ..core.graph import LOW, Graph
 from ..core.plan import Note
 from ..core.progress import Progress, silent
 from ..formats import adapters
-from ..formats.onnx import copying
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
+from ..formats.onnx.walk import copied
 from ..runtime.fusing import Counter, best_fused, node_count
 from ..runtime.optimized import kind_of, walk
 from ..runtime.optimizing import SIZE_LIMIT, NotOptimized
@@ -119,6 +119,6 @@ def _proto(graph: OnnxGraph) -> onnx.ModelProto:
     """The model with its weights in it. Raises NotOptimized where they are too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
-    model = copying.copied(graph.model)
+    model = copied(graph.model)
     ir.external_data.load_to_model(model)
     return onnx_io.to_proto(model)

@@ -9,15 +9,12 @@ from __future__ import annotations
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, WeightReader
 from ...oplists.mindspore_schemas import NO_SLOT, operator
 from . import view
-from .borders import OUTPUT, arriving
-from .functions import CALLS, Functions
-from .memory import Memory
-from .operators import MindirOperators
+from .operators import CALLS, Functions, MindirOperators
 from .schema import Message
-from .values import NUMBER, MindirValues
+from .step import is_step, mark_step
+from .values import NUMBER, OUTPUT, Memory, MindirValues, arriving
 from .view import Item, OperandPlace, Written
 from .weights import MindirFile
-from .whole_step import is_step, mark_step
 
 Keys = frozenset[str]  # of parameters
 

@@ -1,13 +1,13 @@
-"""Values of a MindIR model in its dataflow: what a name stands for, and where a read of it can be replaced."""
+"""Values of a MindIR model in its dataflow: what a name stands for, what arrives, and what lies in one memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Scope, Value
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError
-from ..flow_builder import FlowBuilder
+from ..flow_builder import LOW_TYPES, FlowBuilder
 from . import schema, view
 from .schema import Message
 from .view import Closure, Item, MindirScope, OperandPlace, Written
@@ -157,3 +157,89 @@ class MindirValues(FlowBuilder):
             says = view.dtype_of(tensor)
             if has != says and has in schema.ELEMENT_NUMBERS and says in schema.ELEMENT_NUMBERS:
                 self.conflict(f"'{name}' is {has}, and says {says}")
+
+
+INPUT, OUTPUT = "a graph input keeps its type", "a graph output keeps its type"
+
+
+def arriving(values: MindirValues, info: Message, scope: Scope, name: str) -> Item:
+    """What an input of a graph stands for: a value, a parameter, a tuple."""
+    abstract = info.attr_info if info.HasField("attr_info") else None
+    tensors = list(info.tensor) or list(view.elements(abstract))
+    found: list[Item] = []
+    for number, tensor in enumerate(tensors):
+        if tensor is None:
+            found.append(None)
+        elif tensor.ref_key and tensor.ref_key in values.parameters:
+            found.append(values.parameters[tensor.ref_key])
+            values.compare(found[-1], [tensor], info.name)
+        else:
+            value = values.tensor(name if len(tensors) == 1 else f"{name}[{number}]", scope, tensor)
+            found.append(value.id)
+            scope.native.held[value.id] = info, number
+            if len(tensors) == 1:
+                scope.native.names[value.id] = info.name
+            _give_unit(values, value, scope)
+            scope.inputs.append(value.id)
+    return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
+
+
+def _give_unit(values: MindirValues, value: Value, scope: Scope) -> None:
+    if value.dtype == FLOAT32 and scope.kind == "main":
+        value.unit = values.border_unit(f"input {len(scope.inputs)}", value.name in values.low_io, INPUT)
+    elif value.dtype == FLOAT32:
+        slot = f"{scope.path} input {value.name}"
+        value.unit = values.flow.new_unit(NONE, slot, LOW_TYPES, border=True)
+
+
+class Memory:
+    """Collects views and writes while a model is read."""
+
+    def __init__(self, values: MindirValues) -> None:
+        self._values = values
+        self._shares: dict[int, int] = {}  # value -> another in the same memory
+        self._seen: set[int] = set()  # values that share their memory
+        self._changed: set[int] = set()  # values that are written in place
+        self._rewriting: list[Op] = []  # operators that write their first operand and give it back
+
+    def share(self, one: int, other: int) -> None:
+        """Two values lie in the same memory."""
+        self._shares[self._find(one)] = self._find(other)
+        self._seen |= {one, other}
+
+    def changes(self, value: int) -> None:
+        """A value is written in place."""
+        self._changed.add(value)
+
+    def rewrites(self, op: Op) -> None:
+        """An operator writes its first operand and gives it back."""
+        self._rewriting.append(op)
+
+    def _find(self, value: int) -> int:
+        while value in self._shares and self._shares[value] != value:
+            value = self._shares[value]
+        return value
+
+    def hold_shared(self) -> None:
+        """What is written in place is never cast: the copy would be written, or read too early."""
+        given = {source for source, _ in self._values.flow.passed}
+        for op in self._rewriting:  # in order: what one that is seen gives back is seen too
+            if op.inputs[0] in given or self._is_seen(op.inputs[0]):
+                self._hold_rewriting(op)
+        changed = {self._find(value) for value in self._changed}
+        for value in self._values.flow.values if changed else ():
+            if self._find(value.id) in changed:
+                self._values.hold(value, SHARED)
+
+    def _is_seen(self, value: int) -> bool:
+        """Whether anything but its one reader could see that a value changes."""
+        flow = self._values.flow
+        return len(flow.uses[value]) > 1 or flow.values[value].producer == NONE or value in self._seen
+
+    def _hold_rewriting(self, op: Op) -> None:
+        first, flow = op.inputs[0], self._values.flow
+        self.changes(first)
+        for made in op.outputs:
+            self.share(made, first)
+        for unit in op.slots.values():
+            flow.merge((unit, self._values.fixed_unit(f"rewritten {len(flow.units)}", SHARED)))

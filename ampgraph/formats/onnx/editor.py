@@ -5,24 +5,138 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
 from ...core.pass_ import foreign
 from . import norm_tensors
-from .casts import Casts, copy_layer
-from .handles import Handles
-from .named_types import name_type
-from .placing import Placing
-from .readers import Readers
-from .slots import FOLLOWS_INPUT
-from .stored import change_weight, drop_constant
-from .types import DTYPES, attributes_of, with_element
-from .variants import Variants
+from .handles import Casts, Handles, Placing, Readers, Variants, copy_layer, type_attribute
+from .origins import CAST, describe
+from .schemas import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
+from .types import DTYPES, attributes_of, dtype_name, with_element
+from .weights import RoundedTensor, ScaledTensor, put, stored_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def name_type(handles: Handles, flow: Dataflow, op: Op, dtype: str, pin: bool = False) -> None:
+    """Changes the attribute that names the type of an operator's output, where it has one.
+
+    ``pin``: also where the type would otherwise follow a scale, which has a decision of its own."""
+    if op.kind == "ConstantOfShape":
+        given = flow.attribute(op, "value")
+        fill = np.asarray(given if given is not None else [0.0], np.float32)
+        handles.node(op).attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
+    elif op.kind == "Optional" and (said := handles.node(op).attributes.get("type")) is not None:
+        kind = with_element(said.value.type, DTYPES[dtype])
+        handles.node(op).attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, said.value.shape))
+    elif op.kind in DTYPE_ATTRIBUTES:
+        name = DTYPE_ATTRIBUTES[op.kind]
+        follows = op.kind in ("DequantizeLinear", "QuantizeLinear")
+        if not follows or pin or flow.attribute(op, name):
+            handles.node(op).attributes[name] = type_attribute(name, dtype, flow.opset)
+
+
+def rounded(source: ir.TensorProtocol, dtype: str, floor: float | None, factor: float) -> RoundedTensor:
+    """A tensor in ``dtype``, times a factor."""
+    return RoundedTensor(source, dtype, floor) if factor == 1.0 else ScaledTensor(source, dtype, factor)
+
+
+def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
+    """Another stored tensor where ``value`` stands."""
+    native = handles.value(value)
+    name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
+    producer = native.producer()
+    if producer is not None:
+        attribute = ir.AttrTensor("value", tensor)
+        node = ir.Node("", "Constant", [], [attribute], num_outputs=1, name=handles.fresh(f"{name}_node"))
+        handles.graph(value.scope).insert_after(producer, node)
+        copy = node.outputs[0]
+        copy.name = name
+    else:
+        copy = ir.Value(name=name, const_value=tensor)
+        native.graph.register_initializer(copy)  # type: ignore[union-attr]
+    copy.type, copy.shape = ir.TensorType(DTYPES[dtype]), tensor.shape
+    return copy
+
+
+def change_weight(
+    handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float
+) -> ir.Value | None:
+    """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
+    native = handles.value(value)
+    source, filler = stored_tensor(native), native.producer()
+    if source is None and filler is not None:  # one number, repeated
+        number = np.array([0.0 if floor is None else floor], np.float32)
+        kind = dtype if mode == "low" else FLOAT32
+        filler.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(number), kind))
+        return None
+    assert source is not None
+    copy = store_copy(handles, value, rounded(source, dtype, floor, factor), dtype) if mode == "both" else None
+    if copy is None or floor is not None:
+        kind = dtype if mode == "low" else FLOAT32
+        put(native, rounded(source, kind, floor, factor if mode == "low" else 1.0))
+        native.type = ir.TensorType(DTYPES[kind])
+    return copy
+
+
+def drop_constant(value: ir.Value) -> None:
+    """Takes a constant away that nothing reads any more."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer = value.producer()
+    if value.is_initializer():
+        value.graph.initializers.pop(value.name)  # type: ignore[union-attr, arg-type]
+    elif producer is not None and producer.op_type == "Constant" and producer.graph is not None:
+        producer.graph.remove(producer, safe=True)
+
+
+class States:
+    """The verbs of `core.graph.StateEditor` on values of onnx_ir.
+
+    ``fresh``: gives a name that nothing has; ``op``: adds an operator, by its kind and inputs, behind all others."""
+
+    def __init__(self, graph: ir.Graph, fresh: Callable[[str], str], op: Callable[..., ir.Value]) -> None:
+        self.graph, self._fresh, self._op = graph, fresh, op
+
+    def state(self, name: str, init: Array) -> ir.Value:
+        """A new input with a first value."""
+        name, init = self._fresh(name), np.asarray(init)
+        kind, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
+        value = ir.Value(name=name, type=kind, shape=shape, const_value=ir.tensor(init, name=name))
+        self.graph.initializers[name] = value
+        return self.keep(value)
+
+    def keep(self, value: ir.Value) -> ir.Value:
+        """An initializer becomes an input whose first value it is."""
+        assert value.is_initializer()
+        if not value.is_graph_input():
+            self.graph.inputs.append(value)
+        return value
+
+    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> dict[str, str]:
+        """Each next value, or the old one again where ``when`` is false, is an output of its own.
+
+        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
+        """
+        found: dict[str, str] = {}
+        for old, new in after.items():
+            chosen = new if when is None else self._op("Where", when, new, old)
+            output = chosen if _may_be_named(chosen) else self._op("Identity", chosen)
+            output.name, output.type, output.shape = self._fresh(f"next/{old.name}"), old.type, old.shape
+            self.graph.outputs.append(output)
+            found[old.name or ""] = output.name
+        return found
+
+
+def _may_be_named(value: ir.Value) -> bool:
+    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
+    node = value.producer()
+    return node is not None and node.op_type != "Identity" and not value.is_graph_output()
 
 
 class OnnxEditor:
@@ -208,3 +322,110 @@ class OnnxEditor:
         self._edited = True
         self.handles.graph(op.scope).remove(node, safe=True)
         return True
+
+
+class OnnxGraphEditor(OnnxEditor):
+    """`core.graph.NodeEditor`, and `core.graph.StateEditor` on handles of the dataflow."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
+        super().__init__(model, flow, variants, done)
+        self._states = States(model.graph, self.handles.fresh, self._op)
+
+    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """A further result of an operator with bodies; what a Scan gives out is stacked along the first axis."""
+        self._edited = True
+        node = self.handles.node(op)
+        for value in results:
+            self.handles.graph(value.scope).outputs.append(self.handles.value(value))
+        for key in ("scan_output_axes", "scan_output_directions"):
+            if key in node.attributes:
+                node.attributes[key] = ir.AttrInt64s(key, [*node.attributes[key].as_ints(), 0])
+        node.resize_outputs(len(node.outputs) + 1)
+        node.outputs[-1].name = self.handles.fresh(name)
+        return self.handles.handle(node.outputs[-1], op.scope, results[0].dtype)
+
+    # -- stored tensors and places ----------------------------------------------------------------------------------
+
+    def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
+        """A constant behind an operator or value. See `NodeEditor.constant`."""
+        self._edited = True
+        name = self.handles.fresh(name)
+        made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(numbers, name=name))], num_outputs=1)
+        made.name, made.outputs[0].name = self.handles.fresh(f"{name}_node"), name
+        (anchor,) = self._maker(behind)
+        assert anchor.graph is not None
+        self._placing.behind(behind.scope, anchor, made)
+        return self._stored(made.outputs[0], numbers, behind.scope)
+
+    def store(self, numbers: Array, name: str, scope: int) -> Value:
+        """A new initializer of a scope's graph. See `NodeEditor.store`."""
+        self._edited = True
+        name = self.handles.fresh(name)
+        native = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
+        graph = self.handles.graph(scope)
+        assert isinstance(graph, ir.Graph)  # a function has none
+        stored = self._stored(native, numbers, scope)
+        graph.register_initializer(native)
+        return stored
+
+    def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
+        kind = ir.DataType.from_numpy(numbers.dtype)
+        native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
+        return self.handles.handle(native, scope, dtype_name(kind))
+
+    def put(self, value: Value, numbers: Array) -> None:
+        """A stored tensor holds other numbers, of their type."""
+        self._edited = True
+        native = self.handles.value(value)
+        tensor = stored_tensor(native)
+        put(native, ir.tensor(numbers, name=(tensor.name if tensor is not None else "") or native.name))
+        native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
+
+    def stand_in(self, value: Value, old: Value) -> None:
+        """``value`` is read wherever ``old`` was, under its name."""
+        self._edited = True
+        self.handles.stand_in(self.handles.value(old), self.handles.value(value))
+
+    def move(self, op: Op, behind: Op) -> None:
+        """Puts an operator right behind another one of its scope."""
+        self._edited = True
+        node, graph = self.handles.node(op), self.handles.graph(op.scope)
+        graph.remove(node)
+        graph.insert_after(self.handles.node(behind), node)
+
+    def drop(self, value: Value) -> None:
+        """Takes a stored tensor away that nothing reads any more."""
+        self._edited = True
+        drop_constant(self.handles.value(value))
+
+    # -- metadata and state -----------------------------------------------------------------------------------------
+
+    def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
+        """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""
+        rows = [(self.handles.node(op), dtype, reason) for op, dtype, reason in reasons]
+        describe(self.handles.model, [*rows, *((node, to, CAST) for node, to in self._casts.made)], about)
+
+    def state(self, name: str, init: Array) -> Value:
+        """A new input of the main graph with a first value."""
+        self._edited = True
+        return self._handle(self._states.state(name, init))
+
+    def keep(self, value: Value) -> Value:
+        """A stored tensor of the main graph becomes an input whose first value it is."""
+        self._edited = True
+        self._states.keep(self.handles.value(value))
+        return value
+
+    def commit(self, after: Mapping[Value, Value], when: Value | None = None) -> dict[str, str]:
+        """The next values come out; the old ones again where ``when`` is false."""
+        self._edited = True
+        natives = {self.handles.value(old): self.handles.value(new) for old, new in after.items()}
+        return self._states.commit(natives, None if when is None else self.handles.value(when))
+
+    def _op(self, kind: str, *inputs: ir.Value) -> ir.Value:
+        """An operator of the main graph behind what it reads; its result has the type of its last input."""
+        found = [self._handle(value) for value in inputs]
+        return self.handles.value(self.add(kind, found, [found[-1].dtype], scope=0)[0])
+
+    def _handle(self, native: ir.Value) -> Value:
+        return self.handles.handle(native, 0, dtype_name(native.dtype))

@@ -12,20 +12,39 @@ import onnx_ir as ir
 
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
-from ...core.graph import Census, Progress, is_mindir
+from ...core.graph import Census, Progress, Stored, is_mindir
 from . import io as onnx_io
-from .census import census
-from .copying import is_sorted
 from .dataflow import read_dataflow
-from .flat_model import SORTED
-from .graph_editor import OnnxGraphEditor
-from .repairs import doubted_shapes, remember, repairs_of
+from .editor import OnnxGraphEditor
+from .handles import Variants
+from .native import SORTED, doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
 from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
-from .variants import Variants
-from .weights import dims, nbytes
+from .walk import all_graphs, is_sorted
+from .weights import dims, nbytes, stored_tensor
+
+
+def census(model: ir.Model) -> Census:
+    """One walk over the file's nodes and stored tensors; no data is read."""
+    nodes = casts = 0
+    weights: dict[str, list[int]] = {}
+    for graph in all_graphs(model):
+        stored = [value.const_value for value in graph.initializers.values()]
+        for node in graph:
+            nodes += 1
+            if node.op_type == "Constant":
+                stored.append(stored_tensor(node.outputs[0]))
+            elif node.op_type == "Cast":
+                casts += 1
+        for tensor in stored:
+            if tensor is not None:
+                row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
+                row[0] += 1
+                row[1] += tensor.nbytes
+    return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
+
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -99,7 +118,7 @@ class OnnxGraph(RunnableOnnx):
     def _graphs(self) -> list[ir.Graph]:
         """Every graph, bodies and functions included; the walk over all attributes is done once."""
         if self._all is None:
-            self._all = list(onnx_io.all_graphs(self.model))
+            self._all = list(all_graphs(self.model))
         return self._all
 
     def refuse_training(self) -> None:

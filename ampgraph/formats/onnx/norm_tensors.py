@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from .stored import put
-from .weights import LOW_TYPES, RoundedTensor, flat, stored_tensor
+from .weights import LOW_TYPES, RoundedTensor, flat, put, stored_tensor
 
 STEPS = 64  # low numbers that are tried on both sides
 

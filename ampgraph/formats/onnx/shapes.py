@@ -11,11 +11,10 @@ import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Shape, Value
-from .map_types import value_info
+from .native import value_info
 from .types import DTYPES
 from .weights import InFile, dims, nbytes, stored_tensor
-from .wire import text_bytes, with_nodes
-from .wire_types import INPUT, NAME, InfoWriter
+from .wire import GRAPH_INPUT, INFO_NAME, InfoWriter, text_bytes, with_nodes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 KEEP_FLOATS = 64  # elements: a factor for each dimension at most
@@ -152,7 +151,7 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
             proto = tensor.raw if type(tensor) is InFile else ir.serde.serialize_tensor(tensor)
             outline.graph.initializer.append(proto)
         elif value.name not in listed:
-            large.append(infos.of(INPUT, text_bytes(NAME, value.name or ""), *key))
+            large.append(infos.of(GRAPH_INPUT, text_bytes(INFO_NAME, value.name or ""), *key))
     return with_nodes(outline, model.graph, large)
 
 

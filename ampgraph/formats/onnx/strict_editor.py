@@ -9,8 +9,7 @@ import onnx_ir as ir
 from ...core.dataflow import FLOAT32, Dataflow, Op, Scope, Value
 from ...core.graph import LOW
 from ...core.names import FreshNames
-from .casts import type_attribute
-from .handles import all_names
+from .handles import all_names, type_attribute
 from .types import DTYPES
 
 FLOAT = ir.DataType.FLOAT

@@ -45,6 +45,16 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     return None
 
 
+def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """Puts a tensor behind an initializer or a Constant."""
+    node = native.producer()
+    if node is None:
+        native.const_value = tensor
+    else:
+        node.attributes.clear()
+        node.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
 @lru_cache(maxsize=1 << 10)
 def frozen_shape(dims: tuple[int, ...]) -> ir.Shape:
     """The one shape of all tensors that have it."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError
 from ...formats.onnx import io as onnx_io
+from ...formats.onnx.data_files import INLINE_LIMIT
 from .packed_forward import ORIGINAL
 from .training_step import TrainingStep
 
@@ -39,7 +40,7 @@ def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
     with without(graph, [*(entry.name for entry in step.layout.states), *unread]):
         outside = {tensor.base_dir for tensor in onnx_io.external_tensors(step.model)}
         kept = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
-        if len(outside) > 1 or (not outside and kept > onnx_io.INLINE_LIMIT):
+        if len(outside) > 1 or (not outside and kept > INLINE_LIMIT):
             message = f"{kept / 1e9:.1f} GB of frozen weights do not fit into one message"
             raise AmpError("AMP502", message, hint="save the step, and give the path of the file")
         proto = ir.to_proto(step.model)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.graph import StateEditor
-from ...formats.onnx.states import States
+from ...formats.onnx.editor import States
 from ..gradients.builder import Builder
 
 PARAMETER, SLOT, RUNNING, SCALE, COUNTER, SCHEDULE = "parameter", "slot", "running", "scale", "counter", "schedule"

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, parser
 
-from ampgraph.formats.onnx.flat_model import SORTED, flat_model
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.io import deserialize
+from ampgraph.formats.onnx.native import SORTED, flat_model
 from ampgraph.formats.onnx.proto import holders
 
 MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.formats.onnx.io import deserialize, to_proto
-from ampgraph.formats.onnx.model_file import PLAIN, model_file
+from ampgraph.formats.onnx.wire import PLAIN, model_file
 from onnx_text import parse
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
@@ -104,7 +104,7 @@ def chain(count: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-WALKS = 6  # over the nodes, from reading to writing; each is a few microseconds a node
+WALKS = 8  # over the nodes, from reading to writing; each is a few microseconds a node
 
 
 def test_a_conversion_walks_over_the_nodes_a_fixed_number_of_times(
