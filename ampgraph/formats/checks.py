@@ -144,17 +144,17 @@ def _fault(model: object) -> str:
     try:
         onnx.checker.check_model(model, full_check=True)
         proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
-        return "it holds names that are no text" if _no_text(proto) else ""
+        return "it holds names that are no text" if holds_no_text(proto) else ""
     except Exception as error:  # the checker raises several kinds
         return first_line(error)
 
 
-def _no_text(message: Any) -> bool:
+def holds_no_text(message: Any) -> bool:
     """Whether a string field of a protobuf message, however deep, is not UTF-8."""
     for field, value in message.ListFields():
         items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
         if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
             return True
-        if field.type == field.TYPE_MESSAGE and any(_no_text(item) for item in items):
+        if field.type == field.TYPE_MESSAGE and any(holds_no_text(item) for item in items):
             return True
     return False

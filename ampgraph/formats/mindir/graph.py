@@ -13,6 +13,7 @@ from ...core.errors import AmpError
 from ...core.graph import Census, Progress, Stored
 from ...oplists.mindspore_schemas import operator
 from ..editable import EditableGraph
+from ..rounding import pieces
 from . import io as mindir_io
 from . import view
 from .dataflow import read_dataflow
@@ -20,7 +21,7 @@ from .editor import MindirEditor
 from .schema import Message
 from .step import UNSCALED, check_finite, has_float_status, has_loss_scale, is_step, refuse_unknown_step
 from .values import NUMBER
-from .weights import CHUNK, MindirFile, data_files, elements
+from .weights import MindirFile, data_files, elements
 
 OPERANDS = {"Load": 1, "Depend": 1, "TupleGetItem": 2, "list_getitem": 2, "Partial": 1, "Switch": 3, "SwitchLayer": 2}
 """Nodes that are no operators -> how many operands they have at least."""
@@ -246,9 +247,7 @@ class MindirWeights:
         return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
 
     def chunks(self, value: Value) -> Iterator[Array]:
-        data = self._elements(value)
-        for start in range(0, data.size, CHUNK):
-            yield data[start : start + CHUNK]
+        return pieces(self._elements(value))
 
     def key(self, value: Value) -> object:
         return value.id

@@ -17,7 +17,7 @@ from .handles import Casts, Handles, Placing, Readers, Variants, copy_layer, typ
 from .origins import CAST, describe
 from .schemas import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .types import DTYPES, attributes_of, dtype_name, with_element
-from .weights import RoundedTensor, ScaledTensor, put, stored_tensor
+from .weights import RoundedTensor, put, stored_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,11 +39,6 @@ def name_type(handles: Handles, flow: Dataflow, op: Op, dtype: str, pin: bool = 
         follows = op.kind in ("DequantizeLinear", "QuantizeLinear")
         if not follows or pin or flow.attribute(op, name):
             handles.node(op).attributes[name] = type_attribute(name, dtype, flow.opset)
-
-
-def rounded(source: ir.TensorProtocol, dtype: str, floor: float | None, factor: float) -> RoundedTensor:
-    """A tensor in ``dtype``, times a factor."""
-    return RoundedTensor(source, dtype, floor) if factor == 1.0 else ScaledTensor(source, dtype, factor)
 
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
@@ -76,10 +71,10 @@ def change_weight(
         filler.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(number), kind))
         return None
     assert source is not None
-    copy = store_copy(handles, value, rounded(source, dtype, floor, factor), dtype) if mode == "both" else None
+    copy = store_copy(handles, value, RoundedTensor(source, dtype, floor, factor), dtype) if mode == "both" else None
     if copy is None or floor is not None:
         kind = dtype if mode == "low" else FLOAT32
-        put(native, rounded(source, kind, floor, factor if mode == "low" else 1.0))
+        put(native, RoundedTensor(source, kind, floor, factor if mode == "low" else 1.0))
         native.type = ir.TensorType(DTYPES[kind])
     return copy
 

@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from .weights import LOW_TYPES, RoundedTensor, flat, put, stored_tensor
+from ..rounding import LOW_TYPES
+from .weights import RoundedTensor, flat, put, stored_tensor
 
 STEPS = 64  # low numbers that are tried on both sides
 

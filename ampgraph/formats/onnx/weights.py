@@ -7,22 +7,20 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import Rounder
+from ..rounding import STORED_TYPES, Rounder, pieces
+from .types import DTYPES
 
-CHUNK = 1 << 16  # elements: 256 KiB of float32, which stay in the second cache
 SHORT = 1 << 12  # elements: below it the calls cost more than what they do
-LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
+NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+"""Attributes of a Constant that hold no tensor."""
 InFile = ir.serde.TensorProtoTensor
 FLOAT = ir.DataType.FLOAT.value
-IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 
 def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
@@ -36,13 +34,8 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     if attribute.name == "value":
         is_tensor = attribute.type == ir.AttributeType.TENSOR  # else this raises; its own look at a tensor is slow
         return attribute.value if is_tensor else attribute.as_tensor()
-    if attribute.name == "value_float":
-        return ir.tensor(np.asarray(attribute.value, np.float32), name=native.name)
-    if attribute.name == "value_floats":
-        return ir.tensor(np.asarray(attribute.value, np.float32), name=native.name)
-    if attribute.name in ("value_int", "value_ints"):
-        return ir.tensor(np.asarray(attribute.value, np.int64), name=native.name)
-    return None
+    kind = NUMBERS.get(attribute.name)
+    return None if kind is None else ir.tensor(np.asarray(attribute.value, kind), name=native.name)
 
 
 def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
@@ -94,11 +87,6 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
     return proto.data_type == FLOAT and proto.HasField("raw_data")
 
 
-def pieces(data: Array) -> Iterator[Array]:
-    """Views of an array of one dimension, one after the other."""
-    return (data[start : start + CHUNK] for start in range(0, data.size, CHUNK))
-
-
 class OnnxWeights:
     """The WeightReader of the dataflow."""
 
@@ -136,16 +124,18 @@ class OnnxWeights:
 class RoundedTensor(ir.LazyTensor):
     """A float32 tensor rounded to ``dtype`` (nearest, ties to even) when it is read, never held.
 
-    Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so.
+    Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. ``factor``: it is
+    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite.
     """
 
-    __slots__ = ("dims", "floor", "low", "source")
+    __slots__ = ("dims", "factor", "floor", "low", "source")
 
-    def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None) -> None:
-        self.source, self.low, self.floor, self.dims = source, STORED_TYPES[dtype], floor, dims(source)
+    def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0) -> None:
+        self.source, self.low, self.floor, self.factor = source, STORED_TYPES[dtype], floor, factor
+        self.dims = dims(source)
         super().__init__(
             self._round,
-            IR_TYPES[dtype],
+            DTYPES[dtype],
             frozen_shape(self.dims),
             name=source.name,
             doc_string=source.doc_string,
@@ -157,13 +147,12 @@ class RoundedTensor(ir.LazyTensor):
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
-        data = self.whole().reshape(self.dims)
-        return ir.Tensor(data, dtype=self.dtype, name=self.name)
+        return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
         """What is to be rounded, as bytes, where that is all that is done to it and it is short; else nothing."""
-        source = self.source
-        if self.floor is not None or type(source) is not InFile or math.prod(self.dims) > SHORT:
+        source, plain = self.source, self.floor is None and self.factor == 1.0
+        if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
         return source.raw.raw_data if is_raw_float(source.raw) else b""
 
@@ -172,38 +161,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one piece."""
-        data, rounder = flat(self.source), Rounder(self.low)
-        rounded = np.empty(data.size, self.low)
-        for part, place in zip(pieces(data), pieces(rounded), strict=True):
-            self._round_into(part, place, rounder)
-        return rounded
+        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
 
     def chunks(self) -> Iterator[Array]:
-        """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
-        data, rounder = flat(self.source), Rounder(self.low)
-        kept = np.empty(min(CHUNK, data.size), self.low)
-        for part in pieces(data):
-            self._round_into(part, kept[: part.size], rounder)
-            yield kept[: part.size]
-
-    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
-        if self.floor is not None:
-            part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
-        rounder.round(part, place)
-
-
-class ScaledTensor(RoundedTensor):
-    """A float32 tensor times a factor near one, rounded once. What is finite when rounded plainly stays finite."""
-
-    def __init__(self, source: ir.TensorProtocol, dtype: str, factor: float) -> None:
-        super().__init__(source, dtype)
-        self.factor = factor
-
-    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
-        super()._round_into(part, place, rounder)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = (part.astype(np.float64) * self.factor).astype(self.low)
-        np.copyto(place, scaled, where=np.isfinite(scaled))
+        """The rounded elements piece by piece, each of which holds until the next one is asked for."""
+        return Rounder(self.low, self.floor, self.factor).parts(flat(self.source))
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, numpy_helper
 
 from ampgraph.formats.onnx.norm_tensors import NormParameters
-from ampgraph.formats.onnx.weights import LOW_TYPES
+from ampgraph.formats.rounding import LOW_TYPES
 from ampgraph.planner import assemble
 from onnx_text import parse
 from planner.support import casts, converted, decisions, dtype_of, float32_and_low
