@@ -1,11 +1,16 @@
 """The check with which a conversion ends: what it says, what it leaves, and that nothing in its child goes for ok."""
 
+from __future__ import annotations
+
 import json
+import math
 import os
+import re
 import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +18,14 @@ import pytest
 import ampgraph
 from ampgraph.api import check, check_run
 from ampgraph.api.check_request import Request
+from ampgraph.api.judging import judged, unsure
 from ampgraph.api.near_limit import near_the_limit
 from ampgraph.api.pairs import MindirPair, OnnxPair
+from ampgraph.core.pass_ import Change
+from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
 from formats.mindir.build import dense, write
 from onnx_text import parse
 
@@ -364,3 +373,218 @@ def test_memory_that_a_child_may_not_take(path, tmp_path, monkeypatch):
     asked = Request(str(source), str(tmp_path / "low.onnx"), None, 1, {"N": 1 << 24}, 1e-2, 10)
     monkeypatch.setattr(check, "SLACK", (1 << 30) - check.MEMORY)
     assert "memory" in str(check.ask(asked))
+
+
+# What the check says that mends a model was tried; what was not is a suggestion; and it ends in its time.
+
+TEXT = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
+WEIGHTS = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 300, np.float32)}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """A model whose last digits are what it gives, and what was made of it."""
+    source, low = tmp_path / "model.onnx", tmp_path / "low.onnx"
+    source.write_bytes(parse(TEXT, WEIGHTS).SerializeToString())
+    ampgraph.convert(source, output=low, check="off")
+    return str(source), str(low)
+
+
+def verdict(files: tuple[str, str], recipe: Recipe | None, **more: Any) -> CheckVerdict:
+    """The last answer of the check, in this process."""
+    given: list[CheckVerdict] = []
+    check_run.run(Request(*files, None, 3, {}, 1e-2, 10, recipe=recipe, **more), given.append)
+    return given[-1]
+
+
+@pytest.mark.parametrize("metric", [None, "l2"])
+def test_a_repair_was_tried(files: tuple[str, str], metric: str | None) -> None:
+    found = verdict(files, Recipe(), metric=metric)
+    assert found.missed and found.repair and not found.suggestion
+    assert found.repaired_error is not None and found.repaired_error <= 1e-2
+    assert str(found).endswith(f"repair: {' '.join(found.repair)} (tried: error {found.repaired_error:.2g})")
+    ampgraph.convert(files[0], output=files[1], fp32=found.mended_by, check="off")
+    assert verdict(files, None, metric=metric).ok
+
+
+def test_what_else_made_the_model_leaves_a_suggestion(files: tuple[str, str]) -> None:
+    found = verdict(files, None)
+    assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair" not in str(found)
+
+
+def test_where_the_time_is_up_nothing_is_called_a_repair(files: tuple[str, str]) -> None:
+    found = verdict(files, Recipe(), whole=0.0)
+    assert found.missed and not found.repair and "the time is up, try: --fp32 " in str(found)
+
+
+def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Recipe | None] = []
+
+    def ask(request: Request) -> CheckVerdict:
+        asked.append(request.recipe)
+        return CheckVerdict("ok")
+
+    monkeypatch.setattr(check, "ask", ask)
+    for passes in (), (lambda graph: Change(0),):
+        ampgraph.convert(files[0], output=files[1], passes=passes, check="auto")
+    assert asked == [Recipe(), None]
+
+
+@pytest.mark.usefixtures("check_here")
+@pytest.mark.slow
+def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "by_search", lambda *words: pytest.fail("tune is not needed"))
+    with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
+        ampgraph.convert(files[0], output=files[1], check="auto")
+    ampgraph.convert(files[0], output=files[1], check="require", repair=True)
+    assert ampgraph.verify(*files, nodes=0).ok
+
+
+# What errors over samples come to: half of generated ones miss, fewer are doubtful, the user's are held to p90.
+
+
+def watched(errors, sizes=None):
+    found = Agreement("y")
+    for error, size in zip(errors, sizes or [1.0] * len(errors), strict=True):
+        astray = int(math.isinf(error))
+        off = 0.0 if astray else error * size
+        found.add(Apart(error, off, compared=4, floating=True, off=off, size=size, astray=astray))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome", "exceeded"),
+    [
+        ([1e-3] * 6, "ok", 0),
+        ([1e-3] * 5 + [1.5e-2], "ok", 1),  # one that is not far off
+        ([1e-3] * 5 + [5e-2], "doubtful", 1),
+        ([1e-3] * 4 + [1.5e-2] * 2, "doubtful", 2),
+        ([1e-3] * 3 + [1.5e-2] * 3, "missed", 3),
+        ([1e-3] * 22 + [1.5e-2] * 2, "ok", 2),
+        ([1e-3] * 21 + [1.5e-2] * 3, "ok", 3),
+        ([1e-3] * 20 + [1.5e-2] * 4, "doubtful", 4),  # more than one of eight
+        ([1e-3] * 23 + [5e-2], "ok", 1),
+        ([1e-3] * 22 + [5e-2] * 2, "doubtful", 2),
+        ([4e-3] * 21 + [8e-3] * 3, "ok", 0),
+        ([4e-3] * 20 + [8e-3] * 4, "doubtful", 0),  # close: real ones may miss
+        ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite
+    ],
+)
+def test_generated_inputs(errors, outcome, exceeded):
+    verdict = judged([watched(errors)], 1e-2, generated=True)
+    assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
+
+
+def test_what_comes_close_is_said_so():
+    verdict = judged([watched([7e-3] * 6)], 1e-2, generated=True)
+    said = "DOUBTFUL: error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it: give --data"
+    assert str(verdict) == said
+
+
+@pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
+def test_one_of_eight_of_the_users_decides(worst, outcome):
+    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
+
+
+def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_against_the_others():
+    found = [watched([1e-3] * 5 + [0.5], [1.0] * 5 + [0.01])]
+    assert judged(found, 1e-2, generated=True).outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
+    found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
+    assert judged(found, 1e-2, generated=True).outcome == "ok"
+    assert judged(found, 1e-2, generated=False).outcome == "missed"
+
+
+def test_more_samples_are_wanted_where_the_first_come_close():
+    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
+        assert unsure([watched(errors)], 1e-2) == wanted
+
+
+def test_an_output_that_says_nothing_is_not_judged():
+    mute = Agreement("m")
+    for _ in range(3):
+        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
+    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
+    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("errors", "sizes", "said"),
+    [
+        ([0.97] * 6, [2e-8] * 6, "97% of it is lost, which is 2e-08 at most"),
+        ([1.0, 0.5, 0.2, 0.1, 1.0, 1.0], [1e-6] * 6, "of it is lost"),
+        ([1.0] * 5 + [1e-3], [2e-8] * 5 + [1.0], ""),  # small in some samples
+        ([2e-2] * 6, [2e-5] * 6, ""),  # the float16 numbers there are, as everywhere
+    ],
+)
+def test_an_output_that_float16_does_not_reach(errors, sizes, said):
+    seen = [watched(errors, sizes)]
+    assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
+    assert said in vanishing(seen, {}) and bool(said) == bool(vanishing(seen, {}))
+    assert not vanishing(seen, {"y": "probabilities"})  # probabilities may be as near to zero as they like
+
+
+# A model that its inputs' own rounding takes beyond the tolerance is named as such, with how much that is.
+
+FOLDS = 8  # of the tent map, each of which doubles a difference
+FOLD = "b{0} = Abs(a{0})  c{0} = Mul(b{0}, two)  a{1} = Sub(one, c{0})"
+CHAOTIC = f"""
+agraph (float[4,8] x) => (float[4,8] a{FOLDS}) {{
+  p = MatMul(x, w)
+  a0 = Tanh(p)
+  {"  ".join(FOLD.format(i, i + 1) for i in range(FOLDS))}
+}}"""
+CHAOTIC_WEIGHTS = {"w": np.eye(8, dtype=np.float32), "one": np.float32(1), "two": np.float32(2)}
+SAID = r"the model is chaotic in itself: rounding its inputs alone changes it by ([0-9.]+)"
+
+
+@pytest.fixture
+def chaotic_path(tmp_path):
+    file = tmp_path / "model.onnx"
+    file.write_bytes(parse(CHAOTIC, CHAOTIC_WEIGHTS).SerializeToString())
+    return file
+
+
+def verdict_of(caught: warnings.WarningMessage) -> CheckVerdict:
+    assert isinstance(caught.message, ampgraph.PrecisionWarning)
+    return caught.message.verdict
+
+
+@pytest.mark.usefixtures("check_here")
+@pytest.mark.slow
+def test_the_check_names_it(chaotic_path):
+    with pytest.warns(ampgraph.PrecisionWarning, match=SAID) as caught:
+        ampgraph.convert(chaotic_path, output=chaotic_path.parent / "low.onnx", check="auto")
+    verdict = verdict_of(caught[0])
+    assert verdict.missed and verdict.sensitivity is not None and 0.02 < verdict.sensitivity < 0.5
+
+
+def test_verify_names_it_where_it_misses_and_only_there(chaotic_path):
+    low = ampgraph.convert(chaotic_path)
+    notes = [note for note in ampgraph.verify(chaotic_path, low).notes if re.search(SAID, note)]
+    assert len(notes) == 1 and notes[0].endswith(f"at 'a{FOLDS}'")
+    assert not any(re.search(SAID, note) for note in ampgraph.verify(chaotic_path, low, tolerance=0.9).notes)
+
+
+def test_tune_names_it(chaotic_path):
+    found = ampgraph.tune(chaotic_path, samples=2)
+    assert found.patterns and any(re.search(SAID, note) for note in found.notes)
+
+
+@pytest.mark.usefixtures("check_here")
+@pytest.mark.slow
+def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
+    text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
+    weights = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 100, np.float32)}
+    source = tmp_path / "model.onnx"
+    source.write_bytes(parse(text, weights).SerializeToString())
+    with pytest.warns(ampgraph.PrecisionWarning) as caught:
+        ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
+    assert verdict_of(caught[0]).sensitivity is None
+
+
+def test_verify_says_that_an_output_vanishes():
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
+    for size, said in (1e-4, True), (1e-1, False):
+        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
+        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
+        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said

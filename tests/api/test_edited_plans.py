@@ -13,7 +13,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from api.test_without_planner import of_format_1, rewritten
+from api.test_plans import of_format_1, rewritten
 from onnx_text import parse
 
 Path = tuple[str | int, ...]

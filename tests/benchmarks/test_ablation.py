@@ -18,8 +18,6 @@ from onnx_text import parse
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("onnxruntime")
-
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "ablation.py"
 NORM = """
     graph (float[4, 64] x) => (float[4, 64] y) {

@@ -15,8 +15,6 @@ from onnx_text import parse
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("onnxruntime")
-
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 

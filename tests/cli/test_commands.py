@@ -1,15 +1,25 @@
 """The command line: what each command prints."""
 
+from __future__ import annotations
+
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+import ampgraph
+from ampgraph.cli.console import joined, main
+from ampgraph.core.errors import AmpError
+from ampgraph.runtime.devices import choose
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
 from onnx_text import parse
 
@@ -264,3 +274,253 @@ def test_progress_on_a_terminal_only(folder):
     os.close(main)
     assert running.returncode == 0 and json.loads(out)["changed"]
     assert "reading" in shown or "planning" in shown or "converting" in shown or "writing" in shown
+
+
+# Completion in shells, --quiet and --verbose.
+
+MODEL = MODELS / "digits_transformer.onnx"
+
+
+@pytest.fixture
+def complete(amp, monkeypatch, capsys):
+    """What bash would show behind a line."""
+
+    def run(*words):
+        monkeypatch.setenv("_AMPGRAPH_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(map(str, ("ampgraph", *words))))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return amp()[1].split()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["exp"], ["explain", "export-mixlist", "export-weights"]),
+        (["convert", "--store"], ["--store-weights"]),
+        (["convert", MODEL, "--level", "O"], ["O0", "O1", "O2", "O3"]),
+        (["convert", MODEL, "--dtype", "b"], ["bfloat16"]),
+        (["convert", "--policy", "py"], ["pytorch"]),
+        (["convert", "--target", "c"], ["cuda", "cann", "cpu"]),
+        (["run", MODEL, "--device", "ten"], ["tensorrt"]),
+        (["convert", MODEL, "--check", "r"], ["require"]),
+        (["convert", MODEL, "--fp32", "node_add_1"], ["node_add_167", "node_add_188"]),
+        (["convert", MODEL, "--level", "O1", "--low", "op:So"], ["op:Softmax"]),
+        (["explain", MODEL, "node_add_7"], ["node_add_77"]),
+        (["explain", MODEL, "op:So"], ["op:Softmax"]),
+        (["explain", MODELS / "digits_cnn.mindir", "Default/head-Dense/M"], ["Default/head-Dense/MatMul-op0"]),
+        (["convert", "no_such.onnx", "--fp32", "n"], []),
+    ],
+)
+def test_words_behind_a_line(complete, words, found):
+    assert complete(*words) == found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        (["--low", "op", ":", "So"], ["Softmax"]),
+        (["--low", "op", ":"], ["Add", "Concat"]),
+        (["--level", "=", "O"], ["O0", "O1", "O2", "O3"]),
+        (["--low", "op:So"], ["op:Softmax"]),  # where ":" is no break
+        (["--low", "op", ":", "Softmax", "--dty"], ["--dtype"]),
+    ],
+)
+def test_bash_ends_words_at_colons_and_takes_what_stands_behind(monkeypatch, capsys, pieces, found):
+    words = ["ampgraph", "convert", str(MODEL), *pieces]
+    monkeypatch.setenv("_AMPGRAPH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().out.split()
+    assert said[: len(found)] == found and (said == found or pieces[-1] == ":")
+
+
+def test_words_of_bash_are_joined_as_they_were_typed():
+    assert joined(["a", "op", ":", "x", "::", "y", "b"], 5) == (["a", "op:x::y", "b"], 1)
+    assert joined(["a", "--level", "="], 2) == (["a", "--level="], 1)
+    assert joined(["a", "b"], 2) == (["a", "b", ""], 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(shell):
+    done = process("--show-completion", shell, env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    assert done.returncode == 0 and f"complete_{shell}" in done.stdout and "_AMPGRAPH_COMPLETE" in done.stdout
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=done.stdout, text=True).returncode == 0
+
+
+def test_quiet_says_errors_and_json_alone(amp, tmp_path):
+    source = shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
+    assert amp("convert", source, "-q", "--check", "off") == (0, "", "")
+    assert (tmp_path / "digits_cnn.O2.onnx").is_file()
+    assert json.loads(amp("convert", source, "--quiet", "--json", "--dry-run")[1])["changed"]
+    code, out, err = amp("convert", tmp_path / "missing.onnx", "--quiet")
+    assert (code, out) == (2, "") and err.startswith("error[AMP101]")
+
+
+def test_verbose_says_the_stages_and_where_an_error_happened(amp, tmp_path):
+    source = shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
+    code, out, err = amp("convert", source, "-v", "--check", "off")
+    assert code == 0 and "level O2" in out
+    assert [line.partition("] ")[2] for line in err.splitlines()] == ["reading", "planning", "converting", "writing"]
+    code, _, err = amp("convert", tmp_path / "missing.onnx", "--verbose")
+    assert code == 2 and "Traceback" in err and "error[AMP101]" in err
+    assert "exclude each other" in amp("lists", "Softmax", "-q", "-v")[2]
+
+
+# `convert - -o -`: a model from stdin, a result to stdout.
+
+SOURCE = MODELS / "digits_cnn.onnx"
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """Runs a command with bytes on stdin: (exit code, bytes on stdout, text on stderr)."""
+
+    def run(amp, given, *words, terminal=False):
+        out = io.TextIOWrapper(io.BytesIO(), write_through=True)
+        monkeypatch.setattr(out, "isatty", lambda: terminal)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given)))
+        monkeypatch.setattr(sys, "stdout", out)
+        code, _, err = amp("convert", *words, "--check", "off")
+        return code, out.buffer.getvalue(), err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    import ampgraph
+
+    return ampgraph.convert(SOURCE, output=tmp_path_factory.mktemp("made") / "a.onnx", check="off").read_bytes()
+
+
+@pytest.mark.parametrize("words", [("-",), ("-", "-o", "-"), (SOURCE, "-o", "-")])
+def test_the_result_goes_to_stdout_and_the_report_to_stderr(amp, streams, made, words):
+    code, out, err = streams(amp, SOURCE.read_bytes(), *words)
+    assert code == 0 and out == made
+    assert "result      -" in err and f"model       {words[0]}" in err
+
+
+def test_from_stdin_to_a_file(amp, streams, made, tmp_path):
+    code, out, err = streams(amp, SOURCE.read_bytes(), "-", "-o", tmp_path / "b.onnx")
+    assert (code, err) == (0, "") and b"model       -" in out and contents(tmp_path) == {"b.onnx": made}
+
+
+def test_json_of_a_dry_run(amp, streams):
+    code, out, err = streams(amp, SOURCE.read_bytes(), "-", "--dry-run", "--json")
+    report = json.loads(err)
+    assert (code, out) == (0, b"") and report["model"] == "-" and report["output"] is None
+
+
+def test_what_cannot_be_piped(amp, streams, tmp_path):
+    code, out, err = streams(amp, b"no model", "-", "-o", "-")
+    assert (code, out) == (2, b"") and err.startswith("error[AMP102]")
+    data_model(tmp_path / "big.onnx")
+    code, out, err = streams(amp, b"", tmp_path / "big.onnx", "-o", "-")
+    assert (code, out) == (2, b"") and "stdout takes one file" in err
+
+
+def test_an_error_names_no_file_that_is_gone(amp, streams):
+    code, out, err = streams(amp, b"no model" * 9, "-")
+    assert (code, out) == (2, b"") and err.startswith("error[AMP102]: -: is not an ONNX model")
+
+
+def test_a_terminal_gets_no_model(amp, streams):
+    code, out, err = streams(amp, SOURCE.read_bytes(), "-", terminal=True)
+    assert (code, out) == (2, b"") and "a model cannot be printed on a terminal" in err
+
+
+# ``--dim NAME=N`` wherever inputs are generated: one option, and in Python the same as ``dims``.
+
+ROWS = 97  # more than are tried where nobody says how many
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that runs with so many rows alone, and what is made from it."""
+    folder = tmp_path_factory.mktemp("dim")
+    head = f"g (float[rows, 8] x) => (float[{ROWS}, 8] y) <int64[2] to = {{{ROWS}, 8}}>"
+    onnx.save(parse(f"{head} {{ m = MatMul(x, w) y = Reshape(m, to) }}", w=(8, 8)), folder / "m.onnx")
+    ampgraph.convert(folder / "m.onnx", output=folder / "low.onnx", check="off")
+    return folder / "m.onnx", folder / "low.onnx"
+
+
+def words(verb: str, pair: tuple[Path, Path]) -> list[str]:
+    source, low = map(str, pair)
+    out = str(pair[0].parent / "out.onnx")
+    return {
+        "verify": ["verify", source, low],
+        "diff": ["diff", low, low, "--reference", source],
+        "run": ["run", source],
+        "check": ["check", low, "--against", source],
+        "tune": ["tune", source, "--tolerance", "0.1", "-o", out],
+        "convert": ["convert", source, "-o", out, "--check", "require"],
+    }[verb]
+
+
+@pytest.mark.parametrize(
+    "verb", ["verify", "diff", "run", "check", "tune", pytest.param("convert", marks=pytest.mark.slow)]
+)
+@pytest.mark.usefixtures("check_here")
+def test_it_sizes_generated_inputs(amp, verb, pair):
+    status, _, error = amp(*words(verb, pair), "--dim", f"rows={ROWS}")
+    assert status == 0 and "AMP" not in error
+    status, out, error = amp(*words(verb, pair))
+    assert status and "no generated input fits" in out + error
+
+
+@pytest.mark.parametrize("verb", ["verify", "diff", "run", "check", "tune", "convert"])
+def test_a_name_that_the_model_does_not_have_is_refused(amp, verb, pair):
+    status, _, error = amp(*words(verb, pair), "--dim", f"row={ROWS}")
+    assert status == 2 and "AMP310" in error and "rows" in error
+
+
+def test_in_python(pair):
+    source, low = map(str, pair)
+    assert ampgraph.verify(source, low, dims={"rows": ROWS}).ok
+    assert ampgraph.diff(low, low, reference=source, dims={"rows": ROWS}).alike
+    assert ampgraph.tune(source, tolerance=0.1, dims={"rows": ROWS}).met
+    assert ampgraph.calibrate(source, dims={"rows": ROWS}).values
+    with pytest.raises(AmpError, match="no generated input fits"):
+        ampgraph.verify(source, low)
+
+
+# The command line: words that people bring from other tools.
+
+
+def test_words_of_other_tools_mean_ours(amp, tmp_path):
+    source = MODELS / "digits_cnn.onnx"
+    theirs = ("--level", "2", "--dtype", "FP16", "--target", "trt", "--no_keep_io_types", "--store_weights", "low")
+    ours = ("--level", "O2", "--dtype", "float16", "--target", "tensorrt", "--io", "low", "--store-weights", "low")
+    for name, words in (("a", theirs), ("b", ours)):
+        code, out, err = amp("convert", source, *words, "--check", "off", "-o", tmp_path / f"{name}.onnx")
+        assert (code, err) == (0, "") and "level O2, float16, policy ampgraph, target tensorrt" in out
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(("word", "dtype"), [("--fp16", "float16"), ("--half", "float16"), ("--bf16", "bfloat16")])
+def test_options_of_other_tools_name_the_type(monkeypatch, capsys, word, dtype):
+    words = ["ampgraph", "convert", str(MODELS / "digits_cnn.onnx"), word, "--dry-run"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0 and f"level O2, {dtype}, policy" in capsys.readouterr().out
+
+
+def test_keep_io_types_cannot_change_a_plan(amp):
+    code, _, err = amp("convert", "x.onnx", "--plan-in", "plan.json", "--keep-io-types")
+    assert code == 2 and "--keep-io-types cannot change the given plan" in err
+
+
+@pytest.mark.parametrize("device", ["gpu", "GPU", "cuda", 3, None, np.float16, ["cpu"]])
+def test_a_device_is_known_or_refused(device):
+    """No machine of the tests has to have a GPU: it is found, or said to be missing."""
+    try:
+        assert choose(device)[0] == "cuda"
+    except AmpError as error:
+        assert error.code == ("AMP505" if isinstance(device, str) else "AMP321") and error.hint

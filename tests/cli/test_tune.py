@@ -13,7 +13,6 @@ from cli_helpers import MODELS, contents, process, refused
 from hard_models import HARD_MODELS
 from npz import write_npz
 
-pytest.importorskip("onnxruntime")
 HELDOUT = MODELS / "digits_heldout.npz"
 DIGITS = MODELS / "digits_transformer.onnx"
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
-
-ort = pytest.importorskip("onnxruntime")
 
 FOLDER = Path(__file__).resolve().parents[2] / "models"
 MODELS = ["digits_cnn", "digits_transformer"]

@@ -6,15 +6,11 @@ import warnings
 from typing import Any
 
 import numpy as np
-import pytest
 from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from ampgraph.formats.onnx.schemas import schema
 from typed import FLOAT, admits, bodies, declared, types_by_name
-
-pytest.importorskip("onnxruntime")
-
 
 LOWS = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
 NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,14 +15,19 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.api.verify import verify
-from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.trace.switched import SwitchedSession, attribute
+from ampgraph.numerics.search import Ranking, attribute
+from ampgraph.numerics.strict.session import StrictSession, SwitchedSession
+from ampgraph.numerics.trace.suspects import Inquest
+from ampgraph.numerics.trace.values import Tracer, compared
 from ampgraph.report.verification import Verification
+from fuzz.models import random_model
 from hard_models import HARD_MODELS
 from onnx_text import parse
 from present import present
+from share import FULL
 
-pytest.importorskip("onnxruntime")
+from . import planted
+
 Data = list[dict[str, np.ndarray]]
 
 
@@ -246,3 +254,247 @@ def test_every_repair_is_accepted_and_mends_what_it_says(model: ModelProto, leve
     assert held or found.ok
     error = verify(model, ampgraph.convert(model, level, fp32=held), data=data, nodes=0).outputs[0].judged_errors[0]
     assert error <= 1.5 * present(found.left) + 1e-3 if held else True  # what was float32 may be low now, near the rest
+
+
+# A repair that is printed mends: `convert` takes its options, and what comes of it is right on the same inputs.
+
+RepairData = list[dict[str, Any]]
+
+
+def options(found: Verification) -> list[str]:
+    """The patterns of a repair, as a shell reads them."""
+    words = [shlex.split(text) for text in present(found.repair).options]
+    assert {word for word, _ in words} == {"--fp32"}
+    return [pattern for _, pattern in words]
+
+
+def half_as_wrong(model: ModelProto, level: str, data: RepairData) -> Verification | None:
+    """The report against half of a model's own error, whose repair was tried once more; None where it is right."""
+    low = ampgraph.convert(model, level, check="off")
+    judged = [output.scores.decisive for output in verify(model, low, data=data, nodes=0).outputs if output.counts]
+    tolerance = min(1e-2, 0.5 * max(judged))
+    if not tolerance > 1e-6:
+        return None
+    found = verify(model, low, data=data, tolerance=tolerance)
+    assert found.mended is None or (found.mended.repair is None) == bool(found.mended.none)
+    if found.repair is not None:
+        repaired = ampgraph.convert(model, level, fp32=options(found), check="off")
+        assert verify(model, repaired, data=data, tolerance=tolerance, nodes=0).ok
+    return found
+
+
+@pytest.mark.slow
+@settings(max_examples=200 if FULL else 3, deadline=None, derandomize=True)
+@given(model=graphs(), level=st.sampled_from(("O2", "O3", "auto")))
+def test_of_graphs_that_cancel(model: ModelProto, level: str) -> None:
+    found = half_as_wrong(model, level, [{"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}])
+    assert found is None or found.repair is not None
+
+
+@pytest.mark.slow
+def test_of_random_models() -> None:
+    cases = [case for seed in range(200 if FULL else 8) if (case := random_model(seed)) is not None]
+    found = [half_as_wrong(case.model, ("O2", "O3", "auto")[case.seed % 3], case.feeds) for case in cases]
+    missed = [one for one in found if one is not None]
+    assert sum(one.repair is not None for one in missed) > 0.6 * len(missed) > 2
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+SHIFTED = """g (float[2, 16] x) => (float[2, 16] y) <float big = {500}> {
+    [start] a = Tanh (x)
+    [shift] u = Add (a, big)
+    [back] w = Sub (u, big)
+    [last] y = Neg (w)
+}"""
+DATA = [{"x": np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)}]
+
+
+def text_of(found: Verification) -> str:
+    return str(found)
+
+
+def test_a_repair_is_said_with_what_it_leaves_and_nothing_else_is_suggested() -> None:
+    model = parse(SHIFTED, opset=21)
+    found = verify(model, ampgraph.convert(model, "O3"), data=DATA)
+    text, repair = text_of(found), present(found.repair)
+    assert "repair      --fp32 shift --fp32 back" in text and f"error {repair.error:.2e} on the same inputs" in text
+    assert "try:" not in text and found.to_dict()["repair"] == repair.to_dict() and repair.recipe.startswith("O3")
+
+
+def test_what_cannot_be_tried_is_said_to_be_a_suggestion() -> None:
+    """A file that does not tell how it was made, as of another tool."""
+    model = parse(SHIFTED, opset=21)
+    low = ampgraph.convert(model, "O3", low=["op:Sub", "op:Add", "op:Neg"], fp32=["start"], metadata=False)
+    found = verify(model, low, data=DATA)
+    assert found.repair is None and "repair      not looked for, as the file does not tell" in text_of(found)
+    assert "try: --fp32 " in text_of(found)
+
+
+def test_nothing_is_suggested_where_every_node_in_float32_misses() -> None:
+    model = parse(SHIFTED.replace("Tanh (x)", "Sub (x, big)"), opset=21)
+    data = [{"x": 500 + feeds["x"]} for feeds in DATA]
+    found = verify(model, ampgraph.convert(model, "O3", io=["x=low"]), data=data)
+    text = text_of(found)
+    assert not found.ok and "chaotic in itself" in text and "try:" not in text
+    assert "repair      none found: with every node in float32 that a run can switch the error is" in text
+
+
+def test_a_ranking_finds_few_units_and_leaves_out_what_is_not_needed() -> None:
+    weights = {0: 5.0, 1: 0.0, 2: 4.0, 3: 0.0, 4: 0.1, 5: 0.1}
+    ranking = Ranking([0, 1, 2, 3, 4, 5], lambda low: sum(weights[unit] for unit in low), lambda unit: [f"n{unit}"])
+    assert ranking.needed(0.5, lambda: False) == [0, 2] and ranking.named([0, 2]) == ("n0", "n2")
+    assert ranking.needed(-1.0, lambda: False) is None
+    slow = Ranking([0, 2, 1], lambda low: sum(weights[unit] for unit in low), lambda unit: [], [25.0, 16.0, 0.0])
+    assert slow.needed(0.5, lambda: True) == [0, 2]
+
+
+# Values seen piece by piece beside the reference's: the same whatever the pieces, in functions and in branches.
+
+
+def trace_low(model: ModelProto) -> ModelProto:
+    return ampgraph.convert(model, "O3")
+
+
+def test_two_values_by_hand() -> None:
+    seen = compared(np.array([1.0, np.inf, 0.0, -np.inf]), np.array([2.0, 5.0, 1e-9, -np.inf]))
+    assert (seen.astray, seen.vanished) == (1, 1)
+    assert seen.error == pytest.approx(0.5)
+    assert (seen.range.smallest, seen.range.largest, seen.range.infinite) == (0.0, 1.0, 2)
+    assert present(seen.reference).absmax == 5.0
+    assert compared(np.ones(2), np.ones(3)).reference is None
+    assert compared(np.ones(2), np.zeros(2)).error is None
+    assert compared(np.full(2, -3e38), np.full(2, -3e38)).error == 0.0
+
+
+def test_added_casts_stand_for_what_they_cast() -> None:
+    model = planted.chain()
+    feeds = planted.feed(scale=0.1)
+    trace = Tracer(model, trace_low(model)).run(feeds, feeds)
+    assert trace.values["a"].error and trace.values["x"].error == 0
+    casts = [site for site in trace.sites if site.kind == "Cast"]
+    assert casts and all(trace.twins[site.outputs[0]] == trace.twins[site.inputs[0]] for site in casts)
+    assert all(trace.values[site.outputs[0]].error is not None for site in casts)
+    assert trace.dtypes["a"] == "float16"
+    assert trace.values["a"].range.absmax == pytest.approx(feeds["x"].max() * 300, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "limit"), [("lstm", 20_000), ("detector", 100_000)])
+def test_pieces_change_nothing(name: str, limit: int) -> None:
+    hard = HARD_MODELS[name]
+    model = hard.build()
+    converted = ampgraph.convert(model, "O2")
+    feeds = hard.feeds(1)[0]
+    whole = Tracer(model, converted)
+    first = whole.run(feeds, feeds)
+    again = whole.run(feeds, feeds)
+    cut = Tracer(model, converted, limit=limit)
+    pieces = cut.run(feeds, feeds)
+    assert len(cut._runs[1]) > 2 and len(whole._runs[1]) == 1
+    assert first.values == again.values == pieces.values
+    growth = [suspect.node for suspect in Inquest(first, whole.weights).growth(8)]
+    assert growth == [suspect.node for suspect in Inquest(pieces, cut.weights).growth(8)] and growth
+
+
+def test_an_unsorted_model_is_seen_whole() -> None:
+    model = planted.chain()
+    nodes = list(model.graph.node)
+    converted = trace_low(model)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+    found = verify(model, converted, data=[planted.feed()])
+    assert found.first_nonfinite is not None and present(found.first_nonfinite).node == "second"
+
+
+NESTED = """g (float[2, 4] x, bool c) => (float[2, 4] y) <float s = {300}> {
+    [outer] a = Mul (x, s)
+    [one] b = If (c) <
+        then_branch = t () => (float[2, 4] p) {
+            [two] p = If (c) <
+                then_branch = u () => (float[2, 4] q) { [deep] o = Mul (a, s)  [root] q = Sqrt (o) },
+                else_branch = v () => (float[2, 4] r) { r = Identity (a) }
+            >
+        },
+        else_branch = e () => (float[2, 4] w) { w = Sqrt (a) }
+    >
+    [last] y = Neg (b)
+}"""
+
+
+def test_a_weight_that_is_listed_as_input_need_not_be_fed() -> None:
+    text = "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { p = MatMul(x, w) e = Exp(p) y = MatMul(e, w) }"
+    model = parse(text, w=np.full((8, 8), 2.0, np.float32), opset=8, ir=3)
+    feeds = [{"x": np.full((4, 8), 1.0, np.float32)}]
+    found = verify(model, ampgraph.convert(model, "O3"), data=feeds)
+    assert present(found.first_nonfinite).operator == "Exp"
+
+
+def test_a_branch_in_a_branch() -> None:
+    model = planted.parse(NESTED)
+    found = verify(model, trace_low(model), data=[planted.feed(c=np.array(True))])
+    born = present(found.first_nonfinite)
+    assert (born.node, born.inside) == ("deep", "one/two")
+
+
+def test_a_loop_is_named_itself_and_its_pattern_covers_its_body() -> None:
+    model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) <int64 n = {4}, bool go = {1}> {
+        [start] a = Neg (x)
+        [round] b = Loop (n, go, a) <
+            body = l (int64 i, bool c, float[2, 4] v) => (bool d, float[2, 4] w) { d = Identity (c)  w = Mul (v, v) }
+        >
+        [last] y = Sqrt (b)
+    }""")
+    data = [planted.feed(scale=4.0)]
+    found = verify(model, trace_low(model), data=data)
+    born = present(found.first_nonfinite)
+    assert born.node == "round" and born.operator == "Loop"
+    assert born.suggestion[0] == "--fp32 round"
+    fp32 = [text.split()[1] for text in born.suggestion]
+    assert verify(model, ampgraph.convert(model, "O3", fp32=fp32), data=data).ok
+
+
+def test_nodes_without_names_are_named_by_their_values() -> None:
+    model = planted.chain()
+    for node in model.graph.node:
+        node.name = ""
+    born = present(verify(model, trace_low(model), data=[planted.feed()]).first_nonfinite)
+    assert (born.node, born.suggestion[0]) == ("b", "--fp32 value:b")
+
+
+def test_layers_are_those_of_the_exporter() -> None:
+    model = planted.chain()
+    model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layers.0', 'mul']")
+    born = present(verify(model, trace_low(model), data=[planted.feed()]).first_nonfinite)
+    assert born.layer == "layers.0"
+
+
+MEASURE = """
+import resource, numpy as np, onnx, sys
+from onnx import helper, TensorProto as T
+from ampgraph.numerics.trace.values import Tracer
+def build(low):
+    nodes, last = [], "x"
+    if low:
+        nodes.append(helper.make_node("Cast", ["x"], ["h"], to=10)); last = "h"
+    for i in range(120):
+        nodes.append(helper.make_node("Sigmoid" if i % 2 else "Neg", [last], [f"v{i}"])); last = f"v{i}"
+    nodes.append(helper.make_node("Cast", [last], ["y"], to=1))
+    io = [helper.make_tensor_value_info(n, T.FLOAT, ["n"]) for n in "xy"]
+    return helper.make_model(helper.make_graph(nodes, "g", io[:1], io[1:]), opset_imports=[helper.make_opsetid("", 17)],
+                             ir_version=8)
+feeds = {"x": np.linspace(-1, 1, 1 << 20, dtype=np.float32)}
+tracer = Tracer(build(False), build(True), limit=16 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+trace = tracer.run(feeds, feeds)
+assert len(trace.values) > 120
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_stays_bounded() -> None:
+    """960 MB of values on the two sides, 4 MB each."""
+    result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 500, result.stdout

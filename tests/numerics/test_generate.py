@@ -7,20 +7,22 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
+import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.generate import HIDDEN, numpy_type
-from ampgraph.numerics.inputs.numbers import Numbers
-from ampgraph.numerics.inputs.sample_set import Samples
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.inputs.generate import HIDDEN, KINDS, made, numpy_type
+from ampgraph.numerics.inputs.painted import Numbers, page, pictures
+from ampgraph.numerics.inputs.samples import Samples, changes, load_samples
 from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
+from ampgraph.numerics.strict.session import StrictSession
+from needs import needs_runtime
 from onnx_text import parse
 
-ort = pytest.importorskip("onnxruntime")
 TABLE = np.ones((7, 4), np.float32)
 
 
@@ -271,3 +273,191 @@ def test_bfloat16_is_ours_beside_that_of_mindspore() -> None:
     """MindSpore registers a type of the same name."""
     pytest.importorskip("mindspore")
     assert numpy_type("bfloat16") == ml_dtypes.bfloat16
+
+
+# Generated inputs are what a model may really get: pictures, text, sound, spectra, of the magnitude that it takes.
+
+PICTURE = "g (float[1, 3, 32, 48] x) => (float[1, 4, 30, 46] y) {{ {0} }}"
+PIXELS = "of 0 to 255"
+
+
+def drawn(text: str, weights: dict[str, Any], count: int = 3) -> tuple[str, list[Any]]:
+    """What is said of the first input, and its samples."""
+    samples = load_samples(parse(text, opset=17, **weights), count=count)
+    return samples.notes[1], [next(iter(item.values())) for item in samples]
+
+
+def kernel(size: float) -> Any:
+    return np.full((4, 3, 3, 3), size / 27**0.5, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("body", "size", "pixels"),
+    [
+        ("y = Conv(x, w)", 1.0, False),
+        ("y = Conv(x, w)", 0.01, True),  # a product that makes ones of numbers around a hundred
+        ("s = Div(x, most)  y = Conv(s, w)", 1.0, True),
+        ("s = Sub(x, mean)  y = Conv(s, w)", 1.0, True),
+        ("s = Slice(x, a, b)  p = Concat <axis = 1> (s)  y = Conv(p, w)", 0.01, True),
+    ],
+)
+def test_how_bright_a_picture_is_the_first_operators_say(body: str, size: float, pixels: bool) -> None:
+    ends = {"a": np.array([0]), "b": np.array([1])}
+    scale = {"most": np.float32(255), "mean": np.full((3, 1, 1), 123, np.float32)}
+    note, arrays = drawn(PICTURE.format(body), {"w": kernel(size), **ends, **scale})
+    assert (PIXELS in note) == pixels
+    assert max(array.max() for array in arrays) == pytest.approx(255 if pixels else 2.5, rel=0.3)
+    assert pixels or {round(float(array.min())) for array in arrays} >= {0, -1}
+
+
+def test_bytes_of_a_picture_are_one() -> None:
+    note, arrays = drawn("g (uint8[1, 32, 48, 3] x) => (uint8[1, 32, 48, 3] y) { y = Identity(x) }", {})
+    assert note.endswith("pictures of 0 to 255") and len(np.unique(arrays[0])) < 200 < arrays[0].max()
+
+
+def test_a_line_of_text_has_ink_and_paper_and_letters() -> None:
+    for number in range(6):
+        text = page(Numbers(number), 48, 240)
+        assert (text > 0.9).mean() > 0.4 and 0.05 < (text < 0.6).mean() < 0.4
+        columns = (text < 0.6).any(0)
+        assert (np.diff(columns.astype(int)) == 1).sum() >= 3  # letters with gaps between them
+
+
+def test_pictures_are_smooth_with_edges_and_their_channels_agree() -> None:
+    for index in range(3):
+        array = pictures(Numbers(index), (1, 3, 96, 96), index)[0]
+        steps = np.abs(np.diff(array.mean(0), axis=0))
+        assert np.median(steps) < 0.1 < steps.max()
+        assert np.corrcoef(array.reshape(3, -1)).min() > 0.9
+    last = pictures(Numbers(0), (1, 96, 96, 3), 0)[0]
+    assert np.array_equal(last.transpose(2, 0, 1), pictures(Numbers(0), (1, 3, 96, 96), 0)[0])
+
+
+def test_sound_is_loud_and_quiet_with_silence() -> None:
+    _, arrays = drawn("g (float[1, samples] wave) => (float[1, n] y) { y = Identity(wave) }", {})
+    peaks = [float(np.abs(array).max()) for array in arrays]
+    assert arrays[0].shape == (1, 16000) and max(peaks) > 0.8 and min(peaks) < 0.15
+    assert not arrays[0][0, -1600:].any()
+
+
+def test_spectra_are_of_several_scales() -> None:
+    note, arrays = drawn("g (float[1, frames, 80] mel) => (float[1, n, 80] y) { y = Identity(mel) }", {})
+    assert "spectra" in note and [round(float(array.min())) for array in arrays] == [-1, -11, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("float[1, 3, 64, 64] frame", "pictures"),
+        ("float[frames, 3, 64, 64] x", "pictures"),
+        ("float[1, 3, frames, 160] x", "spectra"),
+        ("float[1, 80, 100] input_features", "spectra"),
+        ("float[1, 3, 64, 64] features", "pictures"),
+        ("float[1, 64] features", "standard normal"),
+    ],
+)
+def test_names_and_shapes_say_what_an_input_is(text: str, word: str) -> None:
+    name = text.split()[-1]
+    assert word in drawn(f"g ({text}) => (float[n] y) {{ y = Identity({name}) }}", {})[0]
+
+
+def test_all_kinds_are_the_same_on_every_machine() -> None:
+    shapes = {"sound": (1, 5000), "spectrum": (1, 64, 80), "scaled": (3, 5)}
+    blobs = [made(k, Numbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)]
+    assert hashlib.sha256(b"".join(blobs)).hexdigest()[:16] == "75ad6306ee5cd06b"
+
+
+MEANS, DEVIATIONS = np.array([1e6, -40.0, 0.5], np.float32), np.array([3e5, 8.0, 0.1], np.float32)
+TABLES = {"m": MEANS, "s": DEVIATIONS, "v": DEVIATIONS**2, "g": 1 / DEVIATIONS, "b": -MEANS / DEVIATIONS}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "d = Sub(x, m)  y = Div(d, s)",
+        "p = Mul(g, x)  y = Add(b, p)",
+        "y = BatchNormalization(x, one, zero, m, v)",
+    ],
+)
+def test_rows_of_a_table_have_the_means_and_deviations_that_the_model_expects(body: str) -> None:
+    ones = {"one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)}
+    weights = {name: array for name, array in {**TABLES, **ones}.items() if name in body.replace("(", " ( ")}
+    note, arrays = drawn(f"g (float[64, 3] x) => (float[64, 3] y) {{ {body} }}", weights, count=1)
+    assert "means that the model takes off" in note
+    assert np.all(np.abs(arrays[0].mean(0) - MEANS) <= 0.5 * DEVIATIONS)
+    assert np.allclose(arrays[0].std(0), DEVIATIONS, rtol=0.4)
+
+
+@pytest.mark.parametrize("body", ["y = Sub(m, x)", "y = Add(x, one)", "y = Mul(x, m)"])
+def test_other_arithmetic_says_nothing_of_a_table(body: str) -> None:
+    note, _ = drawn(f"g (float[8, 3] x) => (float[8, 3] y) {{ {body} }}", {"m": MEANS, "one": np.float32(1)})
+    assert "standard normal" in note
+
+
+# Sizes that were guessed wrongly are learnt from what a run fails with.
+
+HEIGHT = "g (float[N, 3, h, w] x) => (float[a, b, c] y) { p = Conv <strides = [8, 8]> (x, k)  y = Squeeze(p, axis) }"
+NAMES = "g (float[batch, n, width] x, int64[batch, n, width] i) => (float[b, c, d] y) {{ {0} }}"
+
+
+def shapes(text: str, weights: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    model = parse(text, opset=17, **weights)
+    samples = load_samples(model, count=1).fitted(StrictSession(model).run)
+    return {name: array.shape for name, array in next(iter(samples)).items()}
+
+
+def test_a_height_of_which_nothing_may_be_left() -> None:
+    found = shapes(HEIGHT, {"k": np.ones((2, 3, 8, 8), np.float32), "axis": np.array([2])})
+    assert found["x"] == (1, 3, 8, 256)
+
+
+PADDED = """g (float[b, n] x, float[b, m] s, int64 rate) => (float[b, t] y) {
+  is = Equal(rate, sixteen)
+  y = If (is) <then_branch = then () => (float[b, t] p) { w = Pad <mode = "reflect"> (x, wide)  p = Add(w, s) },
+               else_branch = other () => (float[b, t] q) { q = Add(x, s) }> }"""
+
+
+@needs_runtime("a reflected Pad wider than its input reads what lies beside it")
+def test_a_failure_further_on_in_a_body_is_a_step_forward() -> None:
+    """The padding wants more than is guessed, and the addition behind it another size beside it."""
+    found = shapes(PADDED, {"sixteen": np.array(16000), "wide": np.array([0, 40, 0, 40])})
+    assert found["x"][1] > 40 and found["s"][1] in (1, found["x"][1] + 80)
+
+
+def test_a_number_that_the_model_asks_for_is_given() -> None:
+    model = parse(PADDED, sixteen=np.array(16000), wide=np.array([0, 40, 0, 40]))
+    assert [sample["rate"] for sample in load_samples(model, count=2)] == [16000, 16000]
+
+
+def test_one_name_for_two_sizes() -> None:
+    weights = {"w": np.ones((24, 4), np.float32), "table": np.ones((9, 4), np.float32), "one": np.array([2])}
+    body = "a = MatMul(x, w)  g = Gather(table, i)  s = ReduceSum <keepdims = 0> (g, one)  y = Add(a, s)"
+    found = shapes(NAMES.format(body), weights)
+    assert found["x"] == (1, 16, 24) and found["i"] == (1, 16, 16)
+
+
+def test_what_no_size_mends_is_said() -> None:
+    with pytest.raises(AmpError, match="no generated input fits") as caught:
+        shapes("g (float[N, m] x) => (float[a, b] y) { y = Gather <axis = 1> (x, far) }", {"far": np.array([5000])})
+    assert caught.value.code == "AMP504" and "--dim" in caught.value.hint
+
+
+def test_verbs_run_on_sizes_that_were_learnt() -> None:
+    model = parse(HEIGHT, k=np.ones((2, 3, 8, 8), np.float32), axis=np.array([2]))
+    assert ampgraph.calibrate(model, count=1).samples == 1
+    assert ampgraph.verify(model, ampgraph.convert(model), samples=1).samples == 1
+
+
+def test_numbers_of_a_message_come_before_others() -> None:
+    message = "Status Message: /a/b.h:51 Dimension of input 2 must be 1 instead of 4. shape={1,288,4,16}"
+    proposed = list(changes(message, {("x", 2): 128, ("x", 0): 1}))
+    assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
+
+
+@pytest.mark.parametrize(("last", "size"), [("Softmax", (48, 240)), ("Relu", (256, 256))])
+def test_a_reader_of_text_gets_a_line(last: str, size: tuple[int, int]) -> None:
+    text = f"""g (float[N, 3, h, w] x) => (float[N, t, 26] y) {{
+      c = Conv <strides = [8, 8]> (x, k)  p = ReduceMean <axes = [2], keepdims = 0> (c)
+      q = Transpose <perm = [0, 2, 1]> (p)  l = MatMul (q, letters)  y = {last} (l) }}"""
+    found = shapes(text, {"k": np.ones((8, 3, 8, 8), np.float32), "letters": np.ones((8, 26), np.float32)})
+    assert found["x"] == (1, 3, *size)

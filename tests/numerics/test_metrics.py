@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,13 +15,15 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
+from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.numerics.metrics.custom import address_of
-from ampgraph.numerics.metrics.metric import SAMPLE, metric_of
+from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
+from ampgraph.numerics.metrics.verdict import Judge
+from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from ampgraph.report.verification import verification_lines
 from onnx_text import parse
-from present import plain
+from present import plain, present
 
 Side = Mapping[str, Any]
 
@@ -311,3 +314,165 @@ def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP312.*cannot be found by the process"):
         ampgraph.convert(model, output=tmp_path / "x.onnx", check="auto", metric=lambda a, b: 0.0)
     assert not (tmp_path / "x.onnx").exists()
+
+
+# How a tuning run judges outputs: metrics, what is not finite, references in a file.
+
+
+def judged(metric, want, got):
+    judge = Judge(metric_of(metric))
+    judge.learn({"y": want})
+    return judge.error(0, {"y": got})
+
+
+def test_metrics():
+    want, got = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.0]])
+    assert judged("l2", want, got) == pytest.approx(0.1)
+    assert judged("max", want, got) == pytest.approx(0.125)
+    cosine = (want * got).sum() / np.linalg.norm(want) / np.linalg.norm(got)
+    assert judged("cosine", want, got) == pytest.approx(1 - cosine)
+    assert judged("argmax", want, got) == 0.0 and judged("argmax", want, got[:, ::-1]) == 0.5
+    assert judged("argmax", np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
+
+
+@pytest.mark.parametrize("metric", ["l2", "max", "argmax", "cosine"])
+def test_what_is_not_finite_misses_every_tolerance(metric):
+    want = np.ones((1, 4), np.float32)
+    for bad in (np.inf, np.nan):
+        got = want.copy()
+        got[0, 2] = bad
+        assert judged(metric, want, got) == math.inf
+        assert judged(metric, got, want) == math.inf
+        assert judged(metric, got, got) == 0.0
+    judge = Judge(metric_of(metric))
+    assert judge.over_samples([0.0] * 99 + [math.inf]) == math.inf
+
+
+def test_nine_of_ten_samples_decide():
+    errors = [float(k) for k in range(1, 21)]
+    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
+
+
+def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "IN_MEMORY", 100)
+    rng = np.random.default_rng(0)
+    number = rng.standard_normal((3, 40)).astype(np.float32)
+    samples: list[dict[str, Any]] = [
+        {
+            "a": number,
+            "b": number.astype(ml_dtypes.bfloat16),
+            "c": [number[0], number[1]],
+            "d": np.array([], np.float32),
+        },
+        {"a": number.T, "b": number[:, 0].astype(ml_dtypes.bfloat16), "c": [], "d": np.array(1.5)},
+        {"a": np.arange(60), "b": np.array(["x", "y"], object), "c": [number], "d": np.zeros((2, 0))},
+    ]
+    for metric in ("l2", "max", "cosine"):
+        ours, theirs = Judge(metric_of(metric), tmp_path), Judge(metric_of(metric))
+        for sample in samples:
+            ours.learn(sample)
+            theirs.learn(sample)
+        for place, sample in enumerate(samples):
+            other = {**sample, "a": sample["a"] + 1}
+            assert ours.error(place, other) == theirs.error(place, other) > 0
+            assert ours.error(place, sample) == theirs.error(place, sample)
+    spilled = (tmp_path / "expected.bin").stat().st_size
+    assert spilled >= 3 * (2 * number.nbytes + number.nbytes // 2)
+
+
+def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "IN_MEMORY", 0)
+    with pytest.raises(AmpError, match="AMP105"):
+        Judge(metric_of("l2"), tmp_path / "none").learn({"y": np.ones(3)})
+
+
+@pytest.mark.parametrize("value", [np.float32(3.0), np.ones((4, 1), np.float32)])
+def test_argmax_without_classes_is_refused(value):
+    with pytest.raises(AmpError, match="AMP312.*classes"):
+        Judge(metric_of("argmax")).learn({"y": value})
+
+
+def test_a_reference_that_is_nowhere_finite_is_told():
+    judge = Judge(metric_of("l2"))
+    judge.learn({"y": np.ones(3, np.float32)})
+    with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
+        judge.learn({"y": np.full(3, np.nan, np.float32)})
+
+
+# The search of a tuning run, without models.
+
+
+def searched(squares, tolerance, costs=None, overflow=(), floor=0.0):
+    """A search over groups whose squared errors add up; (best, search)."""
+    costs = costs or [1] * len(squares)
+
+    def evaluate(promoted, step):
+        left = [square for i, square in enumerate(squares) if i not in promoted]
+        error = math.inf if set(overflow) - promoted else math.sqrt(sum(left) + floor**2)
+        return Point(step, promoted, error, len(promoted), sum(costs[i] for i in promoted))
+
+    def measure(promoted):
+        return [math.inf if i in overflow and i not in promoted else square for i, square in enumerate(squares)]
+
+    search = PromotionSearch(costs, tolerance, evaluate, measure=measure)
+    return search.run(), search
+
+
+def test_a_level_that_meets_the_tolerance_costs_one_run():
+    best, search = searched([1e-6] * 10, 1e-2)
+    assert best.promoted == frozenset() and search.runs == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_search_comes_close_to_the_smallest_set(seed):
+    rng = np.random.default_rng(seed)
+    squares = list(rng.lognormal(0, 2, 300) * 1e-8)
+    tolerance = math.sqrt(sum(squares) * rng.uniform(0.05, 0.8))
+    best, search = searched(squares, tolerance)
+    left = sorted(squares)
+    fewest = len(squares) - max(k for k in range(301) if sum(left[:k]) <= tolerance**2)
+    assert best.error <= tolerance and search.runs <= BUDGET
+    assert fewest <= len(best.promoted) <= fewest * 1.08 + 1
+
+
+def test_what_overflows_is_promoted_first():
+    best, search = searched([0.0] * 50, 1e-3, overflow=(7, 30))
+    assert best.promoted == {7, 30} and search.runs <= 6
+
+
+def test_what_costs_much_and_helps_little_is_taken_back():
+    squares, costs = [1e-6] * 8, [1] * 7 + [1000]
+    best, _ = searched(squares, math.sqrt(1.5e-6), costs)
+    assert len(best.promoted) == 7 and 7 not in best.promoted
+
+
+def test_a_tolerance_that_cannot_be_met_has_no_result():
+    best, search = searched([1e-6] * 10, 1e-3, floor=0.1)
+    assert best is None and search.runs == 2
+
+
+def test_the_frontier_holds_what_nothing_beats():
+    _, search = searched([10.0**-k for k in range(2, 12)], 1e-4)
+    points = search.frontier()
+    assert [p.bytes for p in points] == sorted(p.bytes for p in points)
+    assert all(a.error > b.error for a, b in zip(points, points[1:], strict=False))
+    for other in search.points:
+        assert any(p.bytes <= other.bytes and p.error <= other.error for p in points)
+
+
+@pytest.mark.parametrize("off", [0.8, 1.0, 1.3])
+def test_predictions_that_are_off_are_asked_again_for_less(off):
+    """What is left is as much more, or less, than was predicted."""
+    squares = [10.0**-k for k in range(4, 12)]
+
+    def evaluate(promoted, step):
+        left = math.sqrt(sum(square for i, square in enumerate(squares) if i not in promoted))
+        return Point(step, promoted, left, len(promoted), len(promoted))
+
+    def predict(aim):
+        return next(frozenset(range(k)) for k in range(9) if off * evaluate(frozenset(range(k)), "").error <= aim)
+
+    search = ConfirmedSearch([1] * 8, 2e-5, evaluate, predict=predict)
+    best = present(search.run())
+    assert best.error <= 2e-5 and search.runs <= 6
+    assert len(best.promoted) <= 1 + next(k for k in range(9) if evaluate(frozenset(range(k)), "").error <= 2e-5)

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -20,7 +21,6 @@ from ampgraph.numerics.strict.session import StrictSession, run_strict, strict_m
 from ampgraph.runtime.onnxruntime_session import CRASHING
 from needs import needs_runtime
 
-ort = pytest.importorskip("onnxruntime")
 X = np.array([1.0009765625, -3.0, 0.333251953125, 60000.0], np.float16)
 
 

@@ -19,8 +19,6 @@ from typed import declared
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
 
-pytest.importorskip("onnxruntime")
-
 
 def worst(name: str, low: int) -> tuple[int, str] | None:
     """The largest distance over a backend case's outputs; None where the case does not apply."""

@@ -21,8 +21,6 @@ from numerics.oracle import LOWS, NAMES, oracle, rounded, ulps
 from share import FULL, share, turn
 from typed import bodies, types_by_name
 
-pytest.importorskip("onnxruntime")
-
 # onnx's reference sums LRN over another window than its definition says, and Dropout's mask was free before opset 12.
 NO_ORACLE = ("LRN", "Dropout")
 

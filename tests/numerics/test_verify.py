@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
+from ampgraph import AmpError
 from ampgraph.api.pairs import MindirPair
 from ampgraph.api.verify import verify
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
 from ampgraph.report.verification import Verification, verification_lines
+from ampgraph.runtime import devices
 from hard_models import HARD_MODELS
 from numerics import planted
 from numerics.planted import low
 from present import present
-
-pytest.importorskip("onnxruntime")
 
 TRUE = np.array(True)
 HERE = Path(__file__).resolve().parent
@@ -206,3 +209,185 @@ def test_what_is_told_is_plain_data() -> None:
     born = data["first_nonfinite"]
     assert born["node"] == "second" and born["suggestion"][0] == "--fp32 second"
     assert born["makes"][0]["range"]["infinite"] == 8
+
+
+# What verify compares: both sides, devices, samples; and its answers to what does not fit.
+
+
+def test_low_interfaces_and_given_low_references() -> None:
+    model = planted.chain()
+    data = [planted.feed(scale=0.1)]
+    for dtype in ("float16", "bfloat16"):
+        converted = low(model, io="low", dtype=dtype)
+        assert verify(model, converted, data=data, tolerance=2e-2).ok
+        own = verify(converted, converted, data=data)
+        assert own.ok and own.outputs[0].worst == 0
+
+
+def test_paths_and_generated_samples(tmp_path: Path) -> None:
+    model = planted.cancelling()
+    onnx.save(model, tmp_path / "a.onnx")
+    ampgraph.convert(tmp_path / "a.onnx", "O1", output=tmp_path / "b.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", samples=3, seed=5)
+    assert found.samples == 3 and len(found.outputs[0].errors) == 3
+    assert any("generated" in note for note in found.notes)
+    again = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", samples=3, seed=5)
+    assert again.to_dict() == found.to_dict()
+
+
+def test_a_device_runs_its_own_kernels_and_names_what_fell_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
+    model = planted.chain()
+    found = verify(model, low(model), data=[planted.feed(scale=0.1)], device="cuda", nodes=2)
+    assert not found.strict and found.device == "cuda" and "its own kernels" in found.run
+    assert {op for _, op in found.fallback} >= {"Mul"}
+    assert found.traced == 0
+
+
+def test_bfloat16_on_a_device_is_traced_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
+    model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) { b = Cast <to=16> (x)  y = Cast <to=1> (b) }""")
+    reference = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { b = Identity (x)  y = Identity (b) }")
+    found = verify(reference, model, data=[planted.feed()], device="cuda", nodes=1)
+    assert any("numpy has no bfloat16" in note for note in found.notes)
+
+
+SMALL = "g (float[2, 4] x) => (float[2, 4] y) { y = Tanh (x) }"
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ("g (float[2, 4] z) => (float[2, 4] y) { y = Tanh (z) }", "the model has no input 'x'"),
+        ("g (float[2, 4] x) => (float[2, 4] z) { z = Tanh (x) }", "no output in common"),
+        ("g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { y = Tanh (x) z = Neg (x) }", "no output 'z'"),
+        ("g (float[3, 4] x) => (float[3, 4] y) { y = Tanh (x) }", "float32 [3, 4] in the model"),
+        ("g (int32[2, 4] x) => (float[2, 4] y) { y = Cast <to=1> (x) }", "int32 [2, 4] in the model"),
+    ],
+)
+def test_models_that_do_not_belong_together(other: str, words: str) -> None:
+    with pytest.raises(AmpError, match="AMP209") as told:
+        verify(planted.parse(SMALL), planted.parse(other))
+    assert words in told.value.message and told.value.hint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"tolerance": -1.0}, "AMP312"),
+        ({"tolerance": float("nan")}, "AMP312"),
+        ({"nodes": -1}, "AMP312"),
+        ({"nodes": 2.5}, "AMP312"),
+        ({"tolerance": "1e-3"}, "AMP312"),
+        ({"tolerance": None}, "AMP312"),
+        ({"tolerance": True}, "AMP312"),
+        ({"samples": 2.5}, "AMP503"),
+        ({"samples": "2"}, "AMP503"),
+        ({"seed": "2"}, "AMP503"),
+        ({"dims": {"foo": 3}}, "AMP310"),
+        ({"dims": {"foo": 3}, "data": [{"x": np.zeros((2, 4), np.float32)}]}, "AMP310"),
+        ({"data": ""}, "AMP101"),
+        ({"data": [{0: np.zeros((2, 4), np.float32)}]}, "AMP503"),
+        ({"samples": 0}, "AMP503"),
+        ({"device": "gpx"}, "AMP321"),
+        ({"device": "ascend"}, "AMP321"),
+        ({"device": "cann"}, "AMP505"),
+        ({"data": [{"x": np.full((2, 4), np.nan, np.float32)}]}, "AMP503"),
+        ({"data": [{"x": np.zeros((2, 5), np.float32)}]}, "AMP503"),
+        ({"data": [{}]}, "AMP503"),
+    ],
+)
+def test_mistakes_are_told(arguments: dict[str, Any], code: str) -> None:
+    model = planted.parse(SMALL)
+    with pytest.raises(AmpError, match=code) as told:
+        verify(model, model, **arguments)
+    assert told.value.hint
+
+
+def test_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ampgraph.numerics.strict.session import StrictSession
+
+    class Full:
+        def run(self, *_: Any) -> None:
+            raise RuntimeError(
+                "[ONNXRuntimeError] : 6 : bad allocation: Failed to allocate memory for requested buffer"
+            )
+
+    model = planted.parse(SMALL)
+    opened = StrictSession.__init__
+
+    def broken(self: StrictSession, *given: Any, **more: Any) -> None:
+        opened(self, *given, **more)
+        self._session = Full()
+
+    monkeypatch.setattr(StrictSession, "__init__", broken)
+    with pytest.raises(AmpError, match="out of memory") as told:
+        verify(model, model, samples=1)
+    assert "fewer rows" in told.value.hint
+
+
+# The figures of verify, by hand.
+
+
+def test_one_output_by_hand() -> None:
+    found = apart(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.1]]))
+    assert found.error == pytest.approx(np.sqrt(0.26) / 5)
+    assert found.max_abs == pytest.approx(0.5)
+    assert found.cosine == pytest.approx((9 + 18) / (5 * np.linalg.norm([3, 4.5, 0.1])))
+    assert found.same_argmax == (1, 2) and not found.astray
+
+
+def test_what_is_not_finite_is_counted() -> None:
+    nan, inf = np.nan, np.inf
+    found = apart(np.array([1.0, inf, nan, -inf, 2.0, 3.0]), np.array([1.0, inf, nan, inf, nan, inf]))
+    assert (found.astray, found.infinite, found.nan) == (3, 3, 2)
+    assert found.error == inf
+    same = apart(np.array([1.0, -inf]), np.array([1.0, -inf]))
+    assert same.error == 0 and not same.astray
+
+
+def test_zeros_integers_and_sequences() -> None:
+    assert apart(np.zeros(3), np.full(3, 0.1)).error == pytest.approx(0.1 / 1e-3)  # the floor: float16's step at one
+    assert apart(np.full(3, 1e-6), np.full(3, 2e-6)).error == pytest.approx(1e-3)  # a probability near zero
+    assert apart(np.arange(4), np.array([0, 1, 5, 3])).error == 0.25
+    assert apart(np.array(["a"], object), np.array(["a"], object)).error == 0
+    assert apart([np.ones(2)], [np.ones(2), np.ones(2)]).reason == "sequences of different lengths"
+    assert apart([np.ones(2), np.ones(1)], [np.ones(2), np.zeros(1)]).error == 1
+    assert apart(np.ones((1, 2)), np.ones((2, 1))).reason == "shape [2, 1] instead of [1, 2]"
+    assert apart(np.full(2, 1e300), np.full(2, 1e300)).error == 0  # whose squares overflow
+
+
+@pytest.mark.parametrize("held", [np.nan, np.inf])
+def test_a_reference_that_holds_nothing_finite_agrees_with_nothing(held: float) -> None:
+    output = Agreement("y")
+    output.add(apart(np.full((2, 3), held), np.full((2, 3), held)))
+    assert output.silent == {0} and not output.compared and not output.within(1e9)
+    output.add(apart(np.ones((2, 3)), np.ones((2, 3)) * 1.5))
+    assert output.errors == [np.inf, 0.5] and output.p90 == output.worst == 0.5  # of what could be compared
+    assert output.within(0.5) and not output.within(0.4)
+    empty = Agreement("y")
+    empty.add(apart(np.zeros((0, 3)), np.zeros((0, 3))))
+    assert not empty.silent and not empty.compared and empty.within(0)
+
+
+def test_sequences_count_what_they_hold() -> None:
+    assert apart([np.ones(2), np.full(3, np.nan)], [np.ones(2), np.full(3, np.nan)]).compared == 2
+    found = apart([np.full(3, np.nan)], [np.full(3, np.nan)])
+    assert found.silent and found.error == np.inf and not found.astray
+
+
+def test_rows_without_an_argmax_are_counted_out() -> None:
+    nan, inf = np.nan, np.inf
+    want = np.array([[1.0, 2.0], [nan, 2.0], [1.0, inf], [-inf, 3.0], [-inf, -inf], [4.0, 1.0]])
+    assert apart(want, want).same_argmax == (3, 3)  # -inf beside a number is a mask: the row has a largest
+    assert apart(want, np.where(np.isfinite(want), want[:, ::-1], want)).same_argmax == (0, 3)
+    assert apart(want, np.full_like(want, nan)).same_argmax == (0, 3)
+    assert apart(np.full((2, 2), nan), np.full((2, 2), nan)).same_argmax is None
+
+
+def test_quantiles_and_the_tolerance() -> None:
+    output = Agreement("y", [Apart(i / 100, 0.0) for i in range(1, 11)])
+    assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
+    assert output.within(0.09) and not output.within(0.08)
+    output.add(Apart(0.0, 0.0, astray=1))
+    assert not output.within(1.0)

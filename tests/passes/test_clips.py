@@ -13,7 +13,6 @@ from ampgraph.numerics.strict.session import run_strict
 from onnx_text import parse
 from planner.support import casts, converted, decisions, kinds
 
-pytest.importorskip("onnxruntime")
 W = np.eye(8, dtype=np.float32)
 ATTRIBUTES = {
     "both": "<min = -0.5, max = 6.0>",

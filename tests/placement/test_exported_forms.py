@@ -11,18 +11,16 @@ import ampgraph
 from ampgraph.runtime.optimizing import optimized
 from onnx_text import parse
 from planner.form_models import attention
-from planner.test_bias_gelu import FORMS as GELUS
-from planner.test_bias_gelu import biased
-from planner.test_constants import SCALED, SCALED_STORED, places
-from planner.test_floors import FORMS, LOWEST, model
-from planner.test_scales import GIVEN_BACK, two_sided
-from planner.test_wide_gelu import ENDS, POWER, PRODUCTS, SQUARES, by_tanh
+from planner.test_masks import FLOOR_FORMS, LOWEST, floor_model
+from planner.test_numbers import GIVEN_BACK, SCALED, SCALED_STORED, places, two_sided
+from planner.test_target_fusions import ENDS, POWER, PRODUCTS, SQUARES, biased, by_tanh
+from planner.test_target_fusions import FORMS as GELUS
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FLOOR_FORMS)
 def test_a_computed_mask_takes_no_cast(gpu_python, form):
-    before = optimized(model(FORMS[form]), python=gpu_python)
-    after = optimized(ampgraph.convert(model(FORMS[form]), "O2"), python=gpu_python)
+    before = optimized(floor_model(FLOOR_FORMS[form]), python=gpu_python)
+    after = optimized(ampgraph.convert(floor_model(FLOOR_FORMS[form]), "O2"), python=gpu_python)
     assert len(after.nodes) <= len(before.nodes) + 2 and after.fused() == before.fused()
 
 

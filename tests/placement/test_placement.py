@@ -18,11 +18,10 @@ from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
 from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
-from planner.test_constants import SCALED, SCALED_STORED
-from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
-from planner.test_wide_gelu import by_tanh
-from planner.test_wide_streams import root_mean_squares
-from training.small_steps import layers
+from planner.test_numbers import BEFORE, BEHIND, DIVIDED, SCALED, SCALED_STORED, scores
+from planner.test_streams import root_mean_squares
+from planner.test_target_fusions import by_tanh
+from training.nets import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 

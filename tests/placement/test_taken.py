@@ -6,8 +6,7 @@ import pytest
 
 import ampgraph
 from ampgraph.runtime.optimizing import optimized
-from planner.test_target_fusions import AFFINE, BLOCK, LAST, affine, classifier, normed
-from planner.test_unserved import on_the_cpu
+from planner.test_target_fusions import AFFINE, BLOCK, LAST, affine, classifier, normed, on_the_cpu
 
 
 @pytest.mark.parametrize("given", [normed(BLOCK), affine(AFFINE, (4, 1, 1))], ids=["batch norm", "scale and shift"])

@@ -8,17 +8,26 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ampgraph.core.dataflow import StaleDataflow
+import ampgraph
+from ampgraph.core.dataflow import Dataflow, StaleDataflow, Value
 from ampgraph.core.low_types import low_type
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
+from ampgraph.planner.classify import classify
+from ampgraph.planner.facts import extents
+from ampgraph.planner.facts.extents import Extents
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.facts.intervals import UNKNOWN
+from ampgraph.planner.regions import find_tied
 from ampgraph.planner.resolve import resolve
+from ampgraph.planner.rules.cancelling import Cancelling
+from ampgraph.planner.rules.rule import Sight
 from onnx_text import parse
+from planner.graphs import random_models
+from planner.support import casts, converted, dtype_of
 
 ONE, TWO = ("Tanh", "Sigmoid", "Neg", "Relu", "Abs", "Transpose"), ("Add", "Sub", "Mul", "Concat", "Where")
 STORED = {"w": np.array([[-3, 0], [2, 5]], np.float32), "h": np.array([[0.5, -1.25]], np.float32)}
@@ -90,3 +99,206 @@ def test_limits_of_low_types(dtype: str, bits: int, largest: float) -> None:
     low = low_type(dtype)
     assert (low.bits, low.largest, low.counts, low.rounding) == (bits, largest, 2**bits, 2.0**-bits)
     assert low.smallest_subnormal == low.smallest_normal * 2.0 ** (1 - bits)
+
+
+# What spares guards a search finds what the search would.
+
+OPSET = helper.make_opsetid("", 17)
+STEPS = ("Mul", "Add", "Sub", "ReduceMean", "MatMul", "Softmax", "Reshape", "Identity")
+
+
+def facts_of(model: ModelProto) -> Facts:
+    return Facts(adapters.load(model)[0].dataflow("float16"), resolve(Recipe(), "ONNX"))
+
+
+BEGUN = (("Mul", "x", "x"), ("ReduceMean", "v0", ""), ("ReduceMean", "x", ""), ("Mul", "v2", "v2"))
+MOMENT_STORED: dict[str, np.ndarray] = {"w": np.eye(4, dtype=np.float32), "shape": np.array([-1, 4], np.int64)}
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> ModelProto:
+    """Products, means and differences of each other: many of them variances."""
+    nodes, names = list[NodeProto](), ["x"]
+    taken = (*BEGUN, (draw(st.sampled_from(STEPS)), "v1", "v1"), ("Sub", draw(st.sampled_from(("v1", "v4"))), "v3"))
+    for number in range(draw(st.integers(6, 9))):
+        one, two = (draw(st.sampled_from(names[-4:])) for _ in range(2))
+        kind, one, two = taken[number] if number < len(taken) else (draw(st.sampled_from(STEPS)), one, two)
+        beside = {"Mul": [two], "Add": [two], "Sub": [two], "MatMul": ["w"], "Reshape": ["shape"]}.get(kind, [])
+        nodes.append(helper.make_node(kind, [one, *beside], [f"v{number}"]))
+        names.append(f"v{number}")
+    used = {name for node in nodes for name in node.input}
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names if name not in used)
+    given_x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])
+    stored = [numpy_helper.from_array(array, name) for name, array in MOMENT_STORED.items() if name in used]
+    return helper.make_model(helper.make_graph(nodes, "g", [given_x], list(ends), stored), opset_imports=[OPSET])
+
+
+@given(model=random_models(widths=(4,)))
+@settings(max_examples=20)
+def test_no_mask_stands_where_no_softmax_may_read_it(model: ModelProto) -> None:
+    facts = facts_of(model)
+    everywhere = Facts(facts.flow, facts.options)
+    everywhere.masks.__dict__["scores"] = {value.id for value in facts.flow.values}
+    for value in facts.flow.values:
+        for multiplied in (False, True):
+            found = facts.masks.has(value.id, multiplied=multiplied)
+            assert found == everywhere.masks.has(value.id, multiplied=multiplied)
+
+
+@given(model=moments())
+@settings(max_examples=40)
+def test_no_variance_stands_where_nothing_is_multiplied(model: ModelProto) -> None:
+    facts = facts_of(model)
+    sight = Sight(facts, find_tied(facts, classify(facts)))
+    short, long = Cancelling(sight), Cancelling(sight)
+    long.__dict__["_multiplied"] = {value.id for value in facts.flow.values}
+    for op in facts.flow.ops:
+        assert [one.id for one in short.behind(op)] == [one.id for one in long.behind(op)]
+
+
+# What is known of stored tensors at one look at many is what a look at each alone finds.
+
+NUMBERS = [0.0, -0.0, 1.0, -3.0, 1e-7, 2.0**-26, -1e-9, 1e-42, 65504.0, -65520.0, 7e4, 3e38, np.inf, -np.inf, np.nan]
+SIZES = st.sampled_from([0, 1, 2, 5, extents.SMALL, extents.SMALL + 1])
+TENSORS = st.lists(st.tuples(SIZES, st.lists(st.sampled_from(NUMBERS), max_size=4)), min_size=1, max_size=6)
+
+
+def flow_of(model: ModelProto, dtype: str = "float16") -> Dataflow:
+    return adapters.load(model)[0].dataflow(dtype)
+
+
+def model_of(tensors: list[tuple[int, list[float]]]) -> ModelProto:
+    arrays = {f"w{i}": np.ones(size, np.float32) for i, (size, _) in enumerate(tensors)}
+    for array, (_, numbers) in zip(arrays.values(), tensors, strict=True):
+        array[: len(numbers)] = numbers[: array.size]
+    added = "  ".join(f"y{i} = Concat <axis = 0> (x, w{i})" for i in range(len(tensors)))
+    outputs = ", ".join(f"float[n] y{i}" for i in range(len(tensors)))
+    return parse(f"g (float[m] x) => ({outputs}) {{ {added} }}", arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@given(tensors=TENSORS)
+@settings(max_examples=20)
+def test_a_look_at_many_finds_what_a_look_at_each_does(tensors: list[tuple[int, list[float]]], dtype: str) -> None:
+    flow = flow_of(model_of(tensors), dtype)
+    together, alone = Extents(flow, low_type(dtype)), Extents(flow, low_type(dtype))
+    alone._plain = {}
+    stored = [value for value in flow.values if value.weight]
+    assert len(stored) == len(tensors)
+    assert [together.of(value) for value in stored] == [alone.of(value) for value in stored]
+
+
+def test_groups_leave_no_small_tensor_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extents, "TOGETHER", 6)
+    flow = flow_of(model_of([(3, []), (2, []), (4, []), (5, []), (1, [])]))
+    groups = [[array.size for array in group.values()] for group in Extents(flow, low_type("float16"))._groups()]
+    assert groups == [[3, 2, 4], [5, 1]]
+
+
+def test_every_small_tensor_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = flow_of(model_of([(3, []), (2, []), (4, [])]))
+    read: list[str] = []
+    array = flow.weights.array
+
+    def counted(value: Value, limit: int = 1 << 16) -> object:
+        read.append(value.name)
+        return array(value, limit)
+
+    monkeypatch.setattr(flow.weights, "array", counted)
+    monkeypatch.setattr(flow.weights, "chunks", None)  # nobody reads pieces of what is small and plain
+    known = Extents(flow, low_type("float16"))
+    for _ in range(2):
+        assert [known.of(value).largest for value in flow.values if value.weight] == [1.0, 1.0, 1.0]
+    assert sorted(read) == ["w0", "w1", "w2"]
+
+
+# Rules that look back along a chain end soon, however long it is.
+
+
+def chain(first: str, then: str, count: int, bias: tuple[int, ...]) -> ModelProto:
+    """A product with many additions of one stored bias behind it."""
+    body = "  ".join(f"v{n + 1} = {then} (v{n}, b)" for n in range(count))
+    stored = {"w": np.ones((4, 4, 1, 1), np.float32), "b": np.ones(bias, np.float32)}
+    shape = "float[N,4,2,2]"
+    return parse(f"g ({shape} x) => ({shape} v{count}) {{ v0 = {first}  {body} }}", stored, opset=17)
+
+
+@pytest.mark.parametrize(("first", "bias"), [("Conv (x, w)", (4, 1, 1)), ("Relu (x)", (4, 1, 1)), ("Relu (x)", (2,))])
+def test_a_chain_of_additions_is_planned(first: str, bias: tuple[int, ...]) -> None:
+    plan = ampgraph.plan(chain(first, "Add", 40, bias), level="O1")
+    assert len(plan.decisions) >= 40
+
+
+def test_a_chain_longer_than_the_stack_is_planned() -> None:
+    assert ampgraph.plan(chain("Relu (x)", "Add", 600, (2,)), level="O1").decisions
+
+
+def test_open_numbers_are_looked_for_once() -> None:
+    """Each Slice reads the one before it twice; the last may be a known number."""
+    slices = "  ".join(f"s{n + 1} = Slice (c, s{n}, s{n})" for n in range(40))
+    text = f"g (float[N,8] x) => (float[N,8] z) {{ q = Relu (x)  s0 = Shape (q)  {slices}"
+    given = parse(text + "  f = Cast <to = 1> (s40)  z = Mul (q, f) }", c=np.arange(4), opset=17)
+    assert ampgraph.plan(given, level="O1").decisions
+
+
+# Sums and means by how many elements they are of: static sizes, and open ones by the strides before them.
+
+W = np.ones((8, 8, 1, 1), np.float32) / 8
+
+
+def pooled(sizes: str, strides: int, pool: str = "GlobalAveragePool (c)") -> ModelProto:
+    text = f"""g (float[1,8,{sizes}] x) => (float[1,8,1,1] y) {{
+        a = Conv <strides = [{strides}, {strides}]> (x, w)  c = Relu (a)  p = {pool}  y = Conv (p, w) }}"""
+    return parse(text, {"w": W}, opset=13)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "dtype"),
+    [("H,W", 8, "f16"), ("H,W", 2, "f32"), ("48,192", 1, "f32"), ("48,192", 4, "f16"), ("H,W", 1, "f32")],
+)
+def test_open_sizes_are_divided_by_the_strides_before(sizes: str, strides: int, dtype: str) -> None:
+    assert dtype_of(converted(pooled(sizes, strides), "O2"), "GlobalAveragePool") == dtype
+
+
+def test_a_named_size_counts() -> None:
+    model = pooled("H,W", 1)
+    assert dtype_of(ampgraph.convert(model, "O2", dims={"H": 32, "W": 32}), "GlobalAveragePool") == "f16"
+
+
+def test_what_is_enlarged_is_guessed_anew() -> None:
+    text = """g (float[1,8,H,W] x) => (float[1,8,1,1] y) {
+        a = Conv <strides = [32, 32]> (x, w)  b = Resize (a, , s)  p = GlobalAveragePool (b)  y = Conv (p, w) }"""
+    model = parse(text, {"w": W, "s": np.array([1, 1, 32, 32], np.float32)}, opset=13)
+    assert dtype_of(converted(model, "O2"), "GlobalAveragePool") == "f32"
+
+
+@pytest.mark.parametrize(("sizes", "strides", "count"), [("7,7", 1, 0), ("H,W", 1, 2), ("H,W", 8, 0), ("64,64", 1, 2)])
+def test_a_mean_of_few_elements_is_no_sum_to_fear(sizes: str, strides: int, count: int) -> None:
+    model = pooled(sizes, strides, "ReduceMean <axes = [2, 3]> (c)")
+    assert casts(converted(model, "auto")) == 2 + count
+    assert dtype_of(converted(model, "O1"), "ReduceMean") == "f32"
+
+
+@pytest.mark.parametrize("square", ["Mul (c, c)", "Pow (c, two)"])
+def test_a_mean_of_squares_is_held(square: str) -> None:
+    text = f"""g (float[1,8,7,7] x) => (float[1,8,1,1] y) {{
+        c = Conv (x, w)  s = {square}  p = ReduceMean <axes = [2, 3]> (s)  y = Conv (p, w) }}"""
+    model = parse(text, {"w": W, "two": np.float32(2)} if "two" in square else {"w": W}, opset=13)
+    assert dtype_of(converted(model, "auto"), "ReduceMean") == "f32"
+
+
+SUMS = {"few": (3, "c", "f16"), "many": (9, "c", "f32"), "squares": (3, "Mul (c, c)", "f32")}
+
+
+@pytest.mark.parametrize(("size", "source", "dtype"), SUMS.values(), ids=SUMS)
+def test_a_sum_of_few_elements_is_like_additions(size: int, source: str, dtype: str) -> None:
+    """As a router adds up the weights of the experts that it chose."""
+    text = f"""g (float[4,8] x) => (float[4,8] y) {{
+        c = MatMul (x, w)  s = {source}  p = ReduceSum <keepdims = 1> (s, last)  y = MatMul (p, v) }}"""
+    text = text.replace("s = c ", "").replace("(s, last)", "(c, last)") if source == "c" else text
+    rng = np.random.default_rng(0)
+    stored = {"w": rng.standard_normal((8, size)), "v": rng.standard_normal((1, 8))}
+    weights = {name: array.astype(np.float32) for name, array in stored.items()}
+    model = parse(text, {**weights, "last": np.array([-1])}, opset=13)
+    assert dtype_of(converted(model, "auto"), "ReduceSum") == dtype
+    assert dtype_of(converted(model, "O1"), "ReduceSum") == "f32"

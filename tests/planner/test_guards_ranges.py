@@ -16,7 +16,6 @@ from ampgraph.numerics.strict.session import run_strict
 from onnx_text import parse
 from planner.support import decisions, dtype_of, topics
 
-pytest.importorskip("onnxruntime")
 EYE = np.eye(4, dtype=np.float32)
 ONES = np.ones((2, 4), np.float32)
 

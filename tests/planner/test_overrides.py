@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
 import ampgraph
+from ampgraph.core.dataflow import Dataflow
 from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Why
+from ampgraph.formats import adapters
+from ampgraph.planner.decisions import (
+    ACCURACY,
+    CUT,
+    FREE,
+    HIGH,
+    LIST,
+    LOW,
+    REGION,
+    USER,
+    VALIDITY,
+    Decisions,
+    Hold,
+    Ledger,
+)  # fmt: skip
+from ampgraph.planner.order import RULES
+from ampgraph.planner.policies.registry import policy
+from ampgraph.report.listing import rule_lines, rule_table
 from effort import assert_linear
 from onnx_text import parse
-from planner.support import converted, decisions, kinds
+from planner.guard_cases import CASES
+from planner.support import converted, decisions, dtype_of, kinds
+from planner.test_guards import model_of_case
 
 W = np.eye(8, dtype=np.float32)
 
@@ -245,3 +269,131 @@ def test_a_mistake_in_a_pattern_is_told_at_o0_too() -> None:
     with pytest.raises(ampgraph.AmpError) as raised:
         ampgraph.plan(path, level="O0", fp32=["op:Sofmax"])
     assert raised.value.code == "AMP305"
+
+
+# The rules as a table: what is printed of them, and that each can be switched off by its name.
+
+LEVELS = Path(__file__).resolve().parents[2] / "docs" / "levels.md"
+OTHERS = {"list", "unlisted", "region", "cut", "user"}
+"""By what else a unit is decided."""
+MODEL = parse("g (float[2,8] x, float[8,8] w) => (float[2,8] y) { m = MatMul (x, w)  y = Sigmoid (m) }")
+
+
+def test_the_page_has_the_table() -> None:
+    assert rule_table() in LEVELS.read_text(encoding="utf-8"), "make it again: ampgraph.report.listing.rule_table()"
+
+
+def test_a_line_a_rule() -> None:
+    assert [line.split()[0] for line in rule_lines()[1:]] == [rule.name for rule in RULES]
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_every_decision_names_a_rule() -> None:
+    known = OTHERS | {rule.name for rule in RULES}
+    for case in CASES:
+        model = model_of_case(case)
+        for level in case.levels:
+            assert {one.why.rule for one in ampgraph.plan(model, level).decisions} <= known
+
+
+def test_a_rule_is_switched_off() -> None:
+    assert dtype_of(converted(MODEL), "Sigmoid") == "f32"
+    assert ampgraph.explain(MODEL, "y").slots[0].rule == "tail"
+    assert dtype_of(converted(MODEL, rule="no-tail"), "Sigmoid") == "f16"
+
+
+@pytest.mark.parametrize(
+    ("word", "message", "hint"),
+    [
+        ("no-tial", "unknown rule 'tial'", "tail"),
+        ("no-kernel", "rule 'kernel' cannot be switched off", "validity"),
+        ("tail", "rule 'tail' acts anyway", "--rule no-tail"),
+    ],
+)
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_words_that_switch_nothing_off(word: str, message: str, hint: str, level: str) -> None:
+    with pytest.raises(AmpError, match=message) as caught:
+        ampgraph.convert(MODEL, level, rule=word)
+    assert caught.value.code == "AMP301" and hint in (caught.value.hint or "")
+
+
+def test_frameworks_have_no_rules_of_ours() -> None:
+    assert not policy("apex").ours
+    with pytest.raises(AmpError, match="--rule is none of"):
+        ampgraph.convert(MODEL, policy="apex", rule="no-tail")
+
+
+# The ledger's precedence, and the order of the steps, which their types say.
+
+ROOT = Path(__file__).resolve().parents[2]
+WHY = Why("test", "because")
+
+
+@pytest.fixture
+def flow() -> Dataflow:
+    graph, _ = adapters.load(parse("g (float[4] x) => (float[4] y) { a = Relu (x)  b = Neg (a)  y = Exp (b) }"))
+    return graph.dataflow("float16", frozenset())
+
+
+def after(flow: Dataflow, *words: tuple[int, int]) -> Decisions:
+    """One unit after these (side, rank)."""
+    ledger = Ledger(flow)
+    for side, rank in words:
+        ledger.decide(0, side, rank, WHY)
+    return ledger.take()
+
+
+@pytest.mark.parametrize(
+    ("words", "side"),
+    [
+        ([(LOW, LIST)], LOW),
+        ([(LOW, LIST), (HIGH, ACCURACY)], HIGH),
+        ([(HIGH, ACCURACY), (LOW, LIST)], HIGH),
+        ([(HIGH, LIST), (LOW, USER)], LOW),
+        ([(LOW, USER), (HIGH, VALIDITY)], HIGH),
+        ([(LOW, LIST), (HIGH, LIST)], HIGH),
+        ([(HIGH, LIST), (LOW, LIST)], HIGH),
+    ],
+)
+def test_precedence(flow: Dataflow, words: Sequence[tuple[int, int]], side: int) -> None:
+    assert after(flow, *words).side(0) == side
+
+
+def test_a_unit_asked_for_in_both_precisions(flow: Dataflow) -> None:
+    with pytest.raises(AmpError) as caught:
+        after(flow, (LOW, USER), (HIGH, USER))
+    assert caught.value.code == "AMP306"
+
+
+def test_what_is_tied_is_decided_together(flow: Dataflow) -> None:
+    ledger = Ledger(flow)
+    ledger.decide(0, LOW, LIST, WHY)
+    ledger.decide(1, HIGH, ACCURACY, WHY)
+    ledger.tie([0, 1])
+    found = ledger.take()
+    assert found.find(0) == found.find(1) == 0 and found.is_high(0) and found.is_high(1)
+    assert flow.find(1) == 1  # the dataflow is as it was
+
+
+def test_only_a_list_or_a_region_is_released(flow: Dataflow) -> None:
+    for rank, side in ((LIST, FREE), (REGION, FREE), (ACCURACY, HIGH)):
+        ledger = Ledger(flow)
+        ledger.decide(0, HIGH, rank, WHY)
+        ledger.release(0, WHY)
+        assert ledger.take().side(0) == side
+
+
+def test_a_hold_that_is_not_needed_keeps_the_reason(flow: Dataflow) -> None:
+    ledger = Ledger(flow)
+    ledger.decide(0, HIGH, LIST, WHY)
+    assert not ledger.hold(Hold((0,), ACCURACY, Why("other", ""), unless_high=True))
+    assert ledger.take().why(0) == WHY
+    assert ledger.hold(Hold((0, 1), ACCURACY, Why("other", ""), unless_high=True))
+    assert ledger.take().why(0) == Why("other", "")
+
+
+def test_decisions_that_were_taken_stay(flow: Dataflow) -> None:
+    ledger = Ledger(flow)
+    before = ledger.take()
+    ledger.decide(0, HIGH, CUT, WHY)
+    assert before.side(0) == FREE and ledger.take().side(0) == HIGH

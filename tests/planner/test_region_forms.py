@@ -14,7 +14,6 @@ from planner.without import without
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
 
-pytest.importorskip("onnxruntime")
 F = np.float32
 
 M = "m = ReduceMean <axes = [-1]> (x)"

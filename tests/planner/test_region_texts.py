@@ -23,8 +23,6 @@ from planner import test_regions as first
 from planner.support import float32_and_low
 from planner.without import without
 
-pytest.importorskip("onnxruntime")
-
 NORM = """main(x: f32[64,128])
   parameter w: f32[128,128]
   parameter g: f32[128]

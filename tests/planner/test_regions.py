@@ -16,8 +16,6 @@ from ampgraph.oplists.patterns import Region, find_regions
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low, kinds
 
-pytest.importorskip("onnxruntime")
-
 MEAN = "m = ReduceMean <axes = [-1]> (x)"
 VARIANCE = "v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
 AFFINE = "z = Mul (n, g)  y = Add (z, b)"

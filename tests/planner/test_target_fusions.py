@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 import ampgraph
+from ampgraph.core.plan import Decision
+from ampgraph.core.ranges import Range
+from ampgraph.formats.adapters import load
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.planner.joints import find_joints
+from ampgraph.planner.options import Options
+from ampgraph.planner.resolve import resolve
 from onnx_text import parse
-from planner.form_models import CENTRED, ROOT, model
-from planner.support import converted, decisions, dtype_of, float32_and_low
+from planner.form_models import CENTRED, ROOT, gelu, model
+from planner.support import converted, decisions, dtype_of, float32_and_low, kinds
 
 RNG = np.random.default_rng(0)
 
@@ -145,3 +152,396 @@ def test_a_norm_over_the_last_axis_is_known_where_no_rank_is() -> None:
     )
     found = decisions(converted(given))
     assert found.endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Cast>f32")
+
+
+# Two operators of one kernel on CUDA: what is low beside the one that is held follows it, and no more than that.
+
+NUMBERS = {"one": 1, "six": 6, "zero": 0, "scale": 0.3, "third": 0.35355338}
+PAIRS = {
+    "QuickGelu": "a = Relu (x)  t = Sigmoid (a)  y = Mul (a, t)",
+    "SkipLayerNormalization": "t = Add (x, f)  y = LayerNormalization (t, b, b)",
+    "BiasSoftmax": "a = Relu (x)  t = Add (a, m)  y = Softmax <axis = -1> (t)",
+    "Clip": "t = Relu (x)  y = Clip (t, zero, six)",
+    "Div": "a = Relu (x)  t = Div (one, a)  y = Mul (a, t)",
+    "through an Identity": "a = Relu (x)  t = Add (a, m)  i = Identity (t)  y = Softmax <axis = -1> (i)",
+}
+APART = {
+    "two readers": "a = Relu (x)  t = Sigmoid (a)  u = Mul (a, t)  y = Add (u, t)",
+    "not by itself": "a = Relu (x)  t = Sigmoid (a)  y = Mul (f, t)",
+    "another axis": "t = Add (x, m)  y = Softmax <axis = 1> (t)",
+    "a stored vector": "t = Add (x, b)  y = LayerNormalization (t, b, b)",
+    "no inverse": "a = Relu (x)  t = Div (six, a)  y = Mul (a, t)",
+    "a bias of a product of known sizes": "t = Add (x, b)  y = Softmax <axis = -1> (t)",
+}
+
+
+def between(body: str, size: str = "2") -> ModelProto:
+    """A body between two products."""
+    words = set(body.replace("(", " ").replace(")", " ").replace(",", " ").split())
+    stored: dict[str, Any] = {name: np.float32(number) for name, number in NUMBERS.items() if name in words}
+    stored |= {"w": (16, 16), **({"b": (16,)} if "b" in words else {})}
+    mask = f", float[{size},1,16] m" if "m" in words else ""
+    graph = (
+        f"g (float[{size},4,16] f{mask}) => (float[{size},4,16] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
+    )
+    model = parse(graph, stored, opset=18)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    return model
+
+
+def decided(model: ModelProto, level: str, **options: Any) -> dict[str, Decision]:
+    """By name of a node, what holds its result."""
+    found = ampgraph.plan(model, level, **options).decisions
+    return {model.graph.node[one.index].name: one for one in found if one.index >= 0}
+
+
+def joined(model: ModelProto, target: str = "cuda") -> list[str]:
+    options: Options = resolve(ampgraph.Recipe(level="O2", target=target), "ONNX")
+    return [joint.join.makes for joint in find_joints(load(model)[0].dataflow("float16"), options)]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_found(name: str) -> None:
+    expected = "BiasSoftmax" if name.startswith("through") else name
+    assert joined(between(PAIRS[name])) == [expected] and not joined(between(PAIRS[name]), "cpu")
+
+
+@pytest.mark.parametrize("body", APART.values(), ids=list(APART))
+def test_others_are_none(body: str) -> None:
+    assert joined(between(body)) == []
+
+
+def test_a_bias_of_a_product_of_open_sizes_is_one_kernel_with_the_softmax() -> None:
+    assert joined(between(APART["a bias of a product of known sizes"], "B")) == ["BiasSoftmax"]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "float16") for name in PAIRS), ("BiasSoftmax", "bfloat16")])
+@pytest.mark.parametrize("held", ["t", "y"])
+def test_both_are_float32_where_one_is_held(name: str, held: str, dtype: str) -> None:
+    found = decided(between(PAIRS[name]), "O2", fp32=[held], dtype=dtype)
+    other = found["y" if held == "t" else "t"]
+    assert found["t"].dtype == found["y"].dtype == "float32"
+    assert f"with '{held}', which is float32: both are one kernel on cuda" in other.why.text
+    assert found["x"].dtype == found["z"].dtype == dtype
+    elsewhere = decided(between(PAIRS[name]), "O2", fp32=[held], dtype=dtype, target="tensorrt")
+    assert all(decision.why.rule != "joined" for decision in elsewhere.values())
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+@pytest.mark.parametrize(
+    "body", ["s = MatMul (x, w)  l = Mul (s, third)", "r = Relu (x)  l = Mul (r, third)  s = MatMul (l, w)"]
+)
+def test_a_scale_follows_its_product(level: str, body: str) -> None:
+    last = "l" if body.endswith("third)") else "s"
+    found = decided(between(f"{body}  y = Relu ({last})"), level, fp32=["s"])
+    assert found["l"].dtype == found["s"].dtype == "float32" and found["z"].dtype == "float16"
+
+
+def test_a_product_follows_nothing() -> None:
+    assert decided(between("s = MatMul (x, w)  y = Mul (s, third)"), "O2", fp32=["y"])["s"].dtype == "float16"
+
+
+def test_what_o3_makes_low_stays_low() -> None:
+    assert decided(between(PAIRS["QuickGelu"]), "O3", fp32=["y"])["t"].dtype == "float16"
+
+
+@pytest.mark.parametrize("held", ["t", "y"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_converted_again_it_stays(name: str, held: str) -> None:
+    made = ampgraph.convert(between(PAIRS[name]), "O2", fp32=[held])
+    assert ampgraph.convert(made, "O2").SerializeToString() == made.SerializeToString()
+
+
+def test_explain_says_so() -> None:
+    said = ampgraph.explain(between(PAIRS["QuickGelu"]), "t", level="O2", fp32=["y"]).slots[0]
+    assert "one kernel on cuda, QuickGelu" in said.reason
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_a_softmax_at_the_end_is_one_kernel_with_its_bias(level: str) -> None:
+    text = "g (float[B,S,16] f) => (float[B,S,16] z) { x = MatMul (f, w)  a = Add (x, b)  z = Softmax <axis = -1> (a) }"
+    made = converted(parse(text, {"w": (16, 16), "b": (16,)}), level)
+    assert kinds(made) == ["Cast", "MatMul", "Cast", "Add", "Softmax"]
+
+
+CUBE = """c = Pow (a, three)  k = Mul (c, cubic)  i = Add (a, k)  s = Mul (i, factor)  t = Tanh (s)  o = Add (t, one)
+    h = Mul (a, half)  y = Mul (h, o)"""
+
+
+@pytest.mark.parametrize("options", [{"fp32": ["a"]}, {"ranges": "c"}])
+def test_a_cube_that_overflows_or_follows_float32_is_written_of_squares(options: dict[str, Any]) -> None:
+    stored = {"three": 3, "cubic": 0.044715, "factor": 0.7978845608, "one": 1, "half": 0.5}
+    text = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  a = Relu (x)  {CUBE}  z = MatMul (y, w) }}"
+    model = parse(text, {"w": (8, 8), **{name: np.float32(number) for name, number in stored.items()}}, opset=18)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    if "ranges" in options:
+        ranges = ampgraph.calibrate(model, [{"f": np.ones((4, 8), np.float32)}])
+        ranges.values["c"] = Range(-1e5, 1e5, 32, 0, 0, {16: 32})
+        options = {"ranges": ranges}
+    assert "Pow" not in kinds(ampgraph.convert(model, "O2", **options)) and "Pow" in kinds(converted(model, "O2"))
+
+
+# A bias between a product and a GELU is one kernel with the GELU: float32 with it, and no part of the product.
+
+BIAS_NUMBERS = {"one": 1, "half": 0.5, "root2": 1.4142135, "cubic": 0.044715, "factor": 0.7978845608}
+FORMS = {
+    "erf": "e = Div (x, root2)  t = Erf (e)  o = Add (t, one)  h = Mul (x, o)  y = Mul (h, half)",
+    "tanh of squares": "c = Mul (x, cubic)  q = Mul (c, x)  s = Add (q, one)  k = Mul (x, factor)  i = Mul (k, s)"
+    "  t = Tanh (i)  o = Add (t, one)  h = Mul (x, half)  y = Mul (h, o)",
+    "operator": "y = Gelu (x)",
+}
+
+
+def biased(form: str, size: str = "B,S,", more: str = "z = MatMul (y, w)") -> ModelProto:
+    """A GELU of a product with its bias, and a product behind it."""
+    stored = {n: np.float32(v) for n, v in BIAS_NUMBERS.items() if n in FORMS[form]}
+    body = f"p = MatMul (f, w)  x = Add (p, b)  {FORMS[form]}  {more}"
+    text = f"g (float[{size}16] f) => (float[{size}16] z) {{ {body} }}"
+    return parse(text, {"w": (16, 16), "b": (16,), **stored}, opset=20 if form == "operator" else 17)
+
+
+@pytest.mark.parametrize("size", ["B,S,", "2,4,"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bias_goes_with_its_gelu(form: str, size: str) -> None:
+    """O1 has the GELU in float32: so is the sum in front of it, which is rounded once less."""
+    assert decisions(converted(biased(form, size), "O1")).startswith("Cast>f16 MatMul:f16 Cast>f32 Add:f32")
+    assert decisions(converted(biased(form, size), "O2")).startswith("Cast>f16 MatMul:f16 Add:f16")
+
+
+@pytest.mark.parametrize("form", ["erf", "tanh of squares"])
+def test_a_gelu_that_is_one_kernel_in_float32_alone_takes_its_bias_along(form: str) -> None:
+    for level in ("O2", "auto"):
+        made = converted(biased(form), level, dtype="bfloat16")
+        assert decisions(made).startswith("Cast>bf16 MatMul:bf16 Cast>f32 Add:f32")
+    assert decisions(converted(biased(form), "O3", dtype="bfloat16")).startswith("Cast>bf16 MatMul:bf16 Add:bf16")
+
+
+def test_a_bias_that_others_read_or_a_matrix_takes_is_its_products() -> None:
+    matrix, read = biased("erf", "4,"), biased("erf", more="r = Relu (x)  s = Add (r, y)  z = MatMul (s, w)")
+    for given in (matrix, read):
+        assert decisions(converted(given, "O1")).startswith("Cast>f16 MatMul:f16 Add:f16")
+    other = converted(biased("erf"), "O1", target="tensorrt")
+    assert decisions(other).startswith("Cast>f16 MatMul:f16 Add:f16")
+
+
+def test_a_bias_that_is_handed_on_is_the_same() -> None:
+    """As an exporter writes equal biases of two layers: one stored, the other an Identity of it."""
+    given = biased("erf")
+    given.graph.node.insert(0, helper.make_node("Identity", ["b"], ["b2"]))
+    next(node for node in given.graph.node if node.output[0] == "x").input[1] = "b2"
+    assert "MatMul:f16 Cast>f32 Add:f32" in decisions(converted(given, "O1"))
+
+
+def test_it_is_as_exact_or_more_and_converts_again() -> None:
+    given = biased("erf")
+    made, plain = (ampgraph.convert(given, "O1", target=target) for target in ("cuda", "tensorrt"))
+    assert ampgraph.convert(made, "O1").SerializeToString() == made.SerializeToString() and "Erf" in kinds(made)
+    feeds = [{"f": np.random.default_rng(n).standard_normal((2, 8, 16)).astype(np.float32)} for n in range(8)]
+    right = [run_strict(given, feed)["z"] for feed in feeds]
+    now, before = (
+        sum(float(np.linalg.norm(run_strict(model, feed)["z"] - z)) for feed, z in zip(feeds, right, strict=True))
+        for model in (made, plain)
+    )
+    assert now <= before
+
+
+def test_explain_says_so_of_bias() -> None:
+    said = ampgraph.explain(biased("erf"), "x", level="O1").slots[0].reason
+    assert "Gelu" in said
+
+
+# CUDA's ONNX Runtime matches no constants in bfloat16: a GELU stays float32 there, or becomes its operator.
+
+WIDE_LAST = "h = Mul (x, o)  y = Mul (h, half)"
+TANH = """c = Pow (x, three)  m = Mul (c, cubic)  i = Add (x, m)  s = Mul (i, factor)  t = Tanh (s)  o = Add (t, one)
+    h = Mul (x, half)  y = Mul (h, o)"""
+WIDE_NUMBERS = {"three": 3, "cubic": 0.044715, "factor": 0.7978845608, "one": 1, "half": 0.5}
+
+
+def by_tanh(opset: int = 18, body: str = TANH) -> ModelProto:
+    stored = {name: np.float32(number) for name, number in WIDE_NUMBERS.items() if name in body}
+    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
+    return parse(graph, {"w": np.eye(8, dtype=np.float32), **stored}, opset=opset)
+
+
+def by_erf(opset: int = 18) -> ModelProto:
+    model = gelu(WIDE_LAST)
+    model.opset_import[0].version, model.ir_version = opset, 9
+    return model
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
+def test_it_stays_float32_between_casts(model, level: str) -> None:
+    found = decisions(converted(model(), level, dtype="bfloat16"))
+    assert found.count("Cast>f32") == 2 and found.count("Cast>bf16") == 2  # with those of the borders
+    assert "Erf:f32" in found or "Tanh:f32" in found
+    said = ampgraph.explain(model(), "y", level=level, dtype="bfloat16").slots[0].reason
+    assert "one kernel on cuda in float32" in said
+
+
+@pytest.mark.parametrize("options", [{"level": "O1"}, {"level": "O1", "dtype": "bfloat16"}, {"dtype": "bfloat16"}])
+def test_a_cube_that_stays_float32_is_written_of_squares(options: dict[str, Any]) -> None:
+    """CUDA's ONNX Runtime knows that form between Casts; constants and result keep their names."""
+    result = ampgraph.convert(by_tanh(), **options)
+    onnx.checker.check_model(result, full_check=True)
+    assert "Pow" not in kinds(result) and kinds(result).count("Mul") == 6
+    assert [node.output[0] for node in result.graph.node if "half" in node.input or "y" in node.output][-1] == "y"
+    assert ampgraph.convert(result, **options).SerializeToString() == result.SerializeToString()
+    assert "Pow" in kinds(ampgraph.convert(by_tanh(), rewrite="no-squares", **options))
+    assert "Pow" in kinds(ampgraph.convert(by_tanh(), target="tensorrt", **options))
+    assert "of squares" in ampgraph.explain(by_tanh(), "m", **options).region
+
+
+@pytest.mark.parametrize(
+    "cube", ["q = Mul (x, x)  c = Mul (q, x)  m = Mul (c, cubic)", "c = Pow (x, three)  m = Mul (c, cubic)"]
+)
+@pytest.mark.parametrize("end", ["h = Mul (o, half)  y = Mul (x, h)", "h = Mul (x, o)  y = Mul (h, half)"])
+def test_every_order_is_written_so(cube: str, end: str) -> None:
+    given = by_tanh(body=f"{cube}  i = Add (x, m)  s = Mul (i, factor)  t = Tanh (s)  o = Add (t, one)  {end}")
+    result = converted(given, "O1")
+    assert kinds(result).count("Mul") == 6 and kinds(result).count("Add") == 2
+    feeds = {"f": np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32) * 3}
+    plain = converted(given, "O1", rewrite="none")
+    assert np.allclose(run_strict(result, feeds)["z"], run_strict(plain, feeds)["z"], rtol=2e-3, atol=1e-5)
+
+
+ELSEWHERE = [("O3", {}), ("O2", {"target": "tensorrt"}), ("O2", {"dtype": "float16"})]
+
+
+@pytest.mark.parametrize(("level", "options"), ELSEWHERE)
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
+def test_elsewhere_it_is_low(model, level: str, options: dict[str, Any]) -> None:
+    found = decisions(converted(model(), level, **{"dtype": "bfloat16", **options}))
+    assert "Erf:f32" not in found and "Tanh:f32" not in found
+
+
+def test_what_is_read_from_inside_is_no_kernel() -> None:
+    model = by_erf()
+    model.graph.output.append(helper.make_tensor_value_info("t", 1, [4, 8]))
+    assert "Erf:bf16" in decisions(converted(model, dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(("model", "attribute"), [(by_erf, b"none"), (by_tanh, b"tanh")])
+def test_at_its_opset_it_is_its_operator(model, attribute: bytes) -> None:
+    given = model(20)
+    result = converted(given, dtype="bfloat16")
+    assert kinds(result) == ["Cast", "MatMul", "Gelu", "MatMul", "Cast"]
+    written = next(node for node in result.graph.node if node.op_type == "Gelu")
+    assert written.attribute[0].s == attribute
+    assert ampgraph.convert(result, dtype="bfloat16").SerializeToString() == result.SerializeToString()
+    assert "Gelu" not in kinds(converted(given, dtype="bfloat16", rewrite="no-gelu"))
+    assert "Gelu" not in kinds(converted(given))  # float16 needs none
+
+
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
+def test_an_opset_that_has_the_operator_is_found(model) -> None:
+    result = ampgraph.convert(model(), dtype="bfloat16", opset="auto")
+    assert result.opset_import[0].version == 20 and "Gelu" in kinds(result)
+    others: list[dict[str, Any]] = [{"rewrite": "no-gelu", "dtype": "bfloat16"}, {}]
+    for options in others:
+        assert ampgraph.convert(model(), opset="auto", **options).opset_import[0].version == 18
+
+
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
+@pytest.mark.parametrize("opset", [18, 20])
+def test_it_is_no_less_right(model, opset: int) -> None:
+    given, rng = model(opset), np.random.default_rng(1)
+    made = [ampgraph.convert(given, dtype="bfloat16", target=target) for target in ("cuda", "tensorrt")]
+    errors = np.zeros(2)
+    for _ in range(24):
+        feeds = {"f": rng.standard_normal((4, 8)).astype(np.float32)}
+        expected = run_strict(given, feeds)["z"]
+        errors += [float(np.linalg.norm(run_strict(one, feeds)["z"] - expected)) for one in made]
+    assert errors[0] <= errors[1]
+
+
+BOTH = "s = Mul (i, factor)  t = Tanh (s)  o = Add (t, one)"
+POWER = f"c = Pow (x, three)  m = Mul (c, cubic)  i = Add (x, m)  {BOTH}"
+PRODUCTS = f"q = Mul (x, x)  c = Mul (q, x)  m = Mul (c, cubic)  i = Add (x, m)  {BOTH}"
+SQUARES = "a = Mul (x, cubic)  q = Mul (a, x)  i = Add (q, one)  f1 = Mul (x, factor)  s = Mul (f1, i)  t = Tanh (s)"
+ENDS = ["h = Mul (o, half)  y = Mul (x, h)", "h = Mul (x, o)  y = Mul (half, h)"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cube", [POWER, PRODUCTS, f"{SQUARES}  o = Add (t, one)"])
+def test_low_its_half_is_first(cube: str, end: str) -> None:
+    """CUDA's ONNX Runtime knows the half beside the data, and a cube by Pow alone: no constant is computed anew."""
+    given = by_tanh(body=f"{cube}  {end}")
+    result = converted(given)
+    made = {name: node for node in result.graph.node for name in node.output}
+    outer = [made[name].op_type for name in made["y"].input]
+    (inner,) = (made[name] for name in made["y"].input if made[name].op_type == "Mul")
+    assert sorted(outer) == ["Add", "Mul"] and "half" in " ".join(inner.input)
+    assert "Pow" in kinds(result) or kinds(result).count("Mul") == 6
+    assert converted(result).SerializeToString() == result.SerializeToString()
+    feeds = {"f": np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32) * 3}
+    plain = converted(given, rewrite="none")
+    assert np.allclose(run_strict(result, feeds)["z"], run_strict(plain, feeds)["z"], rtol=4e-3, atol=1e-4)
+
+
+def test_what_is_fused_as_it_is_stays() -> None:
+    assert converted(by_tanh()).SerializeToString() == converted(by_tanh(), rewrite="none").SerializeToString()
+    given = by_tanh(body=f"{POWER}  {ENDS[0]}")
+    others: list[dict[str, Any]] = [{"target": "tensorrt"}, {"rewrite": "no-half"}]
+    for options in others:
+        assert any("o" in node.input and "h" in node.output for node in converted(given, **options).graph.node)
+    assert ampgraph.explain(given, "h").region == "its region is written as x * y, halved first (half)"
+
+
+# Between products that the target runs in float32 alone, a list makes nothing low: Casts are all it would add.
+
+UNSERVED_BLOCK = (
+    "c{0} = Conv (a{0}, w)  r{0} = Relu (c{0})  d{0} = Conv (r{0}, w)  s{0} = Add (d{0}, a{0})  a{1} = Relu (s{0})"
+)
+
+
+def network(blocks: int, end: str, opset: int = 18) -> ModelProto:
+    """Convolutions with residuals, which have a bfloat16 kernel on CUDA from opset 22 on."""
+    body = "  ".join(UNSERVED_BLOCK.format(number, number + 1) for number in range(blocks)).replace("(a0, w)", "(x, w)")
+    text = f"g (float[1,8,9,9] x) => (float[A,B,C,D] y) {{ {body.replace('a0', 'x')}  {end} }}"
+    stored = {"w": np.full((8, 8, 1, 1), 0.1, np.float32), "m": np.eye(9, dtype=np.float32)}
+    return parse(text, {name: array for name, array in stored.items() if f", {name})" in text}, opset=opset)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_only_what_a_low_product_reads_is_low(blocks: int) -> None:
+    result = decisions(converted(network(blocks, f"y = MatMul (a{blocks}, m)"), dtype="bfloat16"))
+    assert result.endswith("MatMul:bf16 Cast>f32") and result.count("Cast") == 2
+    assert "Conv:f32 Relu:f32 Conv:f32 Add:f32" in result
+
+
+def test_where_there_are_kernels_nothing_changes() -> None:
+    given = network(2, "y = MatMul (a2, m)")
+    assert ":f32" not in decisions(converted(given))
+    assert ":f32" not in decisions(converted(network(2, "y = MatMul (a2, m)", 22), dtype="bfloat16"))
+
+
+def test_between_low_products_it_is_low() -> None:
+    """A product without a kernel beside one that has it decides nothing for both."""
+    given = network(1, "p = MatMul (a1, m)  t = Tanh (p)  q = MatMul (t, m)  e = Tanh (q)  y = Conv (e, w)")
+    found = decisions(converted(given, dtype="bfloat16"))
+    assert "MatMul:bf16 Tanh:bf16 MatMul:bf16" in found and "Relu:f32 Conv:f32" in found
+
+
+def test_the_reason_is_told() -> None:
+    given = network(2, "y = MatMul (a2, m)")
+    (slot,) = ampgraph.explain(given, "r0", dtype="bfloat16").slots
+    assert slot.dtype == "float32" and "costs least in float32" in slot.reason
+
+
+def on_the_cpu() -> ModelProto:
+    text = "g (float[1,8,9,9] x) => (float[A,B,C,D] y) { c = Conv (x, w)  t = Atan (c)  y = Conv (t, w) }"
+    return parse(text, w=np.full((8, 8, 1, 1), 0.1, np.float32), opset=18)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+def test_what_the_cpu_alone_runs_in_float32_stays_so(level: str) -> None:
+    """Low, the runtime would cast beside it, on the CPU."""
+    given = on_the_cpu()
+    assert decisions(converted(given, level)) == "Cast>f16 Conv:f16 Cast>f32 Atan:f32 Cast>f16 Conv:f16 Cast>f32"
+    assert "Atan:f16" in decisions(ampgraph.convert(given, "O3", target="cann"))
+    (slot,) = ampgraph.explain(given, "t", level=level).slots
+    assert slot.reason == "CUDAExecutionProvider has no kernel for Atan-7, and the CPU's computes in float32"

@@ -20,7 +20,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
 from ampgraph.runtime.onnxruntime_session import OnnxSession
-from ampgraph.runtime.ports import Port, check_feeds
+from ampgraph.runtime.ports import Port, Session, check_feeds
 from cli_helpers import MODELS
 from onnx_text import parse, proto
 from runtime.adder import BIAS, FEEDS, X, model, tensor, written
@@ -272,3 +272,67 @@ def test_a_type_that_a_kernel_refuses_is_no_matter_of_shapes() -> None:
         ampgraph.run(parse(text), feeds)
     assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
     assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7
+
+
+# Every session is a `Session`: its ports, what must be fed, and runs that give all outputs or some.
+
+SESSION_MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+def check(session: Session) -> None:
+    [(name, port)] = session.inputs.items()
+    assert list(session.required) == [name] and isinstance(port, Port) and port.dtype == "float32" and port.ranked
+    sizes = [size if isinstance(size, int) else 2 for size in port.shape]
+    feeds = {name: np.zeros(sizes, np.float32)}
+    found = session.run(feeds)
+    assert list(found) == list(session.outputs) and all(isinstance(p, Port) for p in session.outputs.values())
+    last = list(session.outputs)[-1]
+    np.testing.assert_array_equal(session.run(feeds, outputs=[last])[last], found[last])
+    with pytest.raises(AmpError, match="AMP503|AMP504"):
+        session.run(feeds, outputs=["nothing is called so"])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_sessions_of_onnx(strict: bool) -> None:
+    check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
+
+
+@pytest.mark.mindspore
+def test_sessions_of_mindspore() -> None:
+    pytest.importorskip("mindspore")
+    check(opened(SESSION_MODELS / "digits_cnn.mindir", "cpu"))
+
+
+def test_ports_in_words() -> None:
+    assert str(Port("x", "float32", ("N", None, 3))) == "float32 [N, any, 3]"
+    assert str(Port("x", "float16", (), ranked=False)) == "float16 of any shape"
+
+
+def test_a_runtime_without_cuda_is_not_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older ones say on standard output that they have none, in front of what a command prints."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    asked: list[object] = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda *_: asked.append(1), raising=False)
+    assert choose("auto")[0] == "cpu" and asked == []
+
+
+# bfloat16 in and out of ONNX Runtime, which has no numpy type for it.
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+low (bfloat16[2,n] x, float[2,n] y) => (bfloat16[2,n] both, float[2,n] z) {{
+  {first}
+  z = Neg(y)
+}}"""
+FIRSTS = {"moved": "both = Identity(x)", "rounded": "both = Cast<to = 16>(y)"}
+
+
+@pytest.mark.parametrize("first", FIRSTS)
+def test_bfloat16_outputs_beside_others(first):
+    y = np.linspace(-3, 3, 10, dtype=np.float32).reshape(2, 5)
+    low = y.astype(ml_dtypes.bfloat16)
+    found = ampgraph.run(parse(MODEL.format(first=FIRSTS[first])), {"x": low, "y": y}, device="cpu")
+    assert found["both"].dtype == ml_dtypes.bfloat16 and found["both"].tobytes() == low.tobytes()
+    assert np.array_equal(found["z"], -y)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import ModelProto
 from onnx.parser import parse_model
 
+import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.runtime import tensorrt_rtx
 from ampgraph.runtime.tensorrt_rtx import BuildJob, build, build_all, read_kernels, shown
+from cli_helpers import process
+from onnx_text import parse
+from planner.support import dtype_of
+from tensorrt.environment import ROOT
 
 HEAD = '<ir_version: 10, opset_import: ["" : 22]>'
 PLAIN = parse_model(HEAD + "g (float16[2, 8] x) => (float16[2, 8] y) { y = Relu(x) }")
@@ -115,3 +123,111 @@ def test_external_data_is_found(trt_python: str, tmp_path) -> None:
     model.graph.initializer.append(weight)
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     assert build(BuildJob(tmp_path / "m.onnx"), python=trt_python).ok
+
+
+# `inspect` and `check` with TensorRT's own parser and builder.
+
+W = {"w": np.eye(64, dtype=np.float32), "v": np.eye(64, dtype=np.float32)}
+NET = parse("g (float[N,64] x) => (float[N,64] y) { a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, v) }", W, opset=17)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A model and what it was made from."""
+    before, after = tmp_path / "m.onnx", tmp_path / "m.O2.onnx"
+    onnx.save(NET, before)
+    ampgraph.convert(before, "O2", target="tensorrt", check="off", output=after)
+    return before, after
+
+
+def test_inspect_shows_kernels_and_types_beside_the_originals(files: tuple[Path, Path], trt_python: str) -> None:
+    before, after = files
+    found = ampgraph.inspect(after, before, target="tensorrt", runtime=trt_python, dims={"N": 8}).fusions
+    assert found is not None and found.before is not None and found.after is not None and not found.note
+    assert set(found.before.types) == {"float32"} and found.after.types["float16"] >= 1
+    assert found.after.engine_bytes > 0 and found.runtime.startswith("TensorRT for RTX")
+    assert {name for node in found.nodes for name in node.computes} >= {"y"}
+    ended = process("inspect", after, "--against", before, "--target", "tensorrt", "--runtime", trt_python)
+    assert ended.returncode == 0 and "builds it; nothing was run" in ended.stdout and "types   float16" in ended.stdout
+
+
+def test_inspect_without_tensorrt_says_so_in_one_line(files: tuple[Path, Path]) -> None:
+    ended = process("inspect", files[1], "--target", "tensorrt", "--runtime", sys.executable)
+    assert ended.returncode == 2 and "error[AMP501]: TensorRT for RTX is not installed" in ended.stderr
+    assert "hint:" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_check_builds(files: tuple[Path, Path], trt_python: str) -> None:
+    before, after = files
+    found = ampgraph.check(after, before, runtime=trt_python)
+    assert found.ok and "builds" in found.passed
+
+
+def test_check_says_what_is_refused_and_what_mends_it(tmp_path: Path, trt_python: str) -> None:
+    onnx.save(MIXED, tmp_path / "m.onnx")
+    found = ampgraph.check(tmp_path / "m.onnx", runtime=trt_python)
+    (finding,) = [one for one in found.findings if one.rule == "builds"]
+    assert finding.level == "error" and "node 'sampled' (GridSample)" in finding.message
+    assert finding.hint == "convert it with --fp32 sampled"
+
+
+def test_what_the_original_meets_as_well_is_a_warning(tmp_path: Path, trt_python: str) -> None:
+    onnx.save(MIXED, tmp_path / "m.onnx")
+    found = ampgraph.check(tmp_path / "m.onnx", tmp_path / "m.onnx", runtime=trt_python)
+    (finding,) = [one for one in found.findings if one.rule == "builds"]
+    assert finding.level == "warning" and "is refused as well" in finding.hint
+
+
+def test_nothing_builds_for_other_targets(files: tuple[Path, Path]) -> None:
+    ended = process("check", files[1], "--target", "cuda", "--runtime", sys.executable)
+    assert ended.returncode == 2 and "nothing builds for cuda" in ended.stderr
+
+
+# Written attention with a test for NaN behind its Softmax is one kernel, and never what the builder dies of.
+
+sys.path.append(str(ROOT / "benchmarks" / "tensorrt"))
+
+WEIGHTS = {name: np.eye(256, dtype=np.float32) for name in ("wq", "wk", "wv", "wo")}
+HEADS = {"split": np.array([2, 64, 4, 64]), "joined": np.array([2, 64, 256]), "zero": np.zeros((), np.float32)}
+ATTENTION_NET = """g (float[2,64,256] x, float[2,1,64,64] mask) => (float[2,64,256] y) {
+    q0 = MatMul (x, wq)  k0 = MatMul (x, wk)  v0 = MatMul (x, wv)
+    q1 = Reshape (q0, split)  k1 = Reshape (k0, split)  v1 = Reshape (v0, split)
+    q = Transpose <perm = [0, 2, 1, 3]> (q1)  k = Transpose <perm = [0, 2, 3, 1]> (k1)
+    v = Transpose <perm = [0, 2, 1, 3]> (v1)
+    s = MatMul (q, k)  a = Add (s, mask)  p = Softmax <axis = -1> (a)  n = IsNaN (p)  w = Where (n, zero, p)
+    c = MatMul (w, v)  t = Transpose <perm = [0, 2, 1, 3]> (c)  j = Reshape (t, joined)  y = MatMul (j, wo) }"""
+FP32 = ("op:Softmax", "op:IsNaN", "op:Where")
+WAYS = [(level, dtype) for level in ("O1", "O2", "O3", "auto") for dtype in ("float16", "bfloat16")]
+
+
+def made(level: str, dtype: str, target: str = "tensorrt", fp32: tuple[str, ...] = ()) -> ModelProto:
+    model = parse(ATTENTION_NET, {**WEIGHTS, **HEADS}, opset=20)
+    return ampgraph.convert(model, level, dtype=dtype, target=target, fp32=list(fp32), check="off")
+
+
+@pytest.mark.slow
+def test_each_way_is_one_kernel(trt_python: str) -> None:
+    for way, answer in zip(WAYS, build_all([BuildJob(made(*way)) for way in WAYS], python=trt_python), strict=True):
+        assert answer.ok and answer.engine is not None and answer.engine.attentions == 1, way
+
+
+@pytest.mark.slow
+def test_what_the_builder_dies_of_is_not_written(trt_python: str) -> None:
+    """Softmax, IsNaN and Where in float32 before a low product: the user's patterns do not lead there."""
+    jobs = [BuildJob(made(level, dtype, fp32=FP32)) for level, dtype in WAYS]
+    assert [answer.why for answer in build_all(jobs, python=trt_python)] == [""] * len(WAYS)
+    attention_forms = pytest.importorskip("attention_forms")
+    wide = BuildJob(attention_forms.attention("float16", *["float32"] * 3))
+    assert not next(build_all([wide], python=trt_python)).ok
+
+
+@pytest.mark.parametrize("level", ["O1", "auto"])
+def test_the_softmax_goes_with_its_products_where_the_target_wants_it(level: str) -> None:
+    assert dtype_of(made(level, "bfloat16"), "Softmax") == "bf16"
+    assert dtype_of(made(level, "float16"), "Softmax") == "f32"  # it is one kernel either way
+    assert dtype_of(made("O1", "bfloat16", "cpu"), "Softmax") == "f32"
+
+
+def test_the_users_pattern_holds_the_softmax_alone() -> None:
+    model = made("O2", "bfloat16", fp32=("op:Softmax",))
+    assert dtype_of(model, "Softmax") == "f32" and dtype_of(model, "MatMul") == "bf16"

@@ -21,7 +21,7 @@ from ...core.errors import AmpError, nearest
 from ...formats.mindir.graph import MindirGraph
 from ...formats.mindir.step import LOSS_SCALE_CELL, SCALE, check_finite, has_float_status, is_step
 from ...runtime import mindspore_session as runtime
-from ...runtime.mindir_ports import MindirPorts, read_ports
+from ...runtime.mindspore_session import MindirPorts, read_ports
 from ...runtime.ports import Port
 from ..run import checkpoint as files
 from ..run.dataset import TrainingData

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ampgraph.core.dataflow import NONE
+from ampgraph.core.dataflow import NONE, Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import view
-from formats.mindir.flows import flow_of, names, op_of, units
+from formats.mindir.files import fixed, flow_of, names, op_of, units
 from formats.mindir.parse import convert, dump, graph_of, parse
 
 NORM = """
@@ -284,3 +284,261 @@ def test_what_cannot_be_read(body: str, code: str, message: str) -> None:
         graph.prepare()
         graph.dataflow()
     assert caught.value.code == code and caught.value.hint
+
+
+# What the dataflow shows of MindIR functions: branches, loops, calls; text in, facts out.
+
+SWITCH = """
+    main(x: f32[2,4], c: bool[])
+      parameter w: f32[4,4]
+      p = Partial(yes, x, w, state)
+      q = Partial(no, x)
+      s = Switch(c, p, q)
+      y: f32[2,4] = call s()
+      r = ReLU(y)
+      return r
+    yes(a: f32[2,4], *w, u: state)
+      l = Load(w, u)
+      m = MatMul(a, l, false, false)
+      return m
+    no(b: f32[2,4])
+      n = Exp(b)
+      return n
+"""
+
+
+def test_a_switch_between_functions() -> None:
+    flow = flow_of(SWITCH)
+    assert [(scope.path, scope.kind) for scope in flow.scopes] == [
+        ("", "main"),
+        ("yes", "function"),
+        ("no", "function"),
+    ]
+    call = op_of(flow, "call")
+    result = flow.find(flow.values[call.outputs[0]].unit)
+    assert {flow.find(flow.uses[v][-1].unit) for scope in flow.scopes[1:] for v in scope.outputs} == {result}
+    given = [flow.find(use.unit) for use in flow.uses[flow.scopes[0].inputs[0]]]
+    assert given == units(flow, "a", "b") and flow.find(given[0]) != flow.find(given[1])
+    passed = {tuple(names(flow, list(pair))) for pair in flow.passed}
+    assert passed == {("x", "a"), ("x", "b"), ("m", "y"), ("n", "y")}
+    assert names(flow, op_of(flow, "MatMul").inputs[:2]) == ["a", "w"]  # one value in all graphs
+
+
+def test_functions_as_direct_operands_of_a_switch() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4], c: bool[])
+          s = Switch(c, yes, no)
+          y: f32[2,4] = call s(x)
+          return y
+        yes(a: f32[2,4])
+          m = Exp(a)
+          return m
+        no(b: f32[2,4])
+          return b
+    """)
+    shared = flow.find(flow.uses[flow.scopes[0].inputs[0]][0].unit)
+    assert {shared} == set(units(flow, "a", "b"))
+    assert not fixed(flow, "y")
+
+
+def test_a_while_loop() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4], n: i32[])
+          y: f32[2,4] = call head(x, n)
+          return y
+        head(a: f32[2,4], i: i32[])
+          c: bool[] = Less(i, i)
+          p = Partial(body, a, i)
+          q = Partial(after, a)
+          s = Switch(c, p, q)
+          r: f32[2,4] = call s()
+          return r
+        body(b: f32[2,4], j: i32[])
+          t = Tanh(b)
+          v: f32[2,4] = call head(t, j)
+          return v
+        after(z: f32[2,4])
+          e = ReLU(z)
+          return e
+    """)
+    y, v, r = units(flow, "y", "v", "r")
+    assert y == v == flow.find(flow.uses[op_of(flow, "call", 1).outputs[0]][-1].unit)  # what head returns
+    assert r == flow.find(flow.uses[op_of(flow, "ReLU").outputs[0]][-1].unit)  # what the branches return
+    state = [flow.find(use.unit) for use in flow.uses[op_of(flow, "Tanh").outputs[0]]]
+    assert state == units(flow, "a") and not flow.conflicts
+
+
+def test_a_function_called_from_two_places() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4])
+          y: f32[2,4] = call f(x)
+          z: f32[2,4] = call f(y)
+          return z
+        f(a: f32[2,4])
+          m = Exp(a)
+          return m
+    """)
+    assert len(set(units(flow, "y", "z"))) == 1
+    assert flow.find(flow.uses[op_of(flow, "call").outputs[0]][0].unit) == units(flow, "a")[0]
+
+
+def test_a_function_that_is_handed_on_keeps_its_types() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4])
+          y: f32[2,4] = call apply(f, x)
+          return y
+        apply(g: function, a: f32[2,4])
+          m: f32[2,4] = call g(a)
+          return m
+        f(b: f32[2,4])
+          n = Exp(b)
+          return n
+    """)
+    assert fixed(flow, "b") == "the function is handed on as a value"
+    assert fixed(flow, "m") == "nothing is known of what is called"
+    assert "nothing is known of what is called" in {
+        flow.units[use.unit].fixed for use in flow.uses[flow.scopes[1].inputs[0]]
+    }
+
+
+def test_tuples_cross_the_border_of_a_function() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4], z: f32[2,4])
+          t = MakeTuple(x, z)
+          y: (f32[2,4], f32[2,4]) = call f(t)
+          a = TupleGetItem(y, 1)
+          return a
+        f(p: (f32[2,4], f32[2,4]))
+          b = TupleGetItem(p, 0)
+          c = TupleGetItem(p, 1)
+          e = Exp(b)
+          o = MakeTuple(c, e)
+          return o
+    """)
+    assert {tuple(names(flow, list(pair))) for pair in flow.passed} == {
+        ("x", "p[0]"),
+        ("z", "p[1]"),
+        ("p[1]", "y[0]"),
+        ("e", "y[1]"),
+    }
+    assert names(flow, flow.scopes[0].outputs) == ["y[1]"]
+    assert None not in op_of(flow, "call").native.places
+
+
+# What the dataflow of a MindIR model shows of parameters and constants, and of what is written in place.
+
+
+def test_parameters_and_constants() -> None:
+    flow = flow_of("""
+        main(x: f32[4])
+          parameter w: f32[4]
+          l = Load(w, state)
+          a = Mul(x, l)
+          b = Add(a, f32[]=1.0)
+          c = Muls(b, 2.0)
+          d = Add(c, f16[4]=1.0)
+          return d
+    """)
+    stored = {value.name: value for value in flow.values if value.weight}
+    assert stored["w"].parameter and stored["w"].unit == NONE and not stored["Const_1"].parameter
+    assert flow.scalar(op_of(flow, "Add").inputs[1]) == 1.0
+    number = flow.values[op_of(flow, "Muls").inputs[1]]
+    assert number.dtype == "number" and flow.weights.size(number) == 1 and flow.scalar(number.id) == 2.0
+    assert flow.conflicts == ["Add '': T holds float16 and float32"]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "a = Assign(w, x, state)",
+        "a = AssignAdd(w, x, state)",
+        "a = NobodyKnowsThis(w, x)",
+        "d = Depend(w, state)\n a = Assign(d, x, state)",
+        "v = TransposeView(w, [0])\n a = InplaceAddExt(v, x, 1, state)",
+        "r = Load(w, state)\n a = InplaceAddExt(r, x, 1, state)",
+    ],
+)
+def test_a_parameter_that_is_written(node: str) -> None:
+    flow = flow_of(f"""
+        main(x: f32[4])
+          parameter w: f32[4]
+          b = Load(w, state)
+          y = Add(b, x)
+          {node}
+          u = UpdateState(state, a)
+          c = Load(w, u)
+          z = Add(c, y)
+          return z
+    """)
+    assert "w" not in [value.name for value in flow.values]
+    assert fixed(flow, "b") == fixed(flow, "c") == "a parameter that is written keeps its type"
+    assert op_of(flow, "Add").inputs[0] != op_of(flow, "Add", 1).inputs[0]
+
+
+def test_training_batch_norm_keeps_its_parameters() -> None:
+    flow = flow_of("""
+        main(x: f32[2,3,4,4])
+          parameter g: f32[3]
+          parameter m: f32[3]
+          lg = Load(g, state)
+          n: (f32[2,3,4,4], f32[3], f32[3], f32[3], f32[3]) = BatchNorm(x, lg, lg, m, m, true, 1e-5, 0.1, 'NCHW', state)
+          y = TupleGetItem(n, 0)
+          return y
+    """)
+    norm = op_of(flow, "BatchNorm")
+    assert not flow.units[norm.slots["T"]].fixed
+    assert flow.units[norm.slots["T1"]].fixed == "it holds a parameter that is written, which keeps its type"
+
+
+@pytest.mark.parametrize("operator", ["Momentum", "ApplyMomentum", "Adam", "AdamWeightDecay"])
+def test_optimizers_write_what_they_are_given(operator: str) -> None:
+    flow = flow_of(f"""
+        main(g: f32[4])
+          parameter w: f32[4]
+          parameter v: f32[4]
+          p = Relu6(g)
+          a: f32[4] = {operator}(w, v, 0.1, p, 0.9, state)
+          u = UpdateState(state, a)
+          d = Depend(g, u)
+          return d
+    """)
+    assert not [value for value in flow.values if value.parameter]
+    assert all(flow.units[unit].fixed for unit in op_of(flow, operator).slots.values())
+
+
+def test_what_is_written_in_place_is_never_cast() -> None:
+    flow = flow_of("""
+        main(x: f32[4,4])
+          a = MatMul(x, x, false, false)
+          v = TransposeView(a, [1, 0])
+          o = TransposeView(a, [1, 0])
+          b = InplaceAddExt(v, x, 1, state)
+          u = UpdateState(state, b)
+          d = Depend(o, u)
+          y = ReLU(d)
+          return y
+    """)
+    assert [fixed(flow, name) for name in "avo"] == ["its memory is written in place"] * 3
+
+
+def test_what_nothing_else_sees_is_written_in_place_as_by_any_operator() -> None:
+    flow = flow_of("""
+        main(x: f32[4,4])
+          a = MatMul(x, x, false, false)
+          b = InplaceAddExt(a, x, 1, state)
+          c = InplaceMuls(b, 2.0, state)
+          d = InplaceMul(x, c, state)
+          e = InplaceMul(d, c, state)
+          return e
+    """)
+    add, scale, border, follows = (op for op in flow.ops if op.kind.startswith("Inplace"))
+    assert not any(flow.units[unit].fixed for op in (add, scale) for unit in op.slots.values())
+    assert list(add.slots) == ["T", "T1"] and (add.role, scale.role) == ("Add", "Mul")
+    assert [fixed(flow, name) for name in "abcde"] == ["", "", "", *["its memory is written in place"] * 2]
+    assert all(fixed_units(flow, op) for op in (border, follows))
+
+
+def fixed_units(flow: Dataflow, op: Op) -> bool:
+    """Whether nothing is decided of an operator."""
+    roots = {flow.find(unit.id) for unit in flow.units if unit.fixed}
+    return all(flow.find(unit) in roots for unit in op.slots.values())

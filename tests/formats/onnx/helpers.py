@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
@@ -17,8 +18,6 @@ from ampgraph.numerics.metrics.compare import Tolerance, difference
 from ampgraph.numerics.strict.session import StrictSession
 from onnx_text import array
 from typed import bodies, typed_nodes
-
-ort = pytest.importorskip("onnxruntime")
 
 LEVELS = ("O1", "O2", "O3", "auto")
 Feeds = dict[str, Any]

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import Tolerance
-from formats.onnx.helpers import LEVELS, casts, convert_everywhere, kinds, low_kinds, nodes, x
+from formats.onnx.helpers import (
+    LEVELS,
+    casts,
+    code,
+    convert_everywhere,
+    convert_twice,
+    kinds,
+    low_kinds,
+    nodes,
+    stored,
+    types,
+    x,
+)
 from onnx_text import parse
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
@@ -279,3 +294,237 @@ def test_statistics_of_a_norm_have_the_type_that_it_stashes() -> None:
     decided = {d.kind: (d.dtype, d.why.rule) for d in ampgraph.plan(given).decisions}
     assert decided["MatMul"] == ("float16", "list")
     convert_everywhere(given, {"x": x(4, 8)})
+
+
+# Inputs and outputs of any kind, and those that may change their type.
+
+BORDERS = {
+    "an output that is read inside": "(float[2,4] y, float[2,4] z) { y = MatMul (x, w)  z = Softmax (y) }",
+    "an input that is an output": "(float[2,4] y, float[2,4] x) { y = MatMul (x, w) }",
+    "an initializer that is an output": "(float[2,4] y, float[4,4] w) { y = MatMul (x, w) }",
+    "an output that is only moved": """(float[2,4] y, float[2,4] z) {
+        a = MatMul (x, w)  y = Identity (a)  z = Identity (a) }""",
+    "an output of a given cast": """(float16[2,4] h, float[2,4] y) {
+        a = MatMul (x, w)  h = Cast <to = 10> (a)  y = Softmax (a) }""",
+    "an output of a given cast, its source an output too": """(float16[2,4] h, float[2,4] a, float[2,4] y) {
+        a = MatMul (x, w)  h = Cast <to = 10> (a)  y = MatMul (a, w) }""",
+}
+
+
+@pytest.mark.parametrize("rest", BORDERS.values(), ids=BORDERS.keys())
+def test_borders(rest: str) -> None:
+    convert_everywhere(parse(f"g (float[2,4] x) => {rest}", w=(4, 4)), {"x": x(2, 4)}, low=["MatMul"])
+
+
+def test_an_output_listed_twice() -> None:
+    """The checker and the runtime have their doubts; the names stay what they were."""
+    given = parse("g (float[2,4] x) => (float[2,4] y, float[2,4] y) { y = MatMul (x, w) }", w=(4, 4))
+    result = convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
+    assert kinds(result["O2"]) == ["Cast", "MatMul", "Cast"]
+
+
+@pytest.mark.parametrize(("ir", "opset"), [(3, 8), (8, 17)])
+def test_initializers_listed_as_inputs_stay_float32_inputs(ir: int, opset: int) -> None:
+    given = parse(
+        """g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) {
+        h = MatMul (x, w)  i = Add (h, b)  y = Softmax <axis = 1> (i) }""",
+        ir=ir,
+        opset=opset,
+        w=(4, 4),
+        b=(4,),
+    )
+    feeds = [{"x": x(2, 4)}] + ([{"x": x(2, 4), "w": x(4, 4)}] if ir > 3 else [])
+    result = convert_everywhere(given, feeds, bfloat16=opset > 12, low=["MatMul"])
+    assert set(stored(result["O3"]).values()) == {TensorProto.FLOAT}
+
+
+def test_graphs_with_little_in_them() -> None:
+    for text in (
+        "g (float[2,4] x) => (float[2,4] x) { }",
+        "g () => () { }",
+        "g () => (float[2] y) { y = Constant <value_floats = [1.0, 2.0]> () }",
+    ):
+        convert_everywhere(parse(text), None, run=False)
+
+
+CACHE = """g (float[2,4] x, float[2,4] past_k) => (float[2,4] y, float[2,4] past_o, float[4,4] w) {
+    a = MatMul (x, w)  past_o = Add (a, past_k)  y = Softmax (past_o) }"""
+
+
+@pytest.mark.parametrize(
+    ("io", "low"),
+    [
+        ("low", "x past_k y past_o w"),
+        (["past_*=low"], "past_k past_o"),
+        (["*=low", "y=keep"], "x past_k past_o w"),
+        (["w=low"], "w"),
+        (["x=low"], "x"),
+        ("keep", ""),
+    ],
+)
+def test_io(io: str | list[str], low: str) -> None:
+    given = parse(CACHE, w=(4, 4))
+    result = convert_everywhere(given, None, run=False, io=io)
+    for level in LEVELS:
+        graph = result[level].graph
+        found = types([*graph.input, *graph.output])
+        assert list(found) == ["x", "past_k", "y", "past_o", "w"]
+        assert {name for name, kind in found.items() if kind == TensorProto.FLOAT16} == set(low.split())
+        shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*graph.input, *graph.output)]
+        assert shapes == [[2, 4]] * 4 + [[4, 4]]
+
+
+def test_io_never_takes_a_name_from_another_border() -> None:
+    """wide and y become low: they are what l and n are already, under names of their own."""
+    given = parse(
+        """g (float16[2,4] l) => (float16[2,4] l, float[2,4] wide, float[2,4] y, float16[2,4] n) {
+        wide = Cast <to = 1> (l)  y = MatMul (wide, w)  n = Cast <to = 10> (y) }""",
+        w=(4, 4),
+    )
+    result = convert_everywhere(given, None, run=False, io=["wide=low", "y=low"])
+    for level in LEVELS:
+        assert list(types(result[level].graph.output)) == ["l", "wide", "y", "n"]
+        assert set(types(result[level].graph.output).values()) == {TensorProto.FLOAT16}
+
+
+def test_io_keeps_the_shape_where_a_given_cast_takes_over() -> None:
+    given = parse(
+        "g (float[2,4] x) => (float[2,4] h, float16[2,4] z) { h = Exp (x)  c = Cast <to = 10> (h)  z = Relu (c) }"
+    )
+    convert_everywhere(given, None, run=False, io="keep")
+    converted = convert_twice(given, "O1", target="cpu", io=["h=low"])
+    assert types(converted.graph.output) == {"h": TensorProto.FLOAT16, "z": TensorProto.FLOAT16}
+    assert [d.dim_value for d in converted.graph.output[0].type.tensor_type.shape.dim] == [2, 4]
+
+
+def test_io_mistakes() -> None:
+    given = parse(CACHE, w=(4, 4))
+    for wrong in (["nothing*=low"], ["x=bfloat16"], ["x"]):
+        assert code(partial(ampgraph.convert, given, io=wrong)) == "AMP305"
+
+
+# Sequences and optionals: no Cast exists for them, so their elements, and what feeds them, share one type.
+
+SEQUENCES = {
+    "construct, insert, erase, at, concat": """ <int64 i = {0}, int64 j = {1}> {
+        a = MatMul (x, w)  b = Softmax (x)
+        s = SequenceConstruct (a, b)  s2 = SequenceInsert (s, x)  s3 = SequenceErase (s2, j)
+        e = SequenceAt (s3, i)  y = MatMul (e, w)  z = ConcatFromSequence <axis = 0> (s3) }""",
+    "split and concat": """ {
+        a = MatMul (x, w)  s = SplitToSequence <axis = 0> (a)
+        y = ConcatFromSequence <axis = 0> (s)  z = Concat <axis = 0> (y, x) }""",
+    "a map over two sequences": """ {
+        a = MatMul (x, w)  s = SequenceConstruct (a, a)
+        t = SequenceMap (s, x) <body = b (float[2,4] p, float[2,4] q) => (float[2,4] r) {
+            k = MatMul (p, w)  r = Add (k, q) } >
+        z = ConcatFromSequence <axis = 0> (t)  y = Relu (a) }""",
+    "a sequence from branches": """ <int64 i = {0}> {
+        a = MatMul (x, w)  b = Softmax (a)
+        c = Constant <value = bool {1}> ()
+        s = If (c) <
+            then_branch = t () => (seq(float[2,4]) p) { p = SequenceConstruct (a, b) },
+            else_branch = e () => (seq(float[2,4]) q) { q = SequenceConstruct (b, b) } >
+        k = SequenceAt (s, i)  y = MatMul (k, w)  z = ConcatFromSequence <axis = 0> (s) }""",
+    "a sequence that a loop fills": """ <int64 n = {2}, bool t = {1}> {
+        e = SequenceEmpty ()
+        s, y = Loop (n, t, e, x) <
+            body = b (int64 i, bool go, seq(float[2,4]) q, float[2,4] a)
+                => (bool on, seq(float[2,4]) r, float[2,4] next) {
+            on = Identity (go)  next = MatMul (a, w)  r = SequenceInsert (q, next) } >
+        z = ConcatFromSequence <axis = 0> (s) }""",
+}
+
+
+@pytest.mark.parametrize("body", SEQUENCES.values(), ids=SEQUENCES.keys())
+def test_sequences(body: str) -> None:
+    given = parse("g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + body, w=(4, 4))
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+
+
+def test_elements_of_a_sequence_are_low_with_it() -> None:
+    given = parse(f"g (float[2,4] x) => (float[2,4] y, float[4,4] z){next(iter(SEQUENCES.values()))}", w=(4, 4))
+    converted = convert_everywhere(given, {"x": x(2, 4)}, levels=("O3",), bfloat16=False)["O3"]
+    low = low_kinds(converted)
+    assert casts(converted) == 3, "one for the input, one for each output"
+    assert all(low[kind] == 1 for kind in ("SequenceConstruct", "SequenceInsert", "SequenceAt", "ConcatFromSequence"))
+
+
+def test_sequences_at_the_border_stay_float32() -> None:
+    given = parse(
+        """g (seq(float[2,4]) s, float[2,4] x) => (seq(float[2,4]) t, float[2,4] y, seq(float[1,4]) u) <int64 i = {0}> {
+        a = SequenceAt (s, i)  b = MatMul (a, w)  t = SequenceInsert (s, b)
+        u = SplitToSequence <axis = 0> (b)  y = ConcatFromSequence <axis = 0> (u) }""",
+        w=(4, 4),
+    )
+    convert_everywhere(given, {"s": [x(2, 4), x(2, 4) * 2], "x": x(2, 4)}, low=["MatMul"])
+
+
+def test_an_empty_sequence_takes_the_type_of_what_it_will_hold() -> None:
+    given = parse(
+        "g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + SEQUENCES["a sequence that a loop fills"], w=(4, 4)
+    )
+    converted = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])["O3"]
+    empty = next(n for n in nodes(converted) if n.op_type == "SequenceEmpty")
+    assert [a.i for a in empty.attribute if a.name == "dtype"] == [onnx.TensorProto.FLOAT16]
+
+
+def test_a_sequence_of_another_type_is_none_of_ours() -> None:
+    given = parse(
+        """g (float[2,4] x) => (int64 n, float[2,4] y) {
+        e = SequenceEmpty <dtype = 11> ()  n = SequenceLength (e)  y = MatMul (x, w) }""",
+        w=(4, 4),
+    )
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+    for level in LEVELS:
+        assert [n.attribute[0].i for n in nodes(result[level]) if n.op_type == "SequenceEmpty"] == [11]
+
+
+def test_optionals() -> None:
+    given = parse(
+        """g (float[2,4] x) => (float[2,4] y, bool z) {
+        a = MatMul (x, w)  o = Optional (a)  z = OptionalHasElement (o)
+        k = OptionalGetElement (o)  y = MatMul (k, w) }""",
+        w=(4, 4),
+    )
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+
+
+def test_an_empty_optional_names_its_type() -> None:
+    given = parse(
+        """g (float[2,4] x, bool c) => (bool z, float[2,4] y) {
+        a = MatMul (x, w)
+        y = Relu (a)
+        o = If (c) <
+            then_branch = t () => (optional(float[2,4]) p) { p = Optional (a) },
+            else_branch = e () => (optional(float[2,4]) q) { q = Optional () } >
+        z = OptionalHasElement (o) }""",
+        w=(4, 4),
+        opset=18,
+    )
+    empty = next(n for n in nodes(given) if n.op_type == "Optional" and not n.input)
+    empty.attribute.append(helper.make_attribute("type", helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2, 4])))
+    result = convert_everywhere(given, [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)], low=["MatMul"])
+    kinds = {
+        n.attribute[0].tp.tensor_type.elem_type for n in nodes(result["O3"]) if n.op_type == "Optional" and n.attribute
+    }
+    assert kinds == {onnx.TensorProto.FLOAT16}
+
+
+def test_optional_sequences_at_the_border() -> None:
+    given = parse(
+        """g (optional(seq(float[2,4])) o, float[2,4] x) => (float[2,4] y) <int64 i = {0}> {
+        s = OptionalGetElement (o)  a = SequenceAt (s, i)  b = MatMul (a, w)  y = Add (b, x) }""",
+        w=(4, 4),
+        opset=18,
+    )
+    convert_everywhere(given, {"o": [x(2, 4)], "x": x(2, 4)}, low=["MatMul"])
+
+
+def test_the_element_of_what_is_no_optional() -> None:
+    given = parse(
+        """g (float[2,4] x) => (float[2,4] y) {
+        e = Exp (x)  s = OptionalGetElement (e)  b = MatMul (s, w)  y = Add (b, x) }""",
+        w=(4, 4),
+        opset=18,
+    )
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])

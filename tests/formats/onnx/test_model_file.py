@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, parser
 
 import ampgraph
+from ampgraph.core.dataflow import Dataflow
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.io import deserialize, to_proto
+from ampgraph.formats.onnx.native import SORTED, flat_model
+from ampgraph.formats.onnx.proto import holders
 from ampgraph.formats.onnx.wire import PLAIN, model_file
 from onnx_text import parse
 
@@ -120,3 +125,185 @@ def test_a_conversion_walks_over_the_nodes_a_fixed_number_of_times(
     monkeypatch.setattr(ir.Graph, "__iter__", counted)
     ampgraph.convert(source, "O2", output=tmp_path / "low.onnx", check="off")
     assert seen.count("chain") == WALKS
+
+
+# The file that is written node by node says what onnx_ir's own writing says, annotations left out.
+
+WIRE_MODELS = Path(__file__).resolve().parents[2] / "models"
+LONG = "a" * 200
+BODIES = f"""g (float16[4] x, bool c, float[4] d) => (float16[4] y, float[4] z) <float[4] d = {{1, 2, 3, 4}}> {{
+    {LONG} = Mul (x, x)
+    y = If (c) <then_branch = t () => (float16[4] p) {{ q = Mul ({LONG}, x)  p = Add (q, x) }},
+                else_branch = e () => (float16[4] r) {{ r = Identity (x) }}>
+    k, m = Dropout (x)
+    s = com.microsoft.Gelu (d)
+    n, o = Split <axis = -1> (d)
+    w = Clip (s, , n)
+    f = Constant <value = float[2] {{1, 2}}> ()
+    z = LeakyRelu <alpha = 0.25> (w)
+}}"""
+
+
+def written_by_onnx_ir(model: ir.Model) -> ModelProto:
+    """Without what a runtime has no need of."""
+    proto = ir.to_proto(model)
+    found = ModelProto(ir_version=proto.ir_version, graph=proto.graph, opset_import=proto.opset_import)
+    found.graph.name = "graph"
+    for field in ("value_info", "doc_string", "metadata_props"):
+        found.graph.ClearField(field)
+    for node in found.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    return found
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer", "bodies"])
+def test_content_is_what_onnx_ir_writes(name: str) -> None:
+    text = parse(BODIES, domains=["com.microsoft"]) if name == "bodies" else None
+    graph = OnnxGraph(ir.load(WIRE_MODELS / f"{name}.onnx") if text is None else ir.from_proto(text))
+    if text is not None:
+        last = list(graph.model.graph)[-1]
+        last.attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
+        next(node for node in graph.model.graph if node.op_type == "Dropout").outputs[1].name = ""
+    assert ModelProto.FromString(graph.content()) == written_by_onnx_ir(graph.model)
+
+
+# A model of one graph is read as onnx_ir reads it, to the last field; what is unusual is left to onnx_ir.
+
+FLAT_MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))
+TEXT = """
+<ir_version: 10, opset_import: ["" : 18, "mine" : 2], producer_name: "p", producer_version: "1", domain: "d",
+ model_version: 3, doc_string: "doc", metadata_props: ["k": "v"]>
+g (float[N, 2] x, float y) => (float[N, 2] out, float[] two) <float[2] w = {1, 2}, float y = {3}, float[N, 2] a> {
+  a = Add (x, w)
+  b = Clip (a, , y)
+  c, d = mine.Split <axis = 1, names = ["q"], by = [1.5, 2.0], whole = 7> (b)
+  e = Softmax <axis = 1> (c)
+  f = Softmax <axis = 1> (d)
+  g = Cast <to = 1> (f)
+  h = Constant <value = float[2] {1, 2}> ()
+  i = Mul (g, h)
+  out = Add (e, i)
+  two = Identity (y)
+}
+"""
+
+
+def model() -> onnx.ModelProto:
+    proto = parser.parse_model(TEXT)
+    proto.graph.doc_string = "of the graph"
+    proto.graph.metadata_props.add(key="g", value="1")
+    proto.graph.node[0].name, proto.graph.node[1].doc_string, proto.graph.node[2].overload = "first", "second", "o"
+    proto.graph.node[3].metadata_props.add(key="n", value="2")
+    proto.graph.value_info.append(helper.make_tensor_value_info("e", TensorProto.FLOAT, [None, 2], "said of e"))
+    proto.graph.value_info.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [2], "said of w"))
+    proto.graph.node.append(helper.make_node("Split", ["b"], ["", "second half"], num_outputs=2))
+    return proto
+
+
+def flat(proto: onnx.ModelProto) -> ir.Model | None:
+    return flat_model(proto, *holders(proto))
+
+
+@pytest.mark.parametrize(
+    "proto", [model(), *map(onnx.load, FLAT_MODELS)], ids=["fields", *(path.stem for path in FLAT_MODELS)]
+)
+def test_it_is_what_onnx_ir_makes(proto: onnx.ModelProto) -> None:
+    found, known = flat(copy.deepcopy(proto)), ir.from_proto(copy.deepcopy(proto))
+    assert found is not None
+    assert ir.to_proto(found) == ir.to_proto(known)
+    for mine, theirs in zip(found.graph, known.graph, strict=True):
+        assert mine.name == theirs.name and mine.doc_string == theirs.doc_string
+        for one, other in zip(mine.outputs, theirs.outputs, strict=True):
+            assert (one.name, one.type, one.shape) == (other.name, other.type, other.shape)
+            assert one.doc_string == other.doc_string
+            assert [(use.node.name, use.idx) for use in one.uses()] == [(u.node.name, u.idx) for u in other.uses()]
+
+
+def test_equal_attributes_are_one_object() -> None:
+    found = flat(model())
+    assert found is not None
+    first, second = (node for node in found.graph if node.op_type == "Softmax")
+    assert first.attributes["axis"] is second.attributes["axis"]
+
+
+def unsorted(proto: onnx.ModelProto) -> None:
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend(reversed(nodes))
+
+
+def undefined(proto: onnx.ModelProto) -> None:
+    proto.graph.node[3].input[0] = "nobody's"
+
+
+def redefined(proto: onnx.ModelProto) -> None:
+    proto.graph.node[3].output[0] = "a"
+
+
+def no_output(proto: onnx.ModelProto) -> None:
+    proto.graph.output[0].name = "nobody's"
+
+
+def nameless(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].name = ""
+
+
+def quantized(proto: onnx.ModelProto) -> None:
+    proto.graph.quantization_annotation.add(tensor_name="a").quant_parameter_tensor_names.add(key="SCALE", value="w")
+
+
+def long_name(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].name = "a" * 0x4000
+
+
+def no_text(proto: onnx.ModelProto) -> None:
+    """A name that is not UTF-8."""
+    data = proto.graph.node[1].SerializeToString()
+    proto.graph.node[1].ParseFromString(data.replace(b"\x0a\x01y", b"\x0a\x01\xff"))
+
+
+@pytest.mark.parametrize("change", [unsorted, undefined, redefined, no_output, nameless, quantized, long_name, no_text])
+def test_what_is_unusual_is_left_to_onnx_ir(change: Callable[[onnx.ModelProto], None]) -> None:
+    proto = model()
+    change(proto)
+    assert flat(proto) is None
+
+
+def test_a_graph_that_was_read_unsorted_is_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "unsorted.onnx"
+    proto = onnx.load(FLAT_MODELS[0])
+    unsorted(proto)
+    path.write_bytes(proto.SerializeToString())
+    graph = OnnxGraph.load(path)
+    graph.prepare()
+    assert not graph.fault()
+    assert SORTED not in deserialize(proto, None).graph.meta
+
+
+SHAPE_TEXT = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (float[2, 3, 4] x) => (float[N, M, K] out) {
+  turned = Transpose <perm = [2, 0, 1]> (x)
+  back = Transpose <perm = [1, 2, 0]> (turned)
+  out = Relu (back)
+}
+"""
+
+
+def _bare(model: onnx.ModelProto, path: Path) -> OnnxGraph:
+    """A model without what its file says of values inside."""
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    return OnnxGraph.load(path)
+
+
+def _shapes(flow: Dataflow) -> dict[str, object]:
+    return {value.name: flow.shape(value.id) for value in flow.values}
+
+
+def test_a_node_may_name_the_default_domain_in_full(tmp_path: Path) -> None:
+    model = parser.parse_model(SHAPE_TEXT)
+    model.graph.node[1].domain = "ai.onnx"
+    graph = _bare(model, tmp_path / "model.onnx")
+    assert _shapes(graph.dataflow())["back"] == (2, 3, 4)

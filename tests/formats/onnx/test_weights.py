@@ -5,23 +5,29 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.core.arrays import Array
 from ampgraph.formats.onnx import weights
-from ampgraph.formats.onnx.weights import RoundedTensor, tensor_chunks
+from ampgraph.formats.onnx.norm_tensors import NormParameters
+from ampgraph.formats.onnx.weights import SHORT, InFile, RoundedTensor, short_rounded, tensor_chunks
 from ampgraph.formats.rounding import BLOCK as CHUNK
 from ampgraph.formats.rounding import LOW_TYPES
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.planner import assemble
 from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
 from onnx_text import array, parse
+from planner.support import casts, converted, decisions, dtype_of, float32_and_low
 
 SIDE = 600  # a square of this side passes 1 MB
 TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{
@@ -293,3 +299,175 @@ def test_the_data_of_a_weight_is_read_twice_for_its_range_and_to_be_rounded(
     monkeypatch.setattr(weights, "flat", counted)
     ampgraph.convert(source, "O2", output=tmp_path / "low.onnx", check="off")
     assert sorted(map(str, reads)) == ["low", "low", "wide"]
+
+
+# Short stored tensors are rounded together, each as if it were alone.
+
+FLOATS = st.integers(0, 2**32 - 1).map(lambda bits: np.uint32(bits).view(np.float32))
+ROWS = st.lists(FLOATS, max_size=5).map(lambda row: np.array(row, np.float32))
+TYPES = st.sampled_from(["float16", "bfloat16", "float32"])
+
+
+def rounded(data: Array, dtype: str = "float16", floor: float | None = None) -> RoundedTensor:
+    return RoundedTensor(InFile(numpy_helper.from_array(data)), dtype, floor)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(ROWS, TYPES), max_size=6), st.booleans())
+def test_each_is_as_if_it_were_alone(drawn: list[tuple[Array, str]], long: bool) -> None:
+    """``long``: with so many elements that blocks of them are rounded in another way than a few."""
+    sizes = [(np.linspace(-7e4, 6e4, SHORT, dtype=np.float32), "float16")] * 3 if long else []
+    tensors = [rounded(data, dtype) for data, dtype in drawn + sizes]
+    found = short_rounded(tensors)
+    assert {id(tensor) for tensor in tensors if tensor.size} == found.keys()
+    assert all(bytes(found[id(tensor)]) == tensor.tobytes() for tensor in tensors if tensor.size)
+
+
+def longer() -> RoundedTensor:
+    return rounded(np.ones(SHORT + 1, np.float32))
+
+
+def floored() -> RoundedTensor:
+    return rounded(np.full(3, -1e9, np.float32), floor=-6e4)
+
+
+def computed() -> RoundedTensor:
+    return RoundedTensor(ir.tensor(np.ones(3, np.float32)), "float16")
+
+
+def in_numbers() -> RoundedTensor:
+    """Not as raw bytes."""
+    proto = parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add (x, w) }").graph.initializer[0]
+    proto.ClearField("raw_data")
+    proto.float_data[:] = [1, 2]
+    return RoundedTensor(InFile(proto), "float16")
+
+
+@pytest.mark.parametrize("make", [longer, floored, computed, in_numbers])
+def test_what_is_not_short_or_not_only_rounded_is_left_out(make: object) -> None:
+    assert callable(make)
+    assert short_rounded([make(), None, ir.tensor([1.0])]) == {}
+
+
+# Parameters of BatchNormalization are rounded together: what they compute stays what float32 parameters compute.
+
+EPSILON = 1e-5
+NormArray = np.ndarray
+
+
+def norm_computed(parameters: list[NormArray]) -> tuple[NormArray, NormArray]:
+    """Factor and shift of a norm."""
+    scale, bias, mean, var = (part.astype(np.float64) for part in parameters)
+    factor = scale / np.sqrt(var + EPSILON)
+    return factor, bias - factor * mean
+
+
+def errors(parameters: list[NormArray], low: list[NormArray]) -> tuple[float, float]:
+    """How far factor and shift are from those of float32 parameters, by the largest of each."""
+    (factor, shift), (low_factor, low_shift) = norm_computed(parameters), norm_computed(low)
+    return tuple(  # type: ignore[return-value]
+        float(np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-9))
+        for found, wanted in ((low_factor, factor), (low_shift, shift))
+    )
+
+
+def drawn(seed: int, channels: int = 16) -> list[NormArray]:
+    random = np.random.default_rng(seed)
+    var = np.exp(random.uniform(-9, 6, channels))
+    mean = np.sqrt(var) * random.normal(0, 8, channels)
+    parts = [random.normal(1, 0.5, channels), random.normal(0, 1, channels), mean, var]
+    return [part.astype(np.float32) for part in parts]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["float16", "bfloat16"]))
+def test_nothing_is_worse_than_rounding_one_by_one(seed: int, dtype: str) -> None:
+    parameters = drawn(seed)
+    low = LOW_TYPES[dtype]
+    together = NormParameters([ir.tensor(part) for part in parameters], EPSILON, dtype).rounded
+    assert [part.dtype for part in together] == [low] * 4
+    assert all(np.isfinite(part.astype(np.float32)).all() for part in together)
+    assert (together[3].astype(np.float32) >= 0).all()
+    apart = [part.astype(low) for part in parameters]
+    for better, worse in zip(errors(parameters, together), errors(parameters, apart), strict=True):
+        assert better <= worse / 2
+
+
+def test_what_the_low_type_holds_stays_as_it_is() -> None:
+    parameters = [np.array(row, np.float32) for row in ([1, 2, 0], [0.5, 0, -1], [0, 3, 8], [1, 4, 0.25])]
+    sources = [ir.tensor(part) for part in parameters]
+    for exact, low in zip(parameters, NormParameters(sources, 0.0, "float16").rounded, strict=True):
+        np.testing.assert_array_equal(exact, low)
+
+
+def test_beyond_the_range_they_are_rounded_one_by_one() -> None:
+    parameters = [np.array([x], np.float32) for x in (1, 0, 0, 1e6)]
+    assert np.isinf(NormParameters([ir.tensor(part) for part in parameters], EPSILON, "float16").rounded[3])
+
+
+LAYERS = 6
+
+
+def network(opset: int = 13) -> ModelProto:
+    """Convolutions, each with a norm whose means are far from zero, as trained ones are."""
+    random = np.random.default_rng(5)
+    weights: dict[str, Any] = {}
+    text, value = "", "x"
+    for n in range(LAYERS):
+        weights[f"w{n}"] = random.normal(0, 0.3, (8, 8, 1, 1)).astype(np.float32)
+        weights[f"s{n}"], weights[f"b{n}"] = (random.normal(m, 0.2, 8).astype(np.float32) for m in (1, 0))
+        weights[f"v{n}"] = random.uniform(0.01, 0.1, 8).astype(np.float32)
+        weights[f"m{n}"] = random.normal(0, 1, 8).astype(np.float32)
+        text += f"c{n} = Conv ({value}, w{n})  n{n} = BatchNormalization (c{n}, s{n}, b{n}, m{n}, v{n})  "
+        value = f"r{n}"
+        text += f"{value} = Relu (n{n})  " if n < LAYERS - 1 else ""
+    return parse(f"g (float[1,8,9,9] x) => (float[1,8,9,9] n{LAYERS - 1}) {{ {text} }}", weights, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [8, 13, 17])
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_norm_of_stored_statistics_is_low_beside_low(level: str, opset: int) -> None:
+    model = network(opset)
+    result = converted(model, level)
+    assert dtype_of(result, "BatchNormalization") == "f16", decisions(result)
+    assert casts(result) == 2
+
+
+def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are numbers of the low type: what is wrong comes of the parameters, and of one rounding at the end."""
+    random = np.random.default_rng(7)
+    weights = {
+        "w": np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1),
+        "s": random.normal(1, 0.2, 8).astype(np.float32),
+        "b": random.normal(0, 0.2, 8).astype(np.float32),
+        "m": random.uniform(3, 4, 8).astype(np.float32),
+        "v": random.uniform(0.01, 0.02, 8).astype(np.float32),
+    }
+    text = "g (float[1,8,9,9] x) => (float[1,8,9,9] y) { c = Conv (x, w)  y = BatchNormalization (c, s, b, m, v) }"
+    noise = random.normal(0, 0.1, (1, 8, 9, 9)) + weights["m"].reshape(1, 8, 1, 1)
+    feeds = {"x": noise.astype(np.float16).astype(np.float32)}
+
+    def error() -> float:
+        reference, result = float32_and_low(parse(text, weights, opset=13), feeds, "O2")
+        return float(np.linalg.norm(result["y"] - reference["y"]) / np.linalg.norm(reference["y"]))
+
+    together = error()
+    assert together < 3e-4
+    monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
+    assert error() > 5 * together
+
+
+def test_parameters_that_others_read_are_rounded_one_by_one() -> None:
+    model = network()
+    model.graph.node[1].input[2] = model.graph.node[4].input[2]  # two norms share a bias
+    stored = {i.name: numpy_helper.to_array(i) for i in converted(model, "O2").graph.initializer}
+    given = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    for name in ("m0", "m1"):
+        np.testing.assert_array_equal(stored[name], given[name].astype(np.float16))
+    assert (stored["m2"] != given["m2"].astype(np.float16)).any()
+
+
+def test_a_norm_that_trains_stays_float32() -> None:
+    text = """g (float[4,8,9,9] x, float[8] s, float[8] b, float[8] m, float[8] v, float[8,8,1,1] w)
+        => (float[4,8,9,9] y, float[8] r, float[8] t)
+        { c = Conv (x, w)  n, r, t = BatchNormalization <training_mode = 1> (c, s, b, m, v)  y = Relu (n) }"""
+    assert dtype_of(converted(parse(text, opset=14), "O2"), "BatchNormalization") == "f32"

@@ -1,0 +1,297 @@
+"""Domains and opsets that a file imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+import ampgraph
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.onnx.graph import OnnxGraph
+from ampgraph.formats.onnx.opset import at_opset
+from ampgraph.numerics.strict.session import StrictSession
+from formats.onnx.helpers import LEVELS, code, convert_everywhere, data, low_kinds, nodes, run_plain, x
+from onnx_text import parse
+from planner.support import FLOATS
+
+MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
+
+
+def test_only_the_ml_domain() -> None:
+    given = parse(
+        """g (float[2,4] x) => (float[2,1] y) {
+        y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0, 4.0], intercepts = [0.5]> (x) }""",
+        opset=0,
+        domains=["ai.onnx.ml"],
+    )
+    result = convert_everywhere(given, {"x": x(2, 4)})
+    assert data(result["O3"]) == data(given)
+
+
+def test_casts_bring_the_default_domain() -> None:
+    given = parse(
+        "g (float[2,4] x) => (float[2,4] y) { a = com.microsoft.FusedMatMul (x, w)  y = com.microsoft.Gelu (a) }",
+        opset=0,
+        domains=["com.microsoft"],
+        w=(4, 4),
+    )
+    result = convert_everywhere(given, {"x": x(2, 4)}, target="cuda", checked=False, low=["FusedMatMul", "Gelu"])
+    assert {o.domain for o in result["O2"].opset_import} == {"", "com.microsoft"}
+
+
+def test_com_microsoft_without_an_import() -> None:
+    given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = com.microsoft.Gelu (a) }", w=(4, 4))
+    convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_custom_domain_stays_float32_and_is_named(annotated: bool) -> None:
+    given = parse(
+        """g (float[2,4] x) => (float[2,4] y, float[2,4] z) {
+        a = MatMul (x, w)  b, c = my.Thing (a, w)  y = MatMul (b, w)  z = Exp (a) }""",
+        domains=["my"],
+        w=(4, 4),
+    )
+    if annotated:
+        given.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2, 4]))
+    result = convert_everywhere(given, None, run=False, low=["MatMul"])
+    for level in LEVELS:
+        graph = result[level].graph
+        made_low = {o for n in graph.node if n.op_type == "Cast" and n.attribute[0].i == 10 for o in n.output}
+        made_low |= {o for n in graph.node if n.op_type == "MatMul" for o in n.output}
+        low = made_low | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
+        thing = next(n for n in graph.node if n.op_type == "Thing")
+        assert not set(thing.input) & low
+    notes = [note for note in ampgraph.plan(given, "O2").notes if "my::Thing" in note.where]
+    assert notes and "no schema" in notes[0].text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", range(7, 27))
+def test_an_mlp_and_a_convolution_at_every_opset(opset: int) -> None:
+    ir = 3 if opset < 9 else 8 if opset < 19 else 10 if opset < 24 else 11
+    weights = {"w1": (4, 8), "b1": (8,), "w2": (8, 8), "k": (3, 1, 3, 3)}
+    listed = "".join(f", float[{','.join(map(str, shape))}] {name}" for name, shape in weights.items() if ir == 3)
+    given = parse(
+        f"""g (float[2,4] x, float[1,1,6,6] i{listed}) => (float[2,8] y, float[1,3,6,6] z) {{
+        a = Gemm (x, w1, b1)  r = Relu (a)  m = MatMul (r, w2)  y = Softmax <axis = 1> (m)
+        c = Conv <pads = [1, 1, 1, 1]> (i, k)  z = Sigmoid (c) }}""",
+        weights,
+        opset=opset,
+        ir=ir,
+    )
+    feeds = {"x": x(2, 4), "i": x(1, 1, 6, 6)}
+    convert_everywhere(given, feeds, low=["Gemm", "MatMul", "Conv"], levels=("O1", "O2", "O3"))
+    in_bfloat16 = low_kinds(ampgraph.convert(given, "O1", dtype="bfloat16", target="cuda"), TensorProto.BFLOAT16)
+    assert ("MatMul" in in_bfloat16, "Conv" in in_bfloat16) == (opset >= 13, opset >= 22)
+    if 13 <= opset < 22:
+        plan = ampgraph.plan(given, "O1", dtype="bfloat16", target="cuda")
+        why = next(d.why for d in plan.decisions if d.kind == "Conv")
+        assert why.rule == "opset" and "22" in why.text
+
+
+def test_another_opset_when_asked() -> None:
+    given = parse(MATMUL.replace("Softmax", "Softmax <axis = 1>"), opset=11, w=(4, 4))
+    given.doc_string = "kept"
+    converted = ampgraph.convert(given, "O2", opset=21, target="cpu")
+    onnx.checker.check_model(converted, full_check=True)
+    assert [o.version for o in converted.opset_import] == [21] and converted.doc_string == "kept"
+    assert "MatMul" in low_kinds(converted)
+    for wrong in (0, 99, -1):
+        assert code(partial(ampgraph.convert, given, opset=wrong)) == "AMP307"
+
+
+@pytest.mark.parametrize("name", ["", "ai.onnx"])
+def test_both_names_of_the_default_domain(name: str) -> None:
+    given = parse(MATMUL, functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Exp (a) }', w=(4, 4))
+    for holder in (given, given.functions[0]):
+        holder.opset_import[0].domain = name
+    for node in nodes(given):
+        node.domain = name
+    # Neither onnx nor the runtime knows a function's import by the other name.
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"], checked=not name, run=not name)
+    for holder in (result["O2"], result["O2"].functions[0]):
+        assert len(holder.opset_import) == 1
+
+
+# Models of old opsets: bfloat16 has no Cast before opset 13, and what a newer opset would free is said.
+
+MICROSOFT = "com.microsoft"
+STANDARD = ("Relu", "Sigmoid", "Exp", "Neg", "Softmax", "Identity", "Clip", "Transpose")
+OWN = ("Gelu", "FastGelu", "QuickGelu")
+
+
+@st.composite
+def old_models(draw: st.DrawFn) -> ModelProto:
+    """A chain with branches of standard operators and of com.microsoft's, in a subgraph at times, at opset 7 to 12."""
+    nodes: list[NodeProto] = []
+    made = ["x"]
+    for number in range(draw(st.integers(1, 7))):
+        nodes += _step(draw, number, made)
+        made.append(f"v{number}")
+    weights = [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")]
+    if draw(st.booleans()):
+        weights.append(numpy_helper.from_array(np.ones(4, np.float32), "b"))
+        nodes.append(helper.make_node("Add", [made[-1], "b"], ["last"]))
+        made.append("last")
+    outputs = draw(st.lists(st.sampled_from(made[1:]), min_size=1, max_size=2, unique=True))
+    graph = helper.make_graph(
+        nodes, "g", [_value("x")], [_value(name) for name in dict.fromkeys([*outputs, made[-1]])], weights
+    )
+    imports = [helper.make_opsetid("", draw(st.integers(7, 12))), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=draw(st.sampled_from([4, 7])))
+
+
+def _value(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4])
+
+
+def _step(draw: st.DrawFn, number: int, made: list[str]) -> list[NodeProto]:
+    first, out = draw(st.sampled_from(made)), f"v{number}"
+    kind = draw(st.sampled_from(("MatMul", "Gemm", "Standard", "Own", "Fused", "Add", "If")))
+    if kind == "Standard":
+        return [helper.make_node(draw(st.sampled_from(STANDARD)), [first], [out])]
+    if kind == "Own":
+        return [helper.make_node(draw(st.sampled_from(OWN)), [first], [out], domain=MICROSOFT)]
+    if kind == "Fused":
+        return [helper.make_node("FusedMatMul", [first, "w"], [out], domain=MICROSOFT)]
+    if kind == "If":
+        truth = helper.make_tensor("truth", TensorProto.BOOL, [], [True])
+        inner = [helper.make_node(k, [first, "w"], [f"{out}_{k}"], domain=d) for k, d in BRANCHES]
+        branches = [helper.make_graph([n], n.output[0], [], [_value(n.output[0])]) for n in inner]
+        condition = helper.make_node("Constant", [], [f"{out}_if"], value=truth)
+        chosen = helper.make_node("If", [f"{out}_if"], [out], then_branch=branches[0], else_branch=branches[1])
+        return [condition, chosen]
+    if kind == "Add":
+        return [helper.make_node("Add", [first, draw(st.sampled_from(made))], [out])]
+    return [helper.make_node(kind, [first, "w", *(["w"] if kind == "Gemm" else [])], [out])]
+
+
+BRANCHES = (("FusedMatMul", MICROSOFT), ("MatMul", ""))
+
+
+def casts_to(model: ModelProto, dtype: int) -> int:
+    def all_nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
+        for node in nodes:
+            yield node
+            for attribute in node.attribute:
+                yield from all_nodes(attribute.g.node)
+
+    return sum(n.op_type == "Cast" and n.attribute[0].i == dtype for n in all_nodes(model.graph.node))
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(old_models(), st.sampled_from([*LEVELS, "O0"]), st.sampled_from(["cuda", "cann", "cpu"]))
+def test_no_cast_to_bfloat16_before_opset_13(model: ModelProto, level: str, target: str) -> None:
+    onnx.checker.check_model(model)
+    result = ampgraph.convert(model, level, dtype="bfloat16", target=target)
+    onnx.checker.check_model(result)
+    assert casts_to(result, TensorProto.BFLOAT16) == 0
+    assert all(i.data_type != TensorProto.BFLOAT16 for i in result.graph.initializer)
+    low = ampgraph.convert(model, level, dtype="float16", target=target)
+    onnx.checker.check_model(low)
+    assert {i.data_type for i in low.graph.initializer} <= {*FLOATS, TensorProto.INT64}
+
+
+@pytest.mark.parametrize("level", ["O1", "O3"])
+@pytest.mark.parametrize("inner", [11, 12])
+def test_a_function_of_an_older_opset_casts_nothing_to_bfloat16(inner: int, level: str) -> None:
+    text = "g (float[4, 8] x) => (float[4, 8] y) { e = Exp(x) f = own.F(e, w) h = MatMul(f, w) y = Softmax(h) }"
+    body = "F (a, b) => (c) { m = com.microsoft.FusedMatMul(a, b) r = Relu(m) c = MatMul(r, b) }"
+    function = f'<domain: "own", opset_import: ["" : {inner}, "com.microsoft" : 1]> {body}'
+    model = parse(text, w=(8, 8), opset=17, ir=8, domains=("own", "com.microsoft"), functions=function)
+    made = ampgraph.convert(model, level, dtype="bfloat16")
+    assert not [node for node in made.functions[0].node if node.op_type == "Cast"]
+    assert casts_to(made, TensorProto.BFLOAT16) > 0
+    assert ampgraph.convert(made, level, dtype="bfloat16") == made
+
+
+# Moving to another opset keeps what a model computes.
+
+X = {"x": np.arange(7, dtype=np.float32).reshape(1, 1, 1, 7)}
+
+
+def resize(operator: str, opset: int, scale: float, mode: str) -> ModelProto:
+    scales = f"{{1, 1, 1, {scale}}}"
+    if opset == 7:
+        body = f'y = {operator} <mode = "{mode}", scales = [1.0, 1.0, 1.0, {scale}]> (x)'
+        constant = ""
+    else:
+        body, constant = f'y = {operator} <mode = "{mode}"> (x, s)', f"<float[4] s = {scales}>"
+    text = f"g (float[1,1,1,7] x) => (float[1,1,1,W] y) {constant} {{ {body} }}"
+    return parse(text, opset=opset, ir=5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(
+    ("operator", "opset", "scale"),
+    [("Upsample", 7, 2.0), ("Upsample", 9, 2.5), *(("Resize", 10, scale) for scale in (2.0, 3.0, 1.4, 0.6, 0.5))],
+)
+def test_resize_of_old_opsets(operator, opset, scale, mode):
+    model = resize(operator, opset, scale, mode)
+    moved = at_opset(OnnxGraph(ir.from_proto(model)), 18)
+    [before], [after] = run_plain(model, X).values(), run_plain(ir.to_proto(moved.model), X).values()
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+def test_an_old_resize_that_rounds_in_two_directions_is_refused():
+    text = (
+        "g (float[1,1,4,7] x) => (float[1,1,H,W] y) <float[4] s = {1, 1, 1.5, 0.6}> "
+        '{ y = Resize <mode = "nearest"> (x, s) }'
+    )
+    model = parse(text, opset=10, ir=5)
+    with pytest.raises(AmpError, match="AMP307.*Resize, which writes 'y'"):
+        at_opset(OnnxGraph(ir.from_proto(model)), 18)
+
+
+def test_inputs_and_outputs_are_declared_as_before():
+    text = "g (float[A,8] x) => (float[A,B] y) <float[8,4] w = {" + ", ".join(["1"] * 32) + "}> { y = MatMul (x, w) }"
+    model = parse(text, opset=9, ir=4)
+    moved = ir.to_proto(at_opset(OnnxGraph(ir.from_proto(model)), 22).model)
+    assert [*moved.graph.input, *moved.graph.output] == [*model.graph.input, *model.graph.output]
+
+
+def test_a_model_has_the_ir_of_its_opset():
+    """In IR 3 every stored tensor is an input, which those of bodies cannot be."""
+    model = parse("g (float[4] x) => (float[4] y) { y = Relu (x) }", opset=7, ir=3)
+    moved = at_opset(OnnxGraph(ir.from_proto(model)), 22)
+    assert moved.model.ir_version == 10
+
+
+# Functions of another opset than the model's: runs and checks see what they compute.
+
+INLINE_X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+SAME = "F (a, b) => (c) { s = Sin(a) r = Softsign(s) q = Abs(r) c = Sinh(q) }"
+OTHERS = "F (a, b) => (c) { m = MatMul(a, b) r = Relu(m) c = MatMul(r, b) }"
+
+
+def model(body: str, outer: int, inner: int) -> ModelProto:
+    nodes = "e = Exp(x) f = own.F(e, w) k = own.F(f, w) h = MatMul(k, w) y = Softmax(h)"
+    text = f"g (float[4, 8] x) => (float[4, 8] y) {{ {nodes} }}"
+    function = f'<domain: "own", opset_import: ["" : {inner}]> {body}'
+    return parse(text, w=(8, 8), opset=outer, ir=8, domains=("own",), functions=function)
+
+
+@pytest.mark.parametrize("outer, inner, body", [(17, 14, SAME), (13, 17, SAME), (17, 13, OTHERS), (21, 17, OTHERS)])
+def test_what_runs_is_checked(outer: int, inner: int, body: str) -> None:
+    source = model(body, outer, inner)
+    expected = ort.InferenceSession(source.SerializeToString()).run(None, {"x": INLINE_X})[0]
+    np.testing.assert_allclose(StrictSession(source).run({"x": INLINE_X})["y"], expected, rtol=1e-5)
+    assert ampgraph.verify(source, ampgraph.convert(source, "O2"), data=[{"x": INLINE_X}]).ok
+
+
+def test_what_onnx_cannot_convert_is_said() -> None:
+    source = model(OTHERS, 13, 17)
+    with pytest.raises(AmpError, match="AMP502.*onnx cannot convert function 'F'"):
+        StrictSession(source)

@@ -1,0 +1,550 @@
+"""Regions are written in the form that CUDA's ONNX Runtime fuses: as exact or more, named, and nothing else changes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import ampgraph
+from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Plan
+from ampgraph.numerics.strict.session import run_strict
+from ampgraph.oplists.rewrites import chosen, classes
+from ampgraph.report.lines import rewrite_line
+from ampgraph.runtime.opening import open_each
+from onnx_text import array, parse, proto
+from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, attention, gelu, layer_norm, model, rms
+from planner.support import converted, decisions, kinds
+
+
+def errors(given: ModelProto, **options: Any) -> float:
+    """Of strict runs, over a few inputs."""
+    result = ampgraph.convert(given, **options)
+    rng = np.random.default_rng(2)
+    feeds = [{"f": rng.standard_normal((4, 8)).astype(np.float32)} for _ in range(8)]
+    return sum(float(np.linalg.norm(run_strict(result, f)["z"] - run_strict(given, f)["z"])) for f in feeds)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+@pytest.mark.parametrize("inverse", INVERSES.values(), ids=INVERSES)
+def test_a_norm_divides(inverse: str, level: str) -> None:
+    written = kinds(converted(rms(inverse), level))
+    assert "Reciprocal" not in written and written.count("Div") == 1 and written.count("Mul") == 1
+
+
+def test_casts_stand_before_the_low_scale() -> None:
+    """One kernel on CUDA, low in and low out, which computes in float32."""
+    assert decisions(converted(rms(INVERSES["Reciprocal"]))) == (
+        "Cast>f16 MatMul:f16 Cast>f32 Pow:f32 ReduceMean:f32 Add:f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16 "
+        "MatMul:f16 Cast>f32"
+    )
+    assert decisions(converted(layer_norm())).endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Cast>f32")
+    part = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")  # without its bias CUDA does not fuse it
+    assert decisions(converted(part)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+
+
+@pytest.mark.parametrize(("target", "level"), [("cuda", "O1"), ("cpu", "O1"), ("cpu", "O2")])
+def test_a_norm_that_would_be_fused_into_two_types_is_written_as_its_operator(target: str, level: str) -> None:
+    """ONNX Runtime makes a LayerNormalization-17 of low data and a float32 scale, and refuses its own node."""
+    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)", opset=18)
+    result = converted(layer, level, target=target)
+    assert kinds(result).count("LayerNormalization") == 1 and "Div" not in kinds(result)
+    ort.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def test_a_scale_that_is_handed_on_is_the_same() -> None:
+    """As an exporter writes equal scales of two norms: one stored, the other an Identity of it."""
+    plain = layer_norm()
+    handed = layer_norm()
+    handed.graph.node.insert(0, helper.make_node("Identity", ["g"], ["g2"]))
+    scaled = next(node for node in handed.graph.node if node.output[0] == "s")
+    scaled.input[1] = "g2"
+    assert decisions(converted(handed)).replace("Identity:f16 ", "") == decisions(converted(plain))
+
+
+def test_what_the_target_does_not_fuse_keeps_its_casts_around_the_scale() -> None:
+    other = rms(INVERSES["Reciprocal"])
+    assert "Div:f32" not in decisions(converted(other, target="tensorrt"))
+    assert decisions(converted(other, target="tensorrt")).endswith("Mul:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+    squared = model("q = Mul (x, x)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
+                    "  n = Div (x, r)  y = Mul (n, g)")  # fmt: skip
+    assert decisions(converted(squared)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+
+
+@pytest.mark.parametrize("end", GELUS.values(), ids=GELUS)
+def test_a_gelu_is_halved_last(end: str) -> None:
+    given = gelu(end)
+    result = converted(given)
+    assert [n.op_type for n in result.graph.node] == ["Cast", *kinds(given), "Cast"]
+    reads = {n.output[0]: set(n.input) for n in result.graph.node}
+    assert any("x" in name for name in reads["h_doubled"]) and "h_doubled" in reads["y"]
+    assert "half" in " ".join(reads["y"])
+    assert ampgraph.plan(given).rewrites and not ampgraph.plan(result).rewrites
+
+
+@pytest.mark.parametrize("end", FINE.values(), ids=FINE)
+def test_a_gelu_that_is_fused_as_it_is_stays(end: str) -> None:
+    assert not ampgraph.plan(gelu(end)).rewrites
+
+
+@pytest.mark.parametrize("given", [gelu(GELUS["half the sum"]), rms(INVERSES["Reciprocal"])], ids=["gelu", "norm"])
+def test_forms_are_as_exact_or_more(given: ModelProto) -> None:
+    """In float32 to the bit or better; in float16 no worse than with the nodes in the file's order."""
+    plain = errors(given, level="O1", target="tensorrt")
+    assert errors(given, level="O1") <= 1.01 * plain
+    assert errors(given, level="O3") <= 1.01 * errors(given, level="O3", target="tensorrt")
+
+
+def test_a_value_that_holds_other_numbers_has_a_name_of_its_own() -> None:
+    """Errors by node compare values of one name: the product that is halved last is twice what it was."""
+    given = gelu(GELUS["swapped"])
+    found = ampgraph.verify(given, ampgraph.convert(given), samples=1, nodes=5)
+    assert found.ok and all(value.error is None or value.error < 0.01 for s in found.growth for value in s.makes)
+
+
+def test_what_the_user_names_is_left_as_it_is() -> None:
+    assert not ampgraph.plan(rms(INVERSES["Reciprocal"]), fp32=["op:Reciprocal"]).rewrites
+    assert not ampgraph.plan(gelu(GELUS["swapped"]), fp32=["op:Erf"]).rewrites
+
+
+def test_a_model_without_products_is_returned_as_it_is() -> None:
+    given = parse(
+        f"g (float[4,8] x) => (float[4,8] y) {{ {RMS}  i = Reciprocal (r)  n = Mul (x, i)  y = Mul (n, g) }}",
+        two=np.float32(2), eps=np.float32(1e-3), g=np.ones(8, np.float32), opset=16,
+    )  # fmt: skip
+    assert not ampgraph.plan(given, "O1").rewrites
+    assert ampgraph.convert(given, "O1").SerializeToString() == given.SerializeToString()
+
+
+def said(given: ModelProto) -> str:
+    ((what, count),) = Counter(rewrite.what for rewrite in ampgraph.plan(given).rewrites).items()
+    return rewrite_line(what, count)
+
+
+def test_the_summary_and_explain_name_them() -> None:
+    assert said(rms(INVERSES["Reciprocal"])).startswith(
+        "1 group of nodes written as one Div (quotient) each: the form that"
+    )
+    assert said(gelu(GELUS["swapped"])).startswith(
+        "1 group of nodes written as x * y, halved last (half): the form that"
+    )
+    assert ampgraph.explain(gelu(GELUS["swapped"]), "h").region == "its region is written as x * y, halved last (half)"
+    assert ampgraph.explain(rms(INVERSES["1 / root"]), "i").region == "its region is written as one Div (quotient)"
+
+
+def test_plans_with_a_form_are_matched_by_place() -> None:
+    given = gelu(GELUS["swapped"])
+    found = ampgraph.diff(ampgraph.plan(given), ampgraph.plan(given, target="tensorrt"))
+    assert not found.decisions and len(found.nodes.first) == 1
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_a_mask_that_the_fusion_of_attention_fails_to_read_stays_float32(target: str) -> None:
+    plan = ampgraph.plan(attention(), "O3", target=target, rewrite="no-order")
+    (mask,) = [d for d in plan.decisions if "knows a mask" in d.why.text]
+    assert (mask.kind, mask.dtype, mask.why.rule) == ("Mul", "float32", "kernel")
+    low = ampgraph.convert(attention(), "O3", target=target, rewrite="no-order")
+    ort.InferenceSession(low.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert not any("knows a mask" in d.why.text for d in ampgraph.plan(attention(), dtype="bfloat16").decisions)
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_what_such_a_mask_is_made_of_is_not_cast_twice(level: str) -> None:
+    found = decisions(ampgraph.convert(attention(), level, rewrite="no-order"))
+    assert "Cast>f32 Sub:f32 Mul:f32 Cast>f16" in found
+
+
+@pytest.mark.parametrize("lowest", [-10000, -3.4028235e38])
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_such_a_mask_is_written_as_the_number_by_the_mask(target: str, lowest: float) -> None:
+    """There the fusion does not look for the number, so that all may be low."""
+    given = attention(lowest)
+    low = ampgraph.convert(given, "O3", target=target, rewrite="no-mask")
+    assert ampgraph.convert(low, "O3", target=target).SerializeToString() == low.SerializeToString()
+    assert not any("knows a mask" in d.why.text for d in ampgraph.plan(given, "O3", target=target).decisions)
+    ort.InferenceSession(low.SerializeToString(), providers=["CPUExecutionProvider"])
+    said = [rewrite.what for rewrite in ampgraph.plan(given, "O3", target=target).rewrites]
+    assert said == ["number * mask (order)"] and "fails to read" in rewrite_line(said[0], 1)
+    assert ampgraph.explain(given, "m", level="O3").region == "its region is written as number * mask (order)"
+    feed = {"x": np.ones((2, 8, 16), np.float32), "mask": np.triu(np.ones((8, 8), np.int64))[[3, 0]]}
+    plain = ampgraph.convert(given, "O3", target="tensorrt", rewrite="no-mask")
+    assert np.array_equal(run_strict(low, feed)["y"], run_strict(plain, feed)["y"])
+
+
+def test_at_o1_such_a_mask_stays_as_it_is() -> None:
+    assert not ampgraph.plan(attention(), "O1").rewrites
+
+
+# Constants behind a convolution go into its weights and its bias, by rewrites that have a name and a class.
+
+RANDOM = np.random.default_rng(5)
+W = RANDOM.normal(0, 0.3, (6, 3, 3, 3)).astype(np.float32)
+B = RANDOM.normal(0, 1, (1, 6, 1, 1)).astype(np.float32)
+X = {"x": RANDOM.normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
+CHAIN = "c = Conv (x, w)  a = Add (c, b)  m = Mul (s, a)  d = Add (m, t)  z = Relu (d)"
+LAST = RANDOM.normal(0, 0.3, (2, 6, 1, 1)).astype(np.float32)
+
+
+def fold_model(body: str = CHAIN, **more: Any) -> ModelProto:
+    """With a convolution behind it, so that all of it is low."""
+    text = f"{body}  y = Conv (z, last)"
+    known = {"w": W, "b": B, "s": np.float32(0.71), "t": np.float32(0.4), "last": LAST, **more}
+    used = {name: array for name, array in known.items() if re.search(rf"[(,] ?{name}[,)]", text)}
+    return parse(f"g (float[2,3,8,8] x) => (float[2,c,h,v] y) {{ {text} }}", used)
+
+
+def held(result: ModelProto) -> list[np.ndarray]:
+    return [numpy_helper.to_array(tensor) for tensor in result.graph.initializer]
+
+
+def test_what_is_added_becomes_the_bias() -> None:
+    result = converted(fold_model())
+    assert kinds(result) == ["Cast", "Conv", "Mul", "Add", "Relu", "Conv", "Cast"], decisions(result)
+    assert any(np.array_equal(array, B.reshape(-1).astype(np.float16)) for array in held(result))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["none"], ["Conv", "Add", "Mul", "Add", "Relu", "Conv"]),
+        (["no-bias"], ["Conv", "Add", "Mul", "Add", "Relu", "Conv"]),
+        (["exact"], ["Conv", "Mul", "Add", "Relu", "Conv"]),
+        (["all"], ["Conv", "Relu", "Conv"]),
+        (["none", "bias"], ["Conv", "Mul", "Add", "Relu", "Conv"]),
+    ],
+)
+def test_words_choose(words: list[str], expected: list[str]) -> None:
+    result = converted(fold_model(), rewrite=words)
+    assert [kind for kind in kinds(result) if kind != "Cast"] == expected
+    np.testing.assert_allclose(run_strict(result, X)["y"], run_strict(fold_model(), X)["y"], rtol=2e-2, atol=2e-2)
+
+
+def test_all_of_it_rounds_less() -> None:
+    exact, whole = (converted(fold_model(), rewrite=word) for word in ("none", "all"))
+    want = run_strict(fold_model(), X)["y"]
+    errors = [float(np.sqrt(np.mean(np.square(run_strict(one, X)["y"] - want)))) for one in (exact, whole)]
+    assert errors[1] < errors[0]
+
+
+POWER = "c = Conv (x, w)  m = Mul (c, s)  z = Relu (m)"
+
+
+@pytest.mark.parametrize(
+    ("factor", "folded"), [(0.5, True), (-4.0, True), (0.7, False), (2.0**-12, False), (2.0**18, False), (0.0, False)]
+)
+def test_a_power_of_two_goes_into_the_weights(factor: float, folded: bool) -> None:
+    """But where the weights would lose digits, or leave the range."""
+    given = fold_model(POWER, s=np.float32(factor))
+    result = converted(given)
+    assert ("Mul" not in kinds(result)) is folded
+    if folded:
+        assert any(np.array_equal(array, (W * factor).astype(np.float16)) for array in held(result))
+
+
+@pytest.mark.parametrize(
+    ("body", "folds"),
+    [
+        ("c = Conv (x, w)  a = Sub (c, b)  z = Relu (a)", True),
+        ("c = Conv (x, w)  a = Sub (b, c)  z = Relu (a)", False),
+        ("c = Conv (x, w)  a = Add (t, c)  z = Relu (a)", True),
+        ("c = Conv (x, w)  a = Add (c, b)  r = Relu (a)  z = Add (r, c)", False),  # c is read twice
+        ("c = Conv (x, w)  a = Add (c, wide)  z = Relu (a)", False),  # a number to each place, not to each channel
+        ("c = Conv (x, w, b1)  a = Add (c, b)  z = Relu (a)", False),  # a sum of constants: class all
+        ("i = Identity (b)  j = Identity (w)  c = Conv (x, j)  a = Add (c, i)  z = Relu (a)", True),
+        ("c = ConvTranspose <group = 3> (x, v)  a = Add (c, b)  z = Relu (a)", True),
+    ],
+)
+def test_what_becomes_a_bias(body: str, folds: bool) -> None:
+    more = {"wide": np.ones((1, 6, 6, 6), np.float32), "b1": np.ones(6, np.float32), "v": W.reshape(3, 2, 9, 3)}
+    given = fold_model(body, **more)
+    result = converted(given)
+    assert (("Add" in kinds(result)) or ("Sub" in kinds(result))) is not folds
+    if folds:
+        assert "Identity" not in kinds(result) or "j" in body
+        np.testing.assert_allclose(run_strict(result, X)["y"], run_strict(given, X)["y"], rtol=2e-2, atol=2e-2)
+
+
+def test_what_stays_float32_stays_as_it_is() -> None:
+    given = fold_model("c = Conv (x, w)  a = Add (c, b)  z = Relu (a)")
+    for held, low in (("value:c", ""), ("value:a", ""), ("", "value:a")):
+        assert "Add" in kinds(ampgraph.convert(given, fp32=[held] if held else [], low=[low] if low else []))
+    large = fold_model("c = Conv (x, w)  a = Add (c, b)  z = Relu (a)", b=B * 1e6)
+    assert "Add" in kinds(converted(large)), "a bias beyond float16 does not take its product along"
+
+
+def test_a_branch_and_the_plan_as_a_file() -> None:
+    text = """g (float[2,3,8,8] x, bool q) => (float[2,c,h,v] y) {
+        z = If (q) <then_branch = t () => (float[2,6,6,6] p) { u = Conv (x, w)  p = Add (u, b) },
+                    else_branch = e () => (float[2,6,6,6] r) { r = Conv (x, w) }>
+        y = Conv (z, last) }"""
+    given = parse(text, {"w": W, "b": B, "last": LAST})
+    plan = ampgraph.plan(given)
+    assert [(one.writes, one.name) for one in plan.rewrites] == [("Conv", "bias")]
+    result = ampgraph.convert(given)
+    assert (
+        ampgraph.convert(given, plan=Plan.from_json(plan.to_json())).SerializeToString() == result.SerializeToString()
+    )
+    feeds = {**X, "q": np.array(True)}
+    np.testing.assert_allclose(run_strict(result, feeds)["y"], run_strict(given, feeds)["y"], rtol=1e-2, atol=1e-2)
+
+
+def test_a_plan_that_folds_something_else_is_refused() -> None:
+    plan = ampgraph.plan(fold_model())
+    text = plan.to_json().replace('"nodes":[0,1]', '"nodes":[0,2]')
+    assert text != plan.to_json()
+    with pytest.raises(AmpError) as raised:
+        ampgraph.convert(fold_model(), plan=Plan.from_json(text))
+    assert raised.value.code == "AMP402"
+
+
+def test_explain_names_the_rewrite() -> None:
+    assert "Conv (bias)" in str(ampgraph.explain(fold_model(), "a").region)
+
+
+def test_words() -> None:
+    exact = {name for name, cls in classes().items() if cls == "exact"}
+    assert chosen(()) == exact < chosen(("all",)) == set(classes()) and not chosen(("none",))
+    assert chosen(("all", "no-norm")) == set(classes()) - {"norm"} and chosen(("none", "clip")) == {"clip"}
+    for word in ("nrom", "no-nothing", "Exact"):
+        with pytest.raises(AmpError) as raised:
+            ampgraph.convert(fold_model(), rewrite=word)
+        assert raised.value.code == "AMP301" and raised.value.hint
+
+
+# Casts of the file that do nothing go; no number changes, and converting again changes nothing.
+
+CAST_W = np.eye(8, dtype=np.float32)
+CAST_X = {"x": np.random.default_rng(3).normal(0, 1, (4, 8)).astype(np.float16).astype(np.float32)}
+INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9
+FAR = np.array([1 << 40, 16])
+
+
+def cast_model(body: str) -> ModelProto:
+    known = {"w": CAST_W, "two": np.array([2, 16], np.int32), "zeros": np.zeros((4, 8), np.float32)}
+    known |= {"zero": np.array([0]), "last": np.array([1]), "eight": np.array([8])}
+    used = {name: array for name, array in known.items() if name in re.findall(r"\w+", body) or name == "w"}
+    return parse(f"g (float[4,8] x) => (float[a,b] y) {{ h = MatMul (x, w) {body} }}", used)
+
+
+SAME = f"s = Shape (x) t = Cast <to = {INT64}> (s) r = Reshape (h, t) y = MatMul (r, w)"
+STORED = f"t = Cast <to = {INT64}> (two) r = Reshape (h, t) y = Relu (r)"
+BACK = f"""s = Shape (x) t = Cast <to = {INT32}> (s) q = Slice (t, zero, last)
+    u = Cast <to = {INT64}> (q) k = Concat <axis = 0> (u, eight) r = Reshape (h, k) y = MatMul (r, w)"""
+CASES = {
+    "to its own type": (SAME, 1),
+    "stored numbers": (STORED, 1),
+    "two in a row": (SAME.replace("(s) r", f"(s) u = Cast <to = {INT64}> (t) r").replace("(h, t)", "(h, u)"), 2),
+    "sizes there and back": (BACK, 2),
+    "twice back": (
+        BACK.replace("y =", "p =")
+        + f" v = Cast <to = {INT64}> (q) n = Concat <axis = 0> (v, eight) y = Reshape (p, n)",
+        3,
+    ),
+    "bool to bool": (f"g = Greater (h, zeros) m = Cast <to = {BOOL}> (g) z = Where (m, h, zeros) y = MatMul (z, w)", 1),
+    "floats": (f"t = Cast <to = {FLOAT}> (h) y = MatMul (t, w)", 1),
+}
+
+
+@pytest.mark.parametrize(("body", "fewer"), CASES.values(), ids=CASES)
+def test_they_go(body: str, fewer: int) -> None:
+    given = cast_model(body)
+    result, kept = converted(given), converted(given, rewrite="no-cast")
+    assert kinds(kept).count("Cast") - kinds(result).count("Cast") == fewer
+    np.testing.assert_array_equal(run_strict(result, CAST_X)["y"], run_strict(kept, CAST_X)["y"])
+    assert ampgraph.plan(given).rewrites[-1].name == "cast"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"t = Cast <to = {INT32}> (far) y = Add (t, t)",  # what is stored does not fit
+        f"t = Cast <to = {INT32}> (n) v = Cast <to = {INT64}> (t) y = Abs (v)",  # nobody knows that it does
+        f"s = Shape (h) t = Cast <to = {INT32}> (s) u = Add (t, t) v = Cast <to = {INT64}> (u) y = Abs (v)",  # computed
+        f"s = Shape (h) t = Cast <to = {INT32}> (s) v = Cast <to = {INT64}> (t) y = Abs (v) z = Identity (t)",  # read
+    ],
+)
+def test_what_changes_numbers_stays(body: str) -> None:
+    kind = "int32" if "y = Add" in body else "int64"
+    body += "" if "z =" in body else " z = Identity (i)"
+    head = f"g (float[4,8] x, int64[2] n) => (float[4,8] a, {kind}[k] y, int32[m] z)"
+    held = {"w": CAST_W, "far": FAR, "i": np.array([1], np.int32)}
+    used = {name: array for name, array in held.items() if f"({name})" in body or name == "w"}
+    given = parse(f"{head} {{ h = MatMul (x, w) a = Relu (h) {body} }}", used)
+    assert not [one for one in ampgraph.plan(given).rewrites if one.name == "cast"]
+    assert kinds(converted(given)).count("Cast") == kinds(given).count("Cast") + 2
+
+
+def test_a_border_keeps_its_cast_and_a_model_without_low_nodes_its_bytes() -> None:
+    body = f"s = Shape (x) n = Cast <to = {INT64}> (s) y = MatMul (x, w)"
+    given = parse(f"g (float[4,8] x) => (int64[k] n, float[4,8] y) {{ {body} }}", {"w": CAST_W})
+    assert kinds(converted(given)).count("Cast") == 3
+    nothing = parse(f"g (int64[4] x) => (int64[4] y) {{ t = Cast <to = {INT64}> (x) y = Add (t, t) }}", {})
+    assert ampgraph.convert(nothing).SerializeToString() == nothing.SerializeToString()
+
+
+# Pads that add nothing go; those that add something, that a border needs or that a pattern names stay.
+
+BODIES = {
+    18: "p = Pad (x, amounts)",
+    10: "p = Pad <pads = [0, 0, 0, 0]> (x)",
+    19: 'p = Pad <mode = "reflect"> (x, amounts)',
+}
+
+
+def given(body: str, opset: int, amounts: int = 0, behind: str = "z = MatMul (p, w)") -> ModelProto:
+    stored = {"w": np.eye(8, dtype=np.float32)} | ({"amounts": np.full(4, amounts)} if "amounts" in body else {})
+    text = f"g (float[4,8] f) => (float[A,B] z) {{ x = MatMul (f, w)  {body}  {behind} }}"
+    return parse(text, stored, opset=opset)
+
+
+@pytest.mark.parametrize(("opset", "dtype"), [(10, "float16"), (18, "bfloat16"), (19, "float16")])
+def test_what_adds_nothing_goes(opset: int, dtype: str) -> None:
+    model = given(BODIES[opset], opset)
+    result = ampgraph.convert(model, dtype=dtype)
+    onnx.checker.check_model(result, full_check=True)
+    assert "Pad" not in kinds(result) and [tensor.name for tensor in result.graph.initializer] == ["w"]
+    assert ampgraph.convert(result, dtype=dtype).SerializeToString() == result.SerializeToString()
+    assert "Pad" in kinds(ampgraph.convert(model, dtype=dtype, rewrite="no-pad"))
+
+
+def test_in_bfloat16_it_took_two_casts() -> None:
+    """CUDA has no such kernel of it."""
+    model = given(BODIES[18], 18)
+    assert decisions(converted(model, dtype="bfloat16")) == "Cast>bf16 MatMul:bf16 MatMul:bf16 Cast>f32"
+    assert decisions(converted(model, dtype="bfloat16", rewrite="none")).count("Cast") == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (given(BODIES[18], 18, 1, "z = Relu (p)"), {}),
+        (given(BODIES[18], 18), {"fp32": ["op:Pad"]}),
+        (given("p = Neg (x)", 18, 0, "q = Shape (p)  z = Pad (p, q)"), {}),
+        (given("z = Pad (x, amounts)", 18, 0, ""), {}),
+    ],
+    ids=["something", "named", "not stored", "at a border"],
+)
+def test_others_stay(model: ModelProto, options: dict[str, Any]) -> None:
+    assert not [rewrite for rewrite in ampgraph.plan(model, **options).rewrites if rewrite.name == "pad"]
+
+
+def test_explain_and_summary_say_so() -> None:
+    model = given(BODIES[18], 18)
+    assert "did nothing and is taken away" in ampgraph.explain(model, "p").region
+    assert rewrite_line("Pad (pad)", 1) == "1 Pad of the file that added nothing taken away (pad)"
+
+
+# A product behind a Transpose is written so that ONNX Runtime's CPU opens it, at every target.
+
+MATRICES = {"w": (8, 8), "v": (8, 8), "q": (4, 8), "u": (6, 4)}
+TRANSPOSE_STORED = {
+    **MATRICES,
+    "b": (8,),
+    "n": (8,),
+    "two": array(2.0).astype("f"),
+    "zero": np.array([0]),
+    "one": np.array([1]),
+}
+BATCH, SUMMED = "c = Transpose<perm = [1, 0, 2]>(a)", "c = Transpose<perm = [1, 2, 0]>(a)"
+OTHERS = {"v3": (3, 8), "stack": (1, 8, 8), "number": np.full((1, 1, 1, 1), 2, "f"), "wide": np.array([2, 1, 1, 1])}
+FORMS = {
+    "a bias": (f"{BATCH} m = MatMul(c, w) y = Add(b, m)", "MatMul Add Transpose"),
+    "no bias": (f"{BATCH} m = MatMul(c, w) y = Relu(m)", "MatMul Transpose Relu"),
+    "two products": (f"{BATCH} m = MatMul(c, w) l = Add(m, b) y = MatMul(l, v)", "MatMul Add MatMul Transpose"),
+    "another reader": (f"{BATCH} m = MatMul(c, w) r = Relu(c) y = Add(m, r)", "Transpose Einsum Relu Add"),
+    "what was first is summed over": (f"{SUMMED} y = MatMul(c, q)", "Transpose Einsum"),
+    "the matrix is on the left": (f"{BATCH} y = MatMul(u, c)", "Transpose Einsum"),
+    "a vector": (f"{BATCH} m = MatMul(c, n) y = Relu(m)", "Transpose Einsum Relu"),
+    "a number between": (f"{BATCH} s = Mul(c, two) y = MatMul(s, w)", "Transpose Mul Einsum"),
+    "a part": (f"{BATCH} s = Slice(c, zero, one) y = MatMul(s, w)", "Transpose Slice Einsum"),
+    "two Transposes": (
+        "d = Transpose<perm = [0, 2, 1]>(a) c = Transpose<perm = [2, 0, 1]>(d) y = MatMul(c, w)",
+        "Transpose Transpose Einsum",
+    ),
+}
+OPEN = {  # which open as they are
+    "the last two": "c = Transpose<perm = [0, 2, 1]>(a) y = MatMul(c, v3)",
+    "a stack of matrices": f"{BATCH} y = MatMul(c, stack)",
+    "a number that adds a dimension": f"{BATCH} s = Mul(c, number) y = MatMul(s, w)",
+    "copies along a new dimension": f"{BATCH} s = Expand(c, wide) y = MatMul(s, w)",
+    "other arithmetic between": f"{BATCH} r = Relu(c) y = MatMul(r, w)",
+}
+
+
+def transpose_model(form: str) -> onnx.ModelProto:
+    shape = "R, S" if "MatMul(c, n)" in form else "Q, R, S, T" if "number" in form or "wide" in form else "R, S, T"
+    text = f"g (float[B, 3, 8] a) => (float[{shape}] y) {{ {form} }}"
+    return parse(text, {**TRANSPOSE_STORED, **OTHERS})
+
+
+def transpose_kinds(converted: onnx.ModelProto) -> str:
+    return " ".join(node.op_type for node in converted.graph.node if node.op_type != "Cast")
+
+
+def written(folder: Path, name: str, given: onnx.ModelProto, *rewrites: str, target: str = "cuda") -> onnx.ModelProto:
+    made = proto(ampgraph.convert(given, "O3", target=target, rewrite=["exact", *rewrites], check="off"))
+    onnx.save(made, folder / f"{name}.onnx")
+    return made
+
+
+@pytest.mark.parametrize("target", ["cuda", "tensorrt", "cann"])
+def test_every_form_opens_has_no_node_more_and_is_right(tmp_path: Path, target: str) -> None:
+    feeds = {"a": np.random.default_rng(0).standard_normal((4, 3, 8)).astype(np.float32)}
+    for name, (form, expected) in FORMS.items():
+        given = transpose_model(form)
+        made = written(tmp_path, name, given, target=target)
+        assert transpose_kinds(made) == expected, name
+        onnx.checker.check_model(made, full_check=True)
+        wanted, found = run_strict(given, feeds)["y"], run_strict(made, feeds)["y"]
+        assert wanted.shape == found.shape and np.abs(wanted - found).max() < 2e-3 * np.abs(wanted).max(), name
+        again = proto(ampgraph.convert(made, "O3", target=target, check="off"))
+        assert again == made, name
+    paths = [tmp_path / f"{name}.onnx" for name in FORMS]
+    assert [path.stem for path, how in zip(paths, open_each(paths), strict=True) if not how.opens] == []
+
+
+def test_each_kills_the_runtime_without_it(tmp_path: Path) -> None:
+    for name, (form, _) in FORMS.items():
+        written(tmp_path, name, transpose_model(form), "no-transpose", "no-einsum")
+    opened = open_each([tmp_path / f"{name}.onnx" for name in FORMS])
+    assert [name for name, how in zip(FORMS, opened, strict=True) if not how.died] == []
+
+
+def test_one_of_the_two_is_enough(tmp_path: Path) -> None:
+    """Without the one the other does it, where it can."""
+    given = transpose_model(FORMS["a bias"][0])
+    assert transpose_kinds(written(tmp_path, "einsum", given, "no-transpose")) == "Transpose Einsum Add"
+    assert open_each([tmp_path / "einsum.onnx"])[0].opens
+
+
+def test_what_opens_stays_as_it_is(tmp_path: Path) -> None:
+    for name, form in OPEN.items():
+        given = transpose_model(form)
+        made = written(tmp_path, name, given)
+        assert [n.op_type for n in made.graph.node if n.op_type != "Cast"] == [n.op_type for n in given.graph.node]
+    assert all(how.opens for how in open_each([tmp_path / f"{name}.onnx" for name in OPEN]))
+
+
+def test_nodes_of_which_the_user_speaks_stay() -> None:
+    given = transpose_model("[p] c = Transpose<perm = [1, 0, 2]>(a) m = MatMul(c, w) y = Relu(m)")
+    made = proto(ampgraph.convert(given, "O3", target="cuda", fp32=["p"], check="off"))
+    assert transpose_kinds(made) == "Transpose MatMul Relu"
+
+
+def test_where_nothing_is_low_nothing_changes() -> None:
+    given = transpose_model(FORMS["a bias"][0])
+    assert proto(ampgraph.convert(given, "O3", target="cuda", fp32=["op:*"], check="off")) == given
+
+
+def test_the_plan_says_so() -> None:
+    plan = ampgraph.plan(transpose_model(FORMS["a bias"][0]), level="O3", target="cuda")
+    (rewrite,) = plan.rewrites
+    assert rewrite.name == "transpose" and "crashes" in rewrite.said
