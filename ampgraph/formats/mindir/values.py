@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError
@@ -13,17 +12,10 @@ from .schema import Message
 from .view import Closure, Item, MindirScope, OperandPlace, Written
 from .weights import MindirFile
 
+INPUT, OUTPUT = "a graph input keeps its type", "a graph output keeps its type"
 NUMBER = "number"  # the type of a constant that is not a tensor
 NO_PLACE = "a tuple holds it where no cast can stand"
 SHARED = "its memory is written in place"
-
-
-@dataclass
-class _Here:
-    """The graph that is being read: what its names stand for, and the node behind each."""
-
-    names: dict[str, Item] = field(default_factory=dict)
-    makers: dict[str, Message] = field(default_factory=dict)
 
 
 class MindirValues(FlowBuilder):
@@ -36,24 +28,17 @@ class MindirValues(FlowBuilder):
         self.constants: dict[str, Item] = {}
         self.parameters: dict[str, Item] = {}  # ref_key or name -> value, or Written
         self.escaped: dict[str, None] = {}  # functions that go where they cannot be followed
-        self.here = _Here()
+        self.names: dict[str, Item] = {}  # of the graph that is being read: what each stands for
+        self.makers: dict[str, Message] = {}  # and the node behind it
         self._functions = {graph.name for graph in self.model.functions}
         self._taken: set[tuple[int, str]] = set()
-
-    def enter(self, graph: Message, names: dict[str, Item]) -> None:
-        """From now on names are those of a graph."""
-        self.here = _Here(names)
-
-    def made(self, node: Message, item: Item) -> None:
-        """What a node of the graph stands for."""
-        self.here.names[node.output[0]], self.here.makers[node.output[0]] = item, node
 
     # -- names --------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Item:
         """What a name stands for in the graph that is being read."""
-        if name in self.here.names:
-            return self.here.names[name]
+        if name in self.names:
+            return self.names[name]
         if name in self.constants:
             return self.constants[name]
         return Closure(frozenset([(name, 0)])) if name in self._functions else None
@@ -74,11 +59,10 @@ class MindirValues(FlowBuilder):
         """The elements of an operand with the places where each can be replaced, None where there is none.
 
         ``through``: a place is looked for in front of a Depend too."""
-        makers = self.here.makers
-        maker = makers.get(name)
+        maker = self.makers.get(name)
         while maker is not None and (through or isinstance(item, tuple)) and self.kind(maker) == "Depend":
             place, name = OperandPlace(maker, 0, place), maker.input[0]
-            maker = makers.get(name)
+            maker = self.makers.get(name)
         if not isinstance(item, tuple):
             yield item, place
         elif maker is not None and self.kind(maker) in view.TUPLES:
@@ -158,45 +142,37 @@ class MindirValues(FlowBuilder):
             if has != says and has in schema.ELEMENT_NUMBERS and says in schema.ELEMENT_NUMBERS:
                 self.conflict(f"'{name}' is {has}, and says {says}")
 
-
-INPUT, OUTPUT = "a graph input keeps its type", "a graph output keeps its type"
-
-
-def arriving(values: MindirValues, info: Message, scope: Scope, name: str) -> Item:
-    """What an input of a graph stands for: a value, a parameter, a tuple."""
-    abstract = info.attr_info if info.HasField("attr_info") else None
-    tensors = list(info.tensor) or list(view.elements(abstract))
-    found: list[Item] = []
-    for number, tensor in enumerate(tensors):
-        if tensor is None:
-            found.append(None)
-        elif tensor.ref_key and tensor.ref_key in values.parameters:
-            found.append(values.parameters[tensor.ref_key])
-            values.compare(found[-1], [tensor], info.name)
-        else:
-            value = values.tensor(name if len(tensors) == 1 else f"{name}[{number}]", scope, tensor)
-            found.append(value.id)
-            scope.native.held[value.id] = info, number
-            if len(tensors) == 1:
-                scope.native.names[value.id] = info.name
-            _give_unit(values, value, scope)
-            scope.inputs.append(value.id)
-    return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
-
-
-def _give_unit(values: MindirValues, value: Value, scope: Scope) -> None:
-    if value.dtype == FLOAT32 and scope.kind == "main":
-        value.unit = values.border_unit(f"input {len(scope.inputs)}", value.name in values.low_io, INPUT)
-    elif value.dtype == FLOAT32:
-        slot = f"{scope.path} input {value.name}"
-        value.unit = values.flow.new_unit(NONE, slot, LOW_TYPES, border=True)
+    def arriving(self, info: Message, scope: Scope, name: str) -> Item:
+        """What an input of a graph stands for: a value, a parameter, a tuple."""
+        abstract = info.attr_info if info.HasField("attr_info") else None
+        tensors = list(info.tensor) or list(view.elements(abstract))
+        found: list[Item] = []
+        for number, tensor in enumerate(tensors):
+            if tensor is None:
+                found.append(None)
+            elif tensor.ref_key and tensor.ref_key in self.parameters:
+                found.append(self.parameters[tensor.ref_key])
+                self.compare(found[-1], [tensor], info.name)
+            else:
+                value = self.tensor(name if len(tensors) == 1 else f"{name}[{number}]", scope, tensor)
+                found.append(value.id)
+                scope.native.held[value.id] = info, number
+                if len(tensors) == 1:
+                    scope.native.names[value.id] = info.name
+                if value.dtype == FLOAT32 and scope.kind == "main":
+                    value.unit = self.border_unit(f"input {len(scope.inputs)}", value.name in self.low_io, INPUT)
+                elif value.dtype == FLOAT32:
+                    slot = f"{scope.path} input {value.name}"
+                    value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, border=True)
+                scope.inputs.append(value.id)
+        return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
 
 
-class Memory:
+class MindirMemory(MindirValues):
     """Collects views and writes while a model is read."""
 
-    def __init__(self, values: MindirValues) -> None:
-        self._values = values
+    def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
+        super().__init__(file, flow, low, low_io)
         self._shares: dict[int, int] = {}  # value -> another in the same memory
         self._seen: set[int] = set()  # values that share their memory
         self._changed: set[int] = set()  # values that are written in place
@@ -222,24 +198,24 @@ class Memory:
 
     def hold_shared(self) -> None:
         """What is written in place is never cast: the copy would be written, or read too early."""
-        given = {source for source, _ in self._values.flow.passed}
+        given = {source for source, _ in self.flow.passed}
         for op in self._rewriting:  # in order: what one that is seen gives back is seen too
             if op.inputs[0] in given or self._is_seen(op.inputs[0]):
                 self._hold_rewriting(op)
         changed = {self._find(value) for value in self._changed}
-        for value in self._values.flow.values if changed else ():
+        for value in self.flow.values if changed else ():
             if self._find(value.id) in changed:
-                self._values.hold(value, SHARED)
+                self.hold(value, SHARED)
 
     def _is_seen(self, value: int) -> bool:
         """Whether anything but its one reader could see that a value changes."""
-        flow = self._values.flow
-        return len(flow.uses[value]) > 1 or flow.values[value].producer == NONE or value in self._seen
+        single = len(self.flow.uses[value]) <= 1
+        return not single or self.flow.values[value].producer == NONE or value in self._seen
 
     def _hold_rewriting(self, op: Op) -> None:
-        first, flow = op.inputs[0], self._values.flow
+        first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:
             self.share(made, first)
         for unit in op.slots.values():
-            flow.merge((unit, self._values.fixed_unit(f"rewritten {len(flow.units)}", SHARED)))
+            flow.merge((unit, self.fixed_unit(f"rewritten {len(flow.units)}", SHARED)))
