@@ -18,6 +18,7 @@ from ...core.files import LFS_POINTER, PULL
 from ...core.graph import Progress
 from ..checks import content, model_files
 from .data_files import (
+    INLINE_LIMIT,
     check_mark,
     check_tensors,
     external_holders,
@@ -37,7 +38,7 @@ from .proto import Holder, holders, repair, tensors
 from .walk import all_graphs
 from .wire import PLAIN, model_file
 
-__all__ = ["copy_unchanged", "deserialize", "external_tensors", "load", "save", "to_proto"]
+__all__ = ["INLINE_LIMIT", "copy_unchanged", "deserialize", "external_tensors", "load", "save", "to_proto"]
 
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
