@@ -125,14 +125,10 @@ class Handles:
             native = self._instead[native]
         return native
 
-    def stand_in(self, old: ir.Value, new: ir.Value) -> None:
+    def instead(self, old: ir.Value, new: ir.Value) -> None:
         """Readers of one value read another one, which has its name, type and shape from now on."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
-        self.gone(old, new)
-
-    def gone(self, old: ir.Value, new: ir.Value) -> None:
-        """Whoever asks for a value that nothing makes any more gets another one."""
         self._instead[old] = new
 
     def node(self, op: Op) -> ir.Node:
@@ -201,11 +197,11 @@ def _names(graph: ir.Graph) -> Iterator[str]:
 Parent = ir.Graph | ir.Function
 
 
-class Placing:
+class Placing(Handles):
     """Puts nodes into graphs. It knows the order of what it placed, so a node can go behind the last of several."""
 
-    def __init__(self, handles: Handles) -> None:
-        self._handles = handles
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        super().__init__(model, flow, variants)
         self._first: dict[int, ir.Node | None] = {}  # by scope: the first node that was there
         self._placed: dict[ir.Node, tuple[ir.Node | None, int]] = {}  # node -> what it stands behind, when it came
         self._time = 0
@@ -215,7 +211,7 @@ class Placing:
         """A node goes right behind another; without one before the first that was there, after what came before so.
 
         One that is there already moves."""
-        graph = self._handles.graph(scope)
+        graph = self.graph(scope)
         if anchor is not None and anchor.graph is not getattr(graph, "graph", graph):
             anchor = None  # it stands around this graph
         first = self._first.setdefault(scope, next(iter(graph), None)) if anchor is None else None
@@ -234,7 +230,7 @@ class Placing:
 
     def last(self, scope: int, nodes: Iterable[ir.Node]) -> ir.Node | None:
         """Which of some nodes stands last in a scope; None where none of them stands there."""
-        graph = self._handles.graph(scope)
+        graph = self.graph(scope)
         inside = getattr(graph, "graph", graph)
         return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
 
@@ -249,7 +245,7 @@ class Placing:
 
     def _place_in_file(self, node: ir.Node) -> int:
         if not self._index:
-            self._index = {self._handles.node(op): op.index for op in self._handles.flow.ops}
+            self._index = {self.node(op): op.index for op in self.flow.ops}
         return self._index[node]
 
 
@@ -257,42 +253,42 @@ LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "n
 """Metadata in which exporters say which layer a node belongs to."""
 
 
-class Casts:
+class Casts(Placing):
     """Finds or makes what reads a value as another type."""
 
-    def __init__(self, handles: Handles, placing: Placing) -> None:
-        self._handles, self._placing = handles, placing
-        self.made: list[tuple[ir.Node, str]] = []  # with the type that they cast to
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        super().__init__(model, flow, variants)
+        self.casts_made: list[tuple[ir.Node, str]] = []  # with the type that they cast to
 
-    def of(self, value: Value, to: str) -> ir.Value:
+    def as_type(self, value: Value, to: str) -> ir.Value:
         """``value`` as ``to``, through a given Cast or a new one."""
-        return self._given(value, to) or self.new(value, self._handles.value(value), to)
+        return self._given(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
-        flow = self._handles.flow
+        flow = self.flow
         if value.low_source != NONE:
-            return self._handles.value(flow.values[value.low_source])
-        for use in self._handles.uses(value):
+            return self.value(flow.values[value.low_source])
+        for use in self.uses(value):
             if use.given_cast and use.scope == value.scope and flow.values[flow.ops[use.op].outputs[0]].dtype == to:
-                given = self._handles.node(flow.ops[use.op])
-                anchor = self._handles.value(value).producer()
-                self._placing.behind(value.scope, anchor, given)  # other readers may come before it
+                given = self.node(flow.ops[use.op])
+                anchor = self.value(value).producer()
+                self.behind(value.scope, anchor, given)  # other readers may come before it
                 return given.outputs[0]
         return None
 
-    def new(self, value: Value, source: ir.Value, to: str) -> ir.Value:
+    def new_cast(self, value: Value, source: ir.Value, to: str) -> ir.Value:
         """A Cast of ``source``, which is ``value`` or what is made of it, right behind what makes it."""
-        attribute = type_attribute("to", to, self._handles.flow.opset)
-        name = self._handles.fresh(f"{value.name}_to_{to}")
+        attribute = type_attribute("to", to, self.flow.opset)
+        name = self.fresh(f"{value.name}_to_{to}")
         node = ir.Node("", "Cast", [source], [attribute], num_outputs=1, name=name)
         result = node.outputs[0]
-        result.name = self._handles.fresh(f"{value.name}_{to}")
+        result.name = self.fresh(f"{value.name}_{to}")
         result.type, result.shape = ir.TensorType(DTYPES[to]), source.shape
         producer = source.producer()
         if producer is not None:
             copy_layer(producer, node)
-        self._placing.behind(value.scope, producer, node)
-        self.made.append((node, to))
+        self.behind(value.scope, producer, node)
+        self.casts_made.append((node, to))
         return result
 
 
@@ -309,21 +305,19 @@ def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
     return ir.AttrString(name, kind.name) if 0 < opset < 6 else ir.AttrInt64(name, kind.value)
 
 
-class Readers:
+class Readers(Casts):
     """Gives values to the places that read them."""
 
-    def __init__(self, handles: Handles) -> None:
-        self._handles = handles
-        self._outputs = {
-            scope: [value.name for value in handles.graph(scope).outputs] for scope in _named(handles.flow)
-        }
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        super().__init__(model, flow, variants)
+        self.outputs = {scope: [value.name for value in self.graph(scope).outputs] for scope in _named(flow)}
 
-    def give(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
+    def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
         """``result`` is read at the given uses from now on."""
         for use in uses:
-            scope, op, position = self._handles.at(use)
+            scope, op, position = self.at(use)
             if op is not None:
-                node = self._handles.node(op)
+                node = self.node(op)
                 if position >= len(node.inputs):
                     node.resize_inputs(position + 1)
                 node.replace_input_with(position, result)
@@ -331,19 +325,19 @@ class Readers:
                 self._give_output(scope, position, result)
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
-        graph = self._handles.graph(scope)
-        if scope in self._outputs:
-            result = self._as_output(graph, self._outputs[scope][position], position, result)
+        graph = self.graph(scope)
+        if scope in self.outputs:
+            result = self._as_output(graph, self.outputs[scope][position], position, result)
         elif not is_made_in(graph, result) or any(output is result for output in graph.outputs):
             # no runtime takes a value from outside as the result of a body, nor one for two of a function
-            result = self._identity(graph, result, result.shape)
+            result = self.identity(graph, result, result.shape)
         if scope != 0 and isinstance(graph, ir.Graph):
             self._describe(result, graph.outputs[position])
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
         """What the file says of an output of a body is said of the value in its place."""
-        result.type = self._handles.type_of(result)
+        result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
     def _as_output(self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value) -> ir.Value:
@@ -352,58 +346,42 @@ class Readers:
         if result.name == name:
             return result  # an output that is listed twice
         if result.is_graph_input() or result.is_graph_output():  # it has a name of its own
-            result = self._identity(graph, result, old.shape)
+            result = self.identity(graph, result, old.shape)
         if old.name == name:
-            old.name = self._handles.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
-        result.name, result.type, result.shape = name, self._handles.type_of(result), old.shape
-        if name in doubted_shapes(self._handles.model):
+            old.name = self.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
+        result.name, result.type, result.shape = name, self.type_of(result), old.shape
+        if name in doubted_shapes(self.model):
             old.shape = None
         return result
 
-    def _identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
-        name = self._handles.fresh(f"{source.name}_result")
-        node = ir.Node("", "Identity", [source], num_outputs=1, name=self._handles.fresh(f"{name}_node"))
+    def identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        name = self.fresh(f"{source.name}_result")
+        node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
         result = node.outputs[0]
-        result.name, result.type, result.shape = name, self._handles.type_of(source), shape
+        result.name, result.type, result.shape = name, self.type_of(source), shape
         graph.append(node)
         return result
 
-    def bypass(self, op: ir.Node, scope: int) -> bool:
+    def bypass_node(self, op: ir.Node, scope: int) -> bool:
         """Readers of a node's only result read its first input, and the node goes.
 
         It stays, and costs nothing, where a border needs its name or a body a result of its own.
         """
-        source, target, graph = op.inputs[0], op.outputs[0], self._handles.graph(scope)
+        source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
         assert source is not None
         if any(output is target for output in graph.outputs):
             if not is_made_in(graph, source) or source.is_graph_output():
                 return False
-            if scope in self._outputs:
+            if scope in self.outputs:
                 name, source.shape = target.name, target.shape
-                target.name = self._handles.fresh(f"{name}_given")
+                target.name = self.fresh(f"{name}_given")
                 source.name = name
             else:
                 self._describe(source, target)
         target.replace_all_uses_with(source, replace_graph_outputs=True)
-        self._handles.gone(target, source)
+        self._instead[target] = source
         graph.remove(op, safe=True)
         return True
-
-    def expose(self, value: Value) -> str:
-        """A value of the main graph becomes an output; the name under which it comes out."""
-        graph, native = self._handles.model.graph, self._handles.value(value)
-        if value.scope != 0:
-            raise ValueError(f"'{value.name}' is no value of the main graph")
-        if native.is_graph_output():
-            return native.name or ""
-        if native.shape is None and (known := self._handles.shape(value)) is not None:
-            native.shape = ir.Shape(known)
-        if native.producer() is None:  # an input or a stored tensor has a name of its own
-            native = self._identity(graph, native, native.shape)
-        native.type = self._handles.type_of(native) or ir.TensorType(DTYPES[value.dtype])
-        graph.outputs.append(native)
-        self._outputs[0].append(native.name)
-        return native.name or ""
 
 
 def _named(flow: Dataflow) -> list[int]:
