@@ -303,7 +303,11 @@ def check_finite(model: Message, where: str = "") -> int:
 
 
 class _StatusCheck:
-    """One graph whose check is replaced."""
+    """One graph whose check is replaced.
+
+    On Ascend MindSpore asks a register whether anything overflowed: ``Depend(status, gradients) -> NPUGetFloatStatusV2
+    -> Equal -> ReduceAll``. No other device has it. There every gradient is looked at: IsFinite, ReduceAll, LogicalAnd.
+    """
 
     def __init__(self, model: Message, graph: Message, where: str) -> None:
         self.model, self.graph, self.where = model, graph, where
@@ -374,23 +378,14 @@ class _StatusCheck:
         """A node with the shape of another, whose result is bool."""
         node = type(like)()
         name = self.fresh(f"amp_{kind.lower()}")
-        node.name, node.op_type, node.domain = name, f"REF::{self._primitive(kind)}", f"Default/{kind}-amp"
+        node.name, node.op_type = name, view.primitive(self.model, kind, self.fresh)
+        node.domain = f"Default/{kind}-amp"
         node.input.extend(inputs)
         node.output.append(name)
         given = view.attribute(like, "shape")
         assert given is not None  # the file was checked: every operator has a type
-        shape = node.attribute.add(name="shape", type=schema.TENSORS)
-        tensor = shape.tensors.add(data_type=schema.TENSOR_OF_BOOL)
-        tensor.dims.extend(next(view.elements(given)).dims)  # type: ignore[union-attr]
+        view.add_type(node, schema.TENSOR_OF_BOOL, next(view.elements(given)).dims)  # type: ignore[union-attr]
         return node
-
-    def _primitive(self, kind: str) -> str:
-        """How nodes refer to an operator, which is added where the file has none."""
-        found = next((p.name for p in self.model.primitives if p.op_type == kind), "")
-        if not found:
-            found = self.fresh(f"{kind}:amp")
-            self.model.primitives.add(name=found, op_type=kind, prim_type=schema.PRIMITIVE_FUNCTION)
-        return found
 
     def _write(self, nodes: list[Message], result: str, gone: set[str]) -> None:
         """The graph's new nodes; states no longer wait for what is gone."""

@@ -12,12 +12,11 @@ from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
 from ...core.pass_ import foreign
-from . import norm_tensors
 from .handles import Handles, Readers, Variants, copy_layer, type_attribute
 from .origins import CAST, describe
 from .schemas import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .types import DTYPES, attributes_of, dtype_name, with_element
-from .weights import RoundedTensor, put, stored_tensor
+from .weights import RoundedTensor, put, round_together, stored_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -199,7 +198,7 @@ class OnnxEditor(Readers):
     def round_together(self, op: Op, dtype: str) -> bool:
         """Rounds the parameters of a norm again, so that their errors cancel. See `Editor.round_together`."""
         self._edited = True
-        return norm_tensors.round_together(self.node(op), dtype)
+        return round_together(self.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """``value`` is read at the given uses, in the place of what was read there."""

@@ -23,28 +23,7 @@ from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .walk import all_graphs, is_sorted
-from .weights import dims, nbytes, stored_tensor
-
-
-def census(model: ir.Model) -> Census:
-    """One walk over the file's nodes and stored tensors; no data is read."""
-    nodes = casts = 0
-    weights: dict[str, list[int]] = {}
-    for graph in all_graphs(model):
-        stored = [value.const_value for value in graph.initializers.values()]
-        for node in graph:
-            nodes += 1
-            if node.op_type == "Constant":
-                stored.append(stored_tensor(node.outputs[0]))
-            elif node.op_type == "Cast":
-                casts += 1
-        for tensor in stored:
-            if tensor is not None:
-                row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
-                row[0] += 1
-                row[1] += tensor.nbytes
-    return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
-
+from .weights import dims, nbytes, stored_in
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -162,7 +141,16 @@ class OnnxGraph(RunnableOnnx):
         return known
 
     def census(self) -> Census:
-        return census(self.model)
+        nodes = casts = 0
+        weights: dict[str, list[int]] = {}
+        for graph in self._graphs():
+            nodes += len(graph)
+            casts += sum(node.op_type == "Cast" for node in graph)
+            for _, tensor in stored_in(graph):
+                row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
+                row[0] += 1
+                row[1] += tensor.nbytes
+        return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
 
     def data_files(self) -> list[Path]:
         if self._inside:
