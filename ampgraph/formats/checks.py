@@ -9,11 +9,14 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError, first_line
 from ..core.files import refusals_reported, refuse_output, temporaries
 from ..core.graph import Graph, is_mindir
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 MODEL_SUFFIXES = {".onnx", ".mindir"}
 
@@ -149,7 +152,7 @@ def _fault(model: object) -> str:
         return first_line(error)
 
 
-def holds_no_text(message: Any) -> bool:
+def holds_no_text(message: Message) -> bool:
     """Whether a string field of a protobuf message, however deep, is not UTF-8."""
     for field, value in message.ListFields():
         items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]

@@ -18,8 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.core.arrays import Array
 from ampgraph.formats.onnx import weights
-from ampgraph.formats.onnx.weights import NormParameters
-from ampgraph.formats.onnx.weights import SHORT, InFile, RoundedTensor, short_rounded, tensor_chunks
+from ampgraph.formats.onnx.weights import SHORT, InFile, NormParameters, RoundedTensor, short_rounded, tensor_chunks
 from ampgraph.formats.rounding import BLOCK as CHUNK
 from ampgraph.formats.rounding import LOW_TYPES
 from ampgraph.numerics.metrics.compare import difference
