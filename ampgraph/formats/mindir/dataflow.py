@@ -6,11 +6,13 @@ itself. A function is one scope, however often it is called; what it is given an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, WeightReader
 from ...oplists.mindspore_schemas import NO_SLOT, operator
 from . import view
 from .operators import CALLS, Functions
-from .schema import Message
+from .schema import ELEMENT_NUMBERS, Message
 from .step import is_step, mark_step
 from .values import NUMBER, OUTPUT, MindirValues
 from .view import Item, OperandPlace, Written
@@ -89,12 +91,36 @@ WRITTEN = "a parameter that is written keeps its type"
 
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
     """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
-    flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
-    reader = MindirReader(file, flow, low, low_io)
+    reader = _reader(file, weights, low, low_io)
+    flow = reader.flow
     flow.attribute, flow.parameters_copied = reader.attribute, False
     flow.cells = _cells
     reader.read()
     return flow
+
+
+def _reader(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
+    flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
+    return MindirReader(file, flow, low, low_io)
+
+
+def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> None:
+    """Values in ``types`` (by id) have a new element type: every abstract that shows one of them is written anew."""
+    for number, dtype in types.items():
+        value = flow.values[number]
+        held = flow.scopes[value.scope].native.held.get(number)
+        if held is not None and not value.weight:
+            native, position = held
+            if value.producer == NONE:
+                info = native.attr_info if native.HasField("attr_info") else None
+                shown = list(native.tensor) or list(view.elements(info))
+            else:
+                shown = list(view.elements(view.attribute(native, "shape")))
+            if view.dtype_of(shown[position]) in ELEMENT_NUMBERS:
+                shown[position].data_type = ELEMENT_NUMBERS[dtype]
+    reader = _reader(file, flow.weights)
+    reader.settles = True
+    reader.read()
 
 
 def _cells(op: Op) -> list[tuple[str, str]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import UseKey
 from ...core.names import FreshNames
 from . import schema, view
+from .dataflow import settle_types
 from .schema import Message
 from .view import OperandPlace
 from .weights import MindirFile, round_tensor
@@ -222,132 +221,6 @@ class Body:
         del self.graph.node[last:]
 
 
-Types: TypeAlias = "str | int | list[Types] | None"
-"""Element type of a name: text, a list for a tuple, an index for an integer, or None for anything but a tensor."""
-
-
-def retype_abstracts(flow: Dataflow, types: Mapping[int, str], known: dict[str, Message]) -> None:
-    """Values in ``types`` (by id) have a new element type: every abstract that shows one of them is written anew."""
-    new = _new_types(flow, types)
-    constants: dict[str, Types] = {}
-    parameters: dict[str, str] = {}
-    for tensor in flow.scopes[0].native.graph.parameter:
-        parameters[tensor.ref_key or tensor.name] = view.dtype_of(tensor)
-    for scope in flow.scopes:
-        for node in scope.native.graph.node:
-            if node.op_type == "Constant":
-                constants[node.output[0]] = _constant(view.attribute(node, "value"))
-    for scope in flow.scopes:
-        graph = scope.native.graph
-        names: ChainMap[str, Types] = ChainMap({}, constants)
-        for tensor in graph.parameter:
-            names[tensor.name] = view.dtype_of(tensor)
-        for info in graph.input:
-            names[info.name] = _formal(info, new.get(info.name, {}), parameters)
-        for node in graph.node:
-            if node.op_type != "Constant":
-                names[node.output[0]] = _node(node, new.get(node.output[0], {}), names, known)
-        for info in graph.output:
-            _write(info.attr_info if info.HasField("attr_info") else None, names.get(info.name))
-            _write_tensors(info.tensor, names.get(info.name))
-
-
-def _new_types(flow: Dataflow, types: Mapping[int, str]) -> dict[str, dict[int, str]]:
-    """By name of what makes or holds them: position among its tensors -> new type."""
-    found: dict[str, dict[int, str]] = {}
-    for number, dtype in types.items():
-        value = flow.values[number]
-        held = flow.scopes[value.scope].native.held.get(number)
-        if held is not None and not value.weight:
-            native, position = held
-            name = flow.ops[value.producer].native.node.output[0] if value.producer >= 0 else native.name
-            found.setdefault(name, {})[position] = dtype
-    return found
-
-
-def _formal(info: Message, new: dict[int, str], parameters: dict[str, str]) -> Types:
-    """The type of an input of a graph, written into it."""
-    abstract = info.attr_info if info.HasField("attr_info") else None
-    for position, tensor in enumerate(list(info.tensor) or list(view.elements(abstract))):
-        if tensor is not None and tensor.ref_key in parameters:
-            _set(tensor, parameters[tensor.ref_key])
-        elif tensor is not None and position in new:
-            _set(tensor, new[position])
-    if not info.tensor:
-        return _types(abstract)
-    found: list[Types] = [parameters.get(tensor.ref_key) or view.dtype_of(tensor) for tensor in info.tensor]
-    return found if len(found) > 1 else found[0]
-
-
-def _node(node: Message, new: dict[int, str], names: Mapping[str, Types], known: dict[str, Message]) -> Types:
-    """The type of what a node makes, written into its abstract."""
-    abstract = view.attribute(node, "shape")
-    kind = view.kind_of(node, known)
-    found: Types
-    if kind in view.TUPLES:
-        found = [names.get(name) for name in node.input]
-    elif kind in ("Load", "Depend"):
-        found = names.get(node.input[0])
-    elif kind in ("TupleGetItem", "list_getitem"):
-        found = _element(names.get(node.input[0]), names.get(node.input[1]))
-    else:
-        for position, tensor in enumerate(view.elements(abstract)):
-            if tensor is not None and position in new:
-                _set(tensor, new[position])
-        return _types(abstract)
-    _write(abstract, found)
-    return found
-
-
-def _element(whole: Types, index: Types) -> Types:
-    if isinstance(whole, list) and isinstance(index, int) and -len(whole) <= index < len(whole):
-        return whole[index]
-    return None
-
-
-def _types(abstract: Message) -> Types:
-    if abstract is None:
-        return None
-    if abstract.type in view.SEQUENCES:
-        return [_types(item) for item in abstract.values]
-    if abstract.type in (schema.TENSORS, schema.TENSOR):
-        found: list[Types] = [view.dtype_of(tensor) for tensor in abstract.tensors]
-        return found if len(found) > 1 else found[0] if found else None
-    return None
-
-
-def _constant(given: Message) -> Types:
-    """The type of a constant; of a number that counts, the number itself."""
-    if given is None or given.type in view.MONADS:
-        return None
-    found = _types(given)
-    number = view.number(given) if found is None else None
-    return number if isinstance(number, int) else found
-
-
-def _write(abstract: Message, types: Types) -> None:
-    if abstract is None or types is None:
-        return
-    if abstract.type in view.SEQUENCES:
-        if isinstance(types, list):
-            for item, inner in zip(abstract.values, types, strict=False):
-                _write(item, inner)
-    elif abstract.type in (schema.TENSORS, schema.TENSOR):
-        _write_tensors(abstract.tensors, types)
-
-
-def _write_tensors(tensors: Message, types: Types) -> None:
-    for tensor, dtype in zip(tensors, types if isinstance(types, list) else [types], strict=False):
-        if isinstance(dtype, str):
-            _set(tensor, dtype)
-
-
-def _set(tensor: Message, dtype: str) -> None:
-    """Only between the types that ampgraph decides on."""
-    if view.dtype_of(tensor) in schema.ELEMENT_NUMBERS and dtype in schema.ELEMENT_NUMBERS:
-        tensor.data_type = schema.ELEMENT_NUMBERS[dtype]
-
-
 class MindirCasts:
     """Finds or makes what reads a value as another type."""
 
@@ -546,4 +419,4 @@ class MindirEditor:
         """Writes the nodes in order, and every abstract with the type that it has now."""
         for body in self._bodies.values():
             body.write()
-        retype_abstracts(self.flow, self._types, view.primitives(self.model))
+        settle_types(self.file, self.flow, self._types)

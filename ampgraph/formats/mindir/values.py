@@ -24,6 +24,7 @@ class MindirValues(FlowBuilder):
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
         self.file, self.model = file, file.model
+        self.settles = False  # whether what shows another type is written anew, and no conflict
         self.primitives = view.primitives(self.model)
         self.constants: dict[str, Item] = {}
         self.parameters: dict[str, Item] = {}  # ref_key or name -> value, or Written
@@ -140,7 +141,10 @@ class MindirValues(FlowBuilder):
             has = self.flow.values[part].dtype if isinstance(part, int) else view.dtype_of(known)
             says = view.dtype_of(tensor)
             if has != says and has in schema.ELEMENT_NUMBERS and says in schema.ELEMENT_NUMBERS:
-                self.conflict(f"'{name}' is {has}, and says {says}")
+                if self.settles:
+                    tensor.data_type = schema.ELEMENT_NUMBERS[has]
+                else:
+                    self.conflict(f"'{name}' is {has}, and says {says}")
 
     def arriving(self, info: Message, scope: Scope, name: str) -> Item:
         """What an input of a graph stands for: a value, a parameter, a tuple."""
