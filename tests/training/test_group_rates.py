@@ -5,7 +5,7 @@ import pytest
 
 from ampgraph import AmpError
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.run.schedules import described_all, parse_schedules, rates, stretches
+from ampgraph.training.run.schedules import described, parse_schedules, rates, stretches
 from ampgraph.training.run.trainer import Trainer
 from training.small_steps import batches, regression
 
@@ -86,6 +86,6 @@ def test_words_that_make_no_sense(words):
 
 
 def test_what_a_checkpoint_says_of_schedules():
-    text = described_all({"b*": "linear:end=0.5", "*": [0.1, 0.2]})
+    text = described({"b*": "linear:end=0.5", "*": [0.1, 0.2]})
     assert text.startswith("*=a table of 2") and stretches(text) == "linear"
-    assert not stretches(described_all({"*": "step:every=2"})) and not stretches("none")
+    assert not stretches(described({"*": "step:every=2"})) and not stretches("none")

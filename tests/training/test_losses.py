@@ -9,8 +9,7 @@ from onnx import checker, shape_inference
 from torch.nn import functional as F
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.losses import cross_entropy, mse
-from ampgraph.training.forward.lowerings.losses import lower_losses
+from ampgraph.training.forward.losses import cross_entropy, lower_losses, mse
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse

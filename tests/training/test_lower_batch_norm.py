@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lowerings.batch_norm import lower_batch_norm
+from ampgraph.training.forward.batch_norm import lower_batch_norm
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse
 from present import present

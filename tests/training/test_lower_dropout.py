@@ -7,9 +7,7 @@ import pytest
 from onnx import checker, shape_inference
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lowerings.dropout import lower_dropout
-from ampgraph.training.forward.lowerings.masks import COLUMNS, kept
-from ampgraph.training.forward.lowerings.squares import random_numbers, stream_key
+from ampgraph.training.forward.random_numbers import COLUMNS, kept, lower_dropout, random_numbers, stream_key
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse

@@ -12,7 +12,7 @@ from torch import nn
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lowerings.random_numbers import lower_random
+from ampgraph.training.forward.random_numbers import lower_random
 from onnx_text import parse
 from training.architectures import OneByOne
 from training.small_steps import Runner

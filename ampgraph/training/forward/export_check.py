@@ -18,8 +18,8 @@ from ...formats.onnx import io as onnx_io
 from ...runtime.onnxruntime_session import QUIET
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
-from .lowerings.losses import lower_losses
-from .lowerings.random_numbers import is_random
+from .losses import lower_losses
+from .random_numbers import is_random
 from .read import FLOATS, infer, read_forward
 
 if TYPE_CHECKING:

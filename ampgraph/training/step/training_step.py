@@ -17,7 +17,7 @@ from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
 from ...core.plan import Note
-from ..forward.class_inputs import ClassInput
+from ..forward.losses import ClassInput
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 
 KEY = "ampgraph.step"
