@@ -20,7 +20,7 @@ REASONS: dict[str, str] = {
     "ampgraph.formats.onnx.values": "the value of an attribute, of the kind that its name says",
     "ampgraph.core.rewrites": "a row of a plan, whose fields are each rewrite's own",
     "ampgraph.core.typed": "JSON before it is checked, and the annotations that say what it has to be",
-    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "gelu", "half", "norm", "number")},
+    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "fused", "norm", "number")},
     "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
     "ampgraph.runtime.mindspore_session": MINDSPORE,

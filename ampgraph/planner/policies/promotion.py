@@ -12,8 +12,7 @@ from ...oplists.operators import OpLists
 from ...oplists.patterns import find_biases, find_regions
 from ..decisions import VALIDITY, Decisions, describe
 from ..options import Options
-from .begun import PARITY
-from .forward import ForwardTypes
+from .forward import PARITY, ForwardTypes
 
 
 @dataclass

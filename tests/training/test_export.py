@@ -1,4 +1,4 @@
-"""export_for_training against what torch's exporter does to a training, and digits from torch to a trained model."""
+"""export_for_training against torch's own, what it refuses, and which initializers are parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import numpy_helper
+from torch import nn
 
 import ampgraph
 from ampgraph.core.errors import AmpError
@@ -18,8 +18,7 @@ from ampgraph.models.digits import load_split
 from ampgraph.training.forward.parameters import find_parameters
 from ampgraph.training.forward.read import read_forward
 from present import present
-
-pytestmark = pytest.mark.slow
+from share import FULL
 
 
 class Net(torch.nn.Module):
@@ -202,34 +201,169 @@ def test_steps_are_those_of_torch(tmp_path, digits):
         np.testing.assert_allclose(state[name], theirs[name].numpy(), rtol=1e-3, atol=2e-5, err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def cnn(tmp_path_factory):
-    """A small CNN with BatchNorm and Dropout."""
+class Smoothed(nn.Module):
+    def __init__(self, smoothing: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+        self.smoothing = smoothing
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.net(x), y, label_smoothing=self.smoothing)
+
+
+class Twice(nn.Module):
+    """Two layers, put together by a function."""
+
+    def __init__(self, together) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.together = nn.Linear(6, 6), nn.Linear(6, 4), together
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.together(self, x)
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(context, g):
+        return g
+
+
+def without_gradient(module, x):
+    with torch.no_grad():
+        hidden = module.one(x)
+    return module.two(hidden + x)
+
+
+LABELS = torch.tensor([0, 1, 2, 0, 1])
+
+
+class Counting(nn.Linear):
+    """What it computes depends on how often it was called: a graph has only one of them."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+def test_what_a_graph_computes_otherwise_is_refused(tmp_path):
+    args, path = (torch.randn(5, 4),), tmp_path / "forward.onnx"
+    with pytest.raises(
+        AmpError, match=r"AMP214.*output '.*' is [-\d.]+ at \[.*\] in the exported graph, and [-\d.]+ by"
+    ):
+        ampgraph.export_for_training(Counting(4, 3), args, path)
+    assert not path.exists()
+    ampgraph.export_for_training(Counting(4, 3), args, path, check=False)
+    assert path.exists()
+
+
+def test_dropout_and_batch_norm_are_no_difference(tmp_path):
+    module = Smoothed(0.0).train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    ampgraph.export_for_training(module, (torch.randn(5, 4), LABELS), tmp_path / "forward.onnx")
+    assert all(part.training for part in module.modules()) and all(p.grad is None for p in module.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "together", [without_gradient, lambda m, x: m.two(Straight.apply(m.one(x)))], ids=["no_grad", "function"]
+)
+def test_gradients_that_a_graph_cannot_tell_are_refused(tmp_path, together):
+    with pytest.raises(AmpError, match=r"AMP214.*gradient of 'one.weight' is .* by the exported graph, and .* by the"):
+        ampgraph.export_for_training(Twice(together), (torch.randn(5, 6),), tmp_path / "forward.onnx")
+    assert not (tmp_path / "forward.onnx").exists()
+
+
+def test_a_hook_is_refused(tmp_path):
+    first = nn.Linear(6, 6)
+    module = nn.Sequential(first, nn.Linear(6, 4))
+    first.weight.register_hook(lambda g: 2 * g)
+    with pytest.raises(AmpError, match=r"AMP214.*gradient of '0.weight'"):
+        ampgraph.export_for_training(module, (torch.randn(5, 6),), tmp_path / "forward.onnx")
+
+
+TOGETHER = {
+    "a branch": lambda m, x: m.two(m.one(x) - m.one(x).softmax(-1).detach()),
+    "straight through": lambda m, x: m.two(m.one(x) + (m.one(x).round() - m.one(x)).detach()),
+    "one value twice": lambda m, x: (lambda h: m.two(h.detach() * h + h.detach().tanh()))(m.one(x)),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_is_detached_gets_no_gradient(tmp_path, name):
+    module, x = Twice(TOGETHER[name]), torch.randn(5, 6)
+    compare(tmp_path, module, x)
+
+
+def test_the_padding_of_an_embedding_gets_no_gradient(tmp_path):
+    module = nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Flatten(), nn.Linear(12, 4))
+    compare(tmp_path, module, torch.tensor([[2, 1, 2], [0, 2, 6], [5, 5, 2], [1, 1, 1], [2, 2, 2]]))
+
+
+def compare(folder, module, x):
+    """One step of plain descent, as torch makes it."""
+    torch.manual_seed(1)
+    ampgraph.export_for_training(module, (x,), folder / "forward.onnx")
+    step = ampgraph.build_training_step(
+        folder / "forward.onnx", loss="cross_entropy", optimizer="sgd:lr=0.5", level="O0"
+    )
+    trainer = ampgraph.Trainer(step)
+    trainer.step({step.layout.inputs[0]: x.numpy(), "labels": LABELS.numpy()})
+    nn.functional.cross_entropy(module(x), LABELS).backward()
+    for name, parameter in module.named_parameters():
+        expected = (parameter - 0.5 * parameter.grad).detach().numpy()
+        np.testing.assert_allclose(trainer.state[name], expected, rtol=1e-4, atol=1e-6)
+
+
+class Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.layer(x)[0][:, -1])
+        return found
+
+
+def kinds(path: object) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]  # type: ignore[arg-type]
+
+
+def test_the_trained_file_has_the_operator_and_torchs_weights(tmp_path):
     torch.manual_seed(0)
-    nn = torch.nn
-    front = [nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)]
-    back = [nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 10)]
-    path = tmp_path_factory.mktemp("cnn") / "cnn.onnx"
-    ampgraph.export_for_training(nn.Sequential(*front, *back), (torch.zeros(3, 1, 8, 8),), path)
-    return path
+    module, x = Reader(), torch.randn(6, 4, 3)
+    losses = {}
+    for unroll in (False, True):
+        made = ampgraph.export_for_training(module, (x,), tmp_path / f"{unroll}.onnx", unroll=unroll)
+        assert kinds(made).count("LSTM") == (0 if unroll else 1)
+        assert sorted(made.parameters) == sorted(name for name, _ in module.named_parameters())
+        trainer = ampgraph.Trainer(
+            ampgraph.build_training_step(made, level="O0", loss="cross_entropy", optimizer="sgd:lr=0.5")
+        )
+        feeds = {"x": x.numpy(), "labels": np.array([0, 1, 1] * 2)}
+        losses[unroll] = [trainer.step(feeds).loss for _ in range(3)]
+        trainer.export_weights(tmp_path / f"trained {unroll}.onnx")
+    np.testing.assert_allclose(losses[False], losses[True], rtol=1e-6)
+    assert losses[True][-1] < losses[True][0]
+    module.load_state_dict({name: torch.from_numpy(trainer.state[name]) for name in made.parameters})
+    wanted = module(x).detach().numpy()
+    for unroll in (False, True):
+        [found] = ampgraph.run(tmp_path / f"trained {unroll}.onnx", {"x": x.numpy()}, device="cpu").values()
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert kinds(tmp_path / "trained False.onnx").count("LSTM") == 1
 
 
-@pytest.mark.parametrize("optimizer", ["sgd:lr=0.1,momentum=0.9", "adamw:lr=0.005"])
-def test_digits_train_at_o2_as_at_o0(cnn, digits, tmp_path, optimizer):
-    """Strict runs: every low value is rounded. Dropout repeats, for its counter is in the state."""
-    train, held_out = ({"input": part["image"], "labels": part["labels"]} for part in digits)
-    found = {}
-    for level in ("O0", "O2"):
-        step = ampgraph.build_training_step(str(cnn), loss="cross_entropy", optimizer=optimizer, level=level)
-        trainer = ampgraph.Trainer(step, strict=True, threads=1)
-        history = trainer.fit(train, epochs=4, batch_size=64, lr_schedule="cosine:warmup=10")
-        found[level] = history.epochs[-1].loss, trainer.evaluate(held_out)["accuracy"]
-        assert history.finite.all()
-    assert found["O0"][0] != found["O2"][0], "a strict run rounds"
-    assert found["O2"][0] == pytest.approx(found["O0"][0], rel=0.2)
-    assert min(found["O0"][1], found["O2"][1]) > 0.93  # after four epochs; `test_digits` trains for longer
-    trainer.export_weights(tmp_path / "trained.onnx")
-    scores = ampgraph.run(tmp_path / "trained.onnx", {"input": held_out["input"]}, device="cpu")
-    assert (next(iter(scores.values())).argmax(1) == held_out["labels"]).mean() == found["O2"][1]
-    stored = {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / "trained.onnx").graph.initializer}
-    assert np.array_equal(stored["1.running_mean"], trainer.state["1.running_mean"])
+@pytest.mark.parametrize(("kind", "unroll"), [(nn.RNN, False), *([(nn.LSTM, False), (nn.GRU, True)] if FULL else [])])
+def test_dropout_between_layers_is_kept(tmp_path, kind, unroll):
+    """torch's own decomposition leaves it out."""
+    module, x = kind(3, 4, num_layers=2, dropout=0.5), torch.randn(5, 2, 3)
+    made = ampgraph.export_for_training(module, (x,), tmp_path / "forward.onnx", unroll=unroll, dynamic_batch=False)
+    assert kinds(made).count("Dropout") == 1
