@@ -26,7 +26,7 @@ from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossSc
 from ..training.step.optimizers import Optimizer
 from ..training.step.penalty import GradientPenalty, as_penalty
 from ..training.step.training_step import TrainingStep
-from ..training.step.update_options import UpdateOptions
+from ..training.step.update import UpdateOptions
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
