@@ -14,7 +14,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -32,7 +32,7 @@ from ..gradients.builder import Builder
 from ..gradients.registry import DETACHED, PADDING
 from .batch_norm import refuse_synchronised
 from .buffers import give_out
-from .export_check import check_export
+from .export_check import check_export, in_mode
 from .parameters import parameter_names
 from .read import SIGNATURE
 
@@ -126,7 +126,7 @@ def _exported(
 ) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
     shapes = _dynamic(torch, args) if dynamic_batch else None
-    with _training_mode(module), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
+    with in_mode(module, training=True), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
             try:
@@ -200,17 +200,6 @@ def _dynamic(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
             raise AmpError("AMP214", message, hint="give examples of two rows or more, or dynamic_batch=False")
         shapes.append({0: batch} if is_tensor else None)
     return tuple(shapes)
-
-
-@contextmanager
-def _training_mode(module: torch.nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in module.modules()]
-    module.train()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
@@ -295,14 +284,11 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
         (torch, "cdist", distances),
         (torch, "ctc_loss", aligned),
     ]
-    before = [getattr(holder, name) for holder, name, _ in ways]
-    for holder, name, way in ways:
-        setattr(holder, name, way)
-    try:
+    with ExitStack() as own:
+        for holder, name, way in ways:
+            own.callback(setattr, holder, name, getattr(holder, name))
+            setattr(holder, name, way)
         yield
-    finally:
-        for (holder, name, _), own in zip(ways, before, strict=True):
-            setattr(holder, name, own)
 
 
 def refuse_old_forms(module: torch.nn.Module) -> None:

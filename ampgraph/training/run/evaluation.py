@@ -37,19 +37,20 @@ def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool 
     kept |= {name.removeprefix(ORIGINAL): array for name, array in kept.items() if name.startswith(ORIGINAL)}
     tensors = {entry.name: state[entry.name] for entry in step.layout.of(*TAKEN)}
     if average:
-        tensors |= _average(step, state)
-    model = unpack(text, _all_wide(tensors), _all_wide(kept))
-    set_inference(model.graph)
+        entries = [entry.name for entry in step.layout.of(AVERAGE)]
+        if not entries:
+            hint = "build the step with an average: --ema 0.999"
+            raise AmpError("AMP206", "keeps no running average of the weights", hint=hint)
+        tensors |= {name.removeprefix(EMA): state[name] for name in entries}
+    wide = ({name: _wide(array) for name, array in arrays.items()} for arrays in (tensors, kept))
+    model = unpack(text, *wide)
+    for node in model.graph.all_nodes():  # as they work after the training
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.resize_inputs(2)
+        if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
+            node.attributes.pop("training_mode")
+            node.resize_outputs(1)
     return model
-
-
-def _average(step: TrainingStep, state: Mapping[str, Array]) -> dict[str, Array]:
-    """The averages by the names of the parameters."""
-    entries = [entry.name for entry in step.layout.of(AVERAGE)]
-    if not entries:
-        hint = "build the step with an average: --ema 0.999"
-        raise AmpError("AMP206", "keeps no running average of the weights", hint=hint)
-    return {name.removeprefix(EMA): state[name] for name in entries}
 
 
 def save_trained(
@@ -57,20 +58,6 @@ def save_trained(
 ) -> None:
     """Writes the forward model with trained weights or their running average, whole or not at all."""
     OnnxGraph(trained_model(step, state, average)).save(path)
-
-
-def set_inference(graph: ir.Graph) -> None:
-    """Dropout and BatchNormalization as they work after the training."""
-    for node in graph.all_nodes():
-        if node.op_type == "Dropout" and len(node.inputs) > 2:
-            node.resize_inputs(2)
-        if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
-            node.attributes.pop("training_mode")
-            node.resize_outputs(1)
-
-
-def _all_wide(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: _wide(array) for name, array in arrays.items()}
 
 
 def _wide(array: Array) -> Array:
