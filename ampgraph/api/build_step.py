@@ -30,7 +30,7 @@ from ..training.step.update import UpdateOptions
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .opsets import at_given
+from .prepare import at_given
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
