@@ -14,13 +14,13 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
 from conformance.cases import case, index, locked, read, write
 from conformance.checks import LEVELS
 from conformance.pool import Outcome, run_cases
 from conformance.reference import reference
 from conformance.run import CONVERTER, effectiveness, sample, summary, table
+from near import difference
 from share import FULL, share, turn
 
 CHUNKS = 4  # each starts a process
@@ -145,7 +145,7 @@ def _wrong(name: str, level: str, **more: Any) -> list[str]:
     session = StrictSession(ampgraph.convert(model, level, target="cpu", **more), threads=1)
     found = [(expected, session.run(feeds)) for feeds, expected in zip(ref.feeds, ref.outputs, strict=True)]
     pairs = [(key, expected[key], values[key]) for expected, values in found for key in values]
-    return [f"{name} at {level}: {key}: {d.reason}" for key, one, other in pairs if (d := difference(one, other))]
+    return [f"{name} at {level}: {key}: {d}" for key, one, other in pairs if (d := difference(one, other))]
 
 
 def _wrong_with_data(name: str, level: str) -> list[str]:

@@ -47,17 +47,25 @@ def arrays(x: tuple[int, ...]) -> dict[str, np.ndarray]:
     return found | {"v": normal(x[1], seed=5, low=0.5)}
 
 
+def lowered_norms(graph: ir.Graph) -> dict[ir.Value, ir.Value]:
+    """New running statistics by the old ones."""
+    b, after = Builder(graph, "next"), dict[ir.Value, ir.Value]()
+    for one in lower_batch_norm(graph):
+        after[one.old] = b.typed(one.next(b, after.get(one.old, one.old)), one.old)
+    return after
+
+
 def compared(model: ir.Model, x: tuple[int, ...], function, tolerance: float = 2e-5, stored: bool = True) -> None:
     """y, the gradients of x, w and c, and the new mean and variance where they are stored, beside a module of torch
     that ``function`` calls on x."""
     graph, given, seed = model.graph, arrays(x), normal(*x, seed=9)
-    running = lower_batch_norm(graph)
-    assert [old.name for old, _ in running] == ["m", "v"] * stored
+    running = lowered_norms(graph)
+    assert [old.name for old in running] == ["m", "v"] * stored
     start = ir.Value(name="seed", type=graph.inputs[0].type, shape=graph.inputs[0].shape)
     wanted = list(graph.inputs[:3])
     graph.inputs.append(start)
     graph.outputs.extend(differentiate(graph, graph.outputs[0], wanted, start))
-    graph.outputs.extend(new for _, new in running)
+    graph.outputs.extend(running.values())
     found = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString()).run(None, given | {"seed": seed})
     module, data = module_of(given), torch.tensor(given["x"].astype(np.float64), requires_grad=True)
     y = function(module, data)
@@ -121,7 +129,7 @@ def test_statistics_that_the_graph_computes(shape):
 def new_statistics(shape, given):
     """Mean and variance after a step."""
     model = model_of(shape, f"y = {NODE} (x, w, c, m, v)")
-    model.graph.outputs.extend(new for _, new in lower_batch_norm(model.graph))
+    model.graph.outputs.extend(lowered_norms(model.graph).values())
     return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString()).run(None, given)
 
 
