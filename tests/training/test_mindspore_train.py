@@ -149,7 +149,7 @@ def test_a_static_scale_skips_too(exported: Any, name: str) -> None:
 
 @pytest.mark.parametrize("scaler", [lambda: None, lambda: amp.FixedLossScaleManager(8, drop_overflow_update=False)])
 def test_without_skipping_an_overflow_is_told_and_taken(exported: Any, scaler: Any) -> None:
-    step = train_step(exported("mlp"), nets.momentum, scaler())
+    step = train_step(exported("transformer"), nets.adam, scaler())
     got = trained(step, data(True)[:7])
     assert [told[1] for told in got] == [1, 1, 1, 1, 1, 0, 0]
     assert not all(np.isfinite(p.asnumpy()).all() for p in step.parameters.values())
