@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
@@ -116,7 +116,7 @@ class DecidedModel:
         settled: side, right and reason of every unit.
         region_of: operators of a region, with the operator that it stands for.
         seeded: whether anything is low by right, so that the model changes at all.
-        worth, counted, fused, joined: as for `CutTask`.
+        asked: what the cut was asked, where it was.
         floors: mask constants, by value, with what replaces their lowest elements.
         roundings: float32 values that some readers get rounded.
         numbers: stored tensors that are numbers of the program's and no parameters, whatever the file calls them.
@@ -127,10 +127,7 @@ class DecidedModel:
     settled: Decisions
     region_of: Mapping[int, str] = field(default_factory=dict)
     seeded: bool = True
-    worth: Mapping[int, int] = field(default_factory=dict)
-    counted: Collection[int] = frozenset()
-    fused: Collection[int] = frozenset()
-    joined: Collection[int] = frozenset()
+    asked: CutTask | None = None
     floors: Mapping[int, float] = field(default_factory=dict)
     roundings: Sequence[Rounding] = ()
     numbers: Collection[int] = frozenset()
@@ -139,5 +136,5 @@ class DecidedModel:
     @property
     def task(self) -> CutTask:
         """What the cut would be asked to change a decision: the prices of a change of mind."""
-        sets = self.counted, self.fused, self.joined
-        return CutTask(self.flow, self.options, self.settled, self.worth, *sets)
+        asked = self.asked or CutTask(self.flow, self.options, self.settled)
+        return replace(asked, decisions=self.settled)
