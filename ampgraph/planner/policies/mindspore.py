@@ -18,8 +18,7 @@ from ..assemble import DecidedModel
 from ..decisions import Ledger
 from ..options import Options
 from .forward import typed
-from .mindspore_notes import notes
-from .mindspore_rules import LEVELS
+from .mindspore_rules import LEVELS, notes
 from .registry import Answer, ByOperator, Policy, register
 
 WIDEST = "widest"
