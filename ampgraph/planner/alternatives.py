@@ -43,8 +43,8 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     decided = decide(flow, replace(options, recipe=replace(options.recipe, fp32_stream=True)))
     held = _additions(decided, plan)
     other = assemble(decided, plan.digest)
-    more = len(_paid(flow, other, decided.fused)) - len(_paid(flow, plan, decided.fused))
-    if not held or more > (held + 1) * (2 if decided.fused else 1):
+    more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
+    if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
     steps, casts = math.sqrt(held / 12), f"{more} Cast{'s' * (more != 1)} more" if more > 0 else "no more Casts"
     text = f"--fp32-stream would keep {held} addition{'s' * (held > 1)} to a residual stream in float32, for {casts}"

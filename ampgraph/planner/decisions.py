@@ -90,6 +90,19 @@ class Decisions:
         return self.sides[root] == HIGH or rank >= self.ranks[root]
 
 
+class Verdicts(NamedTuple):
+    """Verdicts of units, entered in this order."""
+
+    of: Iterable[tuple[int, Verdict]]
+    notes: Sequence[Note] = ()
+
+    def enter(self, ledger: Ledger) -> None:
+        """Raises AmpError AMP306 for a unit that the user asks for in both precisions."""
+        for unit, (side, rank, why) in self.of:
+            ledger.decide(unit, side, rank, why)
+        ledger.notes += self.notes
+
+
 class Result(Protocol):
     """What a step gives: it knows what it wants of the ledger."""
 
