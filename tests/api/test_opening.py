@@ -14,13 +14,12 @@ from onnx import helper
 
 import ampgraph
 from ampgraph.api import check, check_run
-from ampgraph.api.check_request import Request
-from ampgraph.api.opening import fault, refusal
+from ampgraph.api.check_run import Request
 from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
-from ampgraph.runtime.opening import open_each
+from ampgraph.runtime.opening import fault, open_each, refusal
 from cli_helpers import refused
 from onnx_text import array, parse, proto
 
@@ -120,7 +119,7 @@ def test_a_file_that_kills_the_runtime_ends_a_process_of_its_own(tmp_path: Path)
     model, low = killing(tmp_path)
     first, second, third = open_each([model, low, model])
     assert first.opens and third.opens and not second.opens
-    assert "Segmentation fault" in second.died and second.optimised and second.fault is None
+    assert "Segmentation fault" in second.said and second.died and second.optimised
 
 
 def test_what_kills_the_runtime_is_a_fault_at_any_target(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
-from ampgraph.report.verification import verification_lines
 from onnx_text import parse
 from present import present
 
@@ -35,7 +34,7 @@ def data() -> list[dict[str, np.ndarray]]:
 def test_parts_that_are_left_as_they_are() -> None:
     found = ampgraph.verify(model(), ampgraph.convert(model()), data=data())
     assert found.ok and present(found.quantized).to_dict() == {"kept": {"MatMul": 1}, "changed": []}
-    assert "quantized   left as they are: 1 MatMul" in verification_lines(found)
+    assert "quantized   left as they are: 1 MatMul" in found.lines()
 
 
 def test_parts_that_have_changed_are_named() -> None:
@@ -48,9 +47,9 @@ def test_parts_that_have_changed_are_named() -> None:
         other.graph.node.insert(place, cast)
     found = ampgraph.verify(model(), other, data=data(), tolerance=0.1)
     assert present(found.quantized).changed == ("MatMul product",)
-    assert "quantized   changed: MatMul product; left as they are: none" in verification_lines(found)
+    assert "quantized   changed: MatMul product; left as they are: none" in found.lines()
 
 
 def test_nothing_is_said_where_nothing_is_quantized() -> None:
     plain = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
-    assert not any(line.startswith("quantized") for line in verification_lines(ampgraph.verify(plain, plain)))
+    assert not any(line.startswith("quantized") for line in ampgraph.verify(plain, plain).lines())
