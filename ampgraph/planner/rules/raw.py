@@ -21,7 +21,6 @@ from ...core.plan import Why
 from ...core.walk import upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
-from ..regions import Regions
 from .rule import Findings, Sight, Spoilt, looks, ruling, runs
 
 
@@ -86,7 +85,10 @@ def _is_input(facts: Facts, value: int) -> bool:
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
-    sinks = [op for op in map(facts.flow.ops.__getitem__, sorted(found.ops)) if _spoils(facts, regions, op)]
+    ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
+    careful = {op for op in found.ops if regions.classes[op] in ("black", "kept")}
+    # what makes a small number of large ones, or a usual one of one out of range
+    sinks = [op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels")]
     if sinks:  # a Cast is for the products behind
         sinks = [op for op in sinks if op.id in facts.with_all_before(regions.white)]
     if not sinks:
@@ -94,11 +96,6 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     dtype = facts.options.dtype
     why = Why("raw", f"computes with an input of the model before any product: {dtype} may not hold its digits")
     return Findings([ruling(facts, why, _with_all_before(facts, found, sinks), where=sinks[0])])
-
-
-def _spoils(facts: Facts, regions: Regions, op: Op) -> bool:
-    """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
-    return facts.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
