@@ -17,7 +17,7 @@ import pytest
 import ampgraph
 from ampgraph.core import collector, light_imports
 from ampgraph.core.errors import first_line
-from ampgraph.core.renamed import renamed_keys, renamed_keywords
+from ampgraph.core.renamed import renamed_keywords
 
 PLACE = "/onnxruntime_src/onnxruntime/core/framework/tensor.h:210"
 
@@ -105,12 +105,6 @@ def test_the_new_keyword_does_not_warn() -> None:
 def test_both_are_too_many() -> None:
     with pytest.raises(TypeError, match="both 'told' and 'progress'"):
         verb("m", progress=3, told=3)  # type: ignore[call-arg]
-
-
-def test_keys_of_older_files() -> None:
-    with pytest.warns(DeprecationWarning, match="the key 'a' is now 'b'") as seen:
-        assert renamed_keys({"a": 1, "c": 2}, {"a": "b"}, "0.3") == {"b": 1, "c": 2}
-    assert seen[0].filename == __file__
 
 
 def test_verbs_still_hear_told() -> None:

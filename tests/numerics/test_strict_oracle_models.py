@@ -14,7 +14,7 @@ import ampgraph
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.graphs import flat_graph
 from ampgraph.numerics.ranges.segments import SegmentedModel
-from ampgraph.numerics.strict.rewrite import rewrite
+from ampgraph.numerics.strict.session import rewrite
 from conformance.cases import case, index
 from conformance.reference import reference
 from numerics.oracle import LOWS, NAMES, oracle, rounded, ulps

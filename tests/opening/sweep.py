@@ -12,7 +12,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.runtime.opening import Opening, open_each
 from conformance.cases import case, index
-from fuzz.shrink import kept
+from fuzz.checks import kept
 from onnx_text import proto
 
 from .script_models import MODELS, scripted

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from ampgraph.numerics.metrics.compare import difference
+from near import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low
 from planner.test_regions import WEIGHTS, between, regions

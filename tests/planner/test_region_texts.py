@@ -12,11 +12,11 @@ import pytest
 from ampgraph.core.dataflow import Dataflow
 from ampgraph.core.matching import PatternSet
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.oplists import pattern_files
 from ampgraph.oplists.files import ListFile, data_folder, read_file
 from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_of
 from ampgraph.oplists.patterns import bias_patterns, region_patterns
+from near import difference
 from onnx_text import parse
 from planner import test_region_forms as more
 from planner import test_regions as first

@@ -11,8 +11,8 @@ import pytest
 from onnx import ModelProto
 
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.oplists.patterns import Region, find_regions
+from near import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low, kinds
 

@@ -12,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ampgraph.formats.mindir import io as mindir_io
+from ampgraph.formats.mindir import weights as mindir_weights
 from formats.mindir import build as mindir_build
 
 ROWS, COLUMNS = 4096, 1024  # 16 MB each
@@ -54,7 +55,7 @@ def main() -> None:
     watcher.start()
     file = mindir_io.load(path)
     for tensor in file.model.graph.parameter:
-        mindir_io.round_tensor(file, tensor, "float16")
+        mindir_weights.round_tensor(file, tensor, "float16")
     mindir_io.save(file, folder / "low.mindir")
     finished.set()
     watcher.join()

@@ -179,7 +179,7 @@ def test_names_that_are_taken_are_not_used() -> None:
     model.primitives.add(name="Cast:amp", op_type="Exp")
     result = convert(model)
     assert faults(result, model) == []
-    assert [p.name for p in result.primitives if p.op_type == "Cast"] == ["Cast:amp_"]
+    assert [p.name for p in result.primitives if p.op_type == "Cast"] == ["Cast:amp_1"]
 
 
 def test_every_graph_has_its_own_cast_and_constant() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir import weights as mindir_weights
 from effort import lines_run
 from formats.mindir.build import dense, write, write_split
 from formats.mindir.files import DIGITS, refused, rounded_all
@@ -167,9 +168,9 @@ def survives_whole(content, folder):
     try:
         file = mindir_io.load(path)
         for tensor in file.model.graph.parameter:
-            mindir_io.elements(file, tensor)
+            mindir_weights.elements(file, tensor)
             if schema.ELEMENT_TYPES.get(tensor.data_type) == "float32":
-                mindir_io.round_tensor(file, tensor, "float16")
+                mindir_weights.round_tensor(file, tensor, "float16")
         mindir_io.save(file, folder / "saved.mindir")
         mindir_io.load(folder / "saved.mindir")
     except AmpError:
