@@ -27,7 +27,7 @@ from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.metrics.agreement import Agreement, Apart
 from ampgraph.numerics.metrics.vanishing import vanishing
-from formats.mindir.build import dense, write
+from formats.mindir.files import dense, write
 from onnx_text import parse
 
 PRODUCT = """
@@ -192,15 +192,11 @@ def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
 
 @here
 @pytest.mark.slow
-def test_bfloat16_has_a_tolerance_of_its_own(amp, path):
+def test_options_steer_the_check(amp, path):
     out = amp("convert", path(SMALL), "--check", "auto", "--dtype", "bfloat16", "--opset", "22", "--json")[1]
     found = json.loads(out)["check"]
     assert found["outcome"] == "ok" and found["tolerance"] == 5e-2 and found["error"] > 1e-3
-
-
-@here
-@pytest.mark.slow
-def test_tolerance(amp, path):
+    # tolerance
     code, out, _ = amp("convert", path({"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}),
                        "--check", "auto", "--tolerance", "1e-7")  # fmt: skip
     assert code == 1 and "tolerance 1e-07" in rows(out)["check"]
@@ -320,7 +316,7 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
 
 @here
 @pytest.mark.slow
-def test_an_output_that_vanishes_in_float16_is_announced(amp, path, tmp_path):
+def test_outputs_that_vanish_or_do_not_move(amp, path, tmp_path):
     source = path({"w": 1e-4 * np.eye(8, dtype=np.float32)}, PRODUCTS)
     np.savez(tmp_path / "x", x=np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8))
     said = "DOUBTFUL: 'y' vanishes in float16: "
@@ -329,6 +325,11 @@ def test_an_output_that_vanishes_in_float16_is_announced(amp, path, tmp_path):
         assert code == 0 and rows(out)["check"].startswith(said) and rows(out)["check"].endswith(end)
     out = amp("convert", source, "--check", "auto", "--dtype", "bfloat16", "--opset", "22")[1]
     assert rows(out)["check"].startswith("ok ")
+    # A model that is low already: its second conversion is compared with itself, to the bit.
+    amp("convert", path(SMALL), "-o", tmp_path / "low.onnx")
+    out = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx", "--check", "require")[1]
+    assert "check" not in rows(out) or rows(out)["check"].startswith("ok 0 ")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "low.onnx").read_bytes()
 
 
 def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
@@ -338,27 +339,13 @@ def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
 
 @here
 @pytest.mark.slow
-def test_a_model_that_draws_numbers_is_not_held_against_itself(amp, path):
+def test_models_of_which_little_can_be_said(amp, path):
     text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  r = RandomNormalLike(a)  y = Add(a, r) }"
     out = amp("convert", path(SMALL, text), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
-
-
-@here
-@pytest.mark.slow
-def test_outputs_that_nothing_changes_are_not_called_right(amp, path):
+    # outputs that nothing changes are not called right
     out = amp("convert", path({"w": np.zeros((8, 8), np.float32)}), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")
-
-
-@here
-@pytest.mark.slow
-def test_outputs_that_rounding_does_not_move_are_right(amp, path, tmp_path):
-    """A model that is low already: its second conversion is compared with itself, to the bit."""
-    amp("convert", path(SMALL), "-o", tmp_path / "low.onnx")
-    out = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx", "--check", "require")[1]
-    assert "check" not in rows(out) or rows(out)["check"].startswith("ok 0 ")
-    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "low.onnx").read_bytes()
 
 
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
@@ -408,12 +395,10 @@ def test_a_repair_was_tried(files: tuple[str, str], metric: str | None) -> None:
     assert verdict(files, None, metric=metric).ok
 
 
-def test_what_else_made_the_model_leaves_a_suggestion(files: tuple[str, str]) -> None:
+def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
     found = verdict(files, None)
     assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair" not in str(found)
-
-
-def test_where_the_time_is_up_nothing_is_called_a_repair(files: tuple[str, str]) -> None:
+    # where the time is up nothing is called a repair
     found = verdict(files, Recipe(), whole=0.0)
     assert found.missed and not found.repair and "the time is up, try: --fp32 " in str(found)
 
@@ -476,18 +461,20 @@ def test_generated_inputs(errors, outcome, exceeded):
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
 
 
-def test_what_comes_close_is_said_so():
+def test_what_samples_are_held_to():
     verdict = judged([watched([7e-3] * 6)], 1e-2, generated=True)
     said = "DOUBTFUL: error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it: give --data"
     assert str(verdict) == said
-
-
-@pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
-def test_one_of_eight_of_the_users_decides(worst, outcome):
-    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
-
-
-def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_against_the_others():
+    # more samples are wanted where the first come close
+    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
+        assert unsure([watched(errors)], 1e-2) == wanted
+    # an output that says nothing is not judged
+    mute = Agreement("m")
+    for _ in range(3):
+        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
+    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
+    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+    # a generated sample in which the output nearly vanishes is measured against the others
     found = [watched([1e-3] * 5 + [0.5], [1.0] * 5 + [0.01])]
     assert judged(found, 1e-2, generated=True).outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
     found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
@@ -495,17 +482,9 @@ def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_agai
     assert judged(found, 1e-2, generated=False).outcome == "missed"
 
 
-def test_more_samples_are_wanted_where_the_first_come_close():
-    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
-        assert unsure([watched(errors)], 1e-2) == wanted
-
-
-def test_an_output_that_says_nothing_is_not_judged():
-    mute = Agreement("m")
-    for _ in range(3):
-        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
-    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
-    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+@pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
+def test_one_of_eight_of_the_users_decides(worst, outcome):
+    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -559,14 +538,12 @@ def test_the_check_names_it(chaotic_path):
     assert verdict.missed and verdict.sensitivity is not None and 0.02 < verdict.sensitivity < 0.5
 
 
-def test_verify_names_it_where_it_misses_and_only_there(chaotic_path):
+def test_verify_and_tune_name_it(chaotic_path):
     low = ampgraph.convert(chaotic_path)
     notes = [note for note in ampgraph.verify(chaotic_path, low).notes if re.search(SAID, note)]
     assert len(notes) == 1 and notes[0].endswith(f"at 'a{FOLDS}'")
     assert not any(re.search(SAID, note) for note in ampgraph.verify(chaotic_path, low, tolerance=0.9).notes)
-
-
-def test_tune_names_it(chaotic_path):
+    # tune names it
     found = ampgraph.tune(chaotic_path, samples=2)
     assert found.patterns and any(re.search(SAID, note) for note in found.notes)
 

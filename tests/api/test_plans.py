@@ -50,14 +50,12 @@ def net(text: str = NET, **weights: Any) -> ModelProto:
     return parse(text, w=(8, 8), **(weights or {"v": (8,)}))
 
 
-def test_models_that_are_alike() -> None:
+def test_models_that_are_alike_or_not() -> None:
     one = ampgraph.convert(net())
     found = ampgraph.diff(one, ampgraph.convert(net()))
     assert found.alike and found.sort == "models" and not found.settings
     assert found.bytes is not None and found.bytes[0] == found.bytes[1]
-
-
-def test_models_that_differ() -> None:
+    # models that differ
     kept = ampgraph.convert(net(), fp32=["second"])
     low = ampgraph.convert(net(), "O3")
     found = ampgraph.diff(kept, low)
@@ -70,16 +68,14 @@ def test_models_that_differ() -> None:
     assert found.bytes is not None
     assert [item for item in found.weights if item.name == "'w'"] or found.bytes[0] > found.bytes[1]
     assert not found.nodes
-
-
-def test_nodes_that_one_has_alone() -> None:
+    # nodes that one has alone
     other = net()
     other.graph.node[1].op_type = "Sub"
     found = ampgraph.diff(net(), other)
     assert found.nodes.first == ("Add 'bias'",) and found.nodes.second == ("Sub 'bias'",) and not found.alike
 
 
-def test_plans_that_differ_say_why() -> None:
+def test_plans_that_differ() -> None:
     plain, held = ampgraph.plan(net()), ampgraph.plan(net(), fp32=["first"])
     assert ampgraph.diff(plain, plain).alike
     found = ampgraph.diff(plain, held)
@@ -88,19 +84,14 @@ def test_plans_that_differ_say_why() -> None:
     assert changed.first_why.startswith("region: ") and changed.second_why.startswith("user: ")
     assert found.casts or found.weights
     assert found.bytes is None
-
-
-def test_plans_with_and_without_a_rewrite_are_matched_by_place() -> None:
-    """A rewrite takes nodes away; those behind it keep their numbers of the file in the report."""
+    # A rewrite takes nodes away; those behind it keep their numbers of the file in the report.
     model = net(NORM, gain=(8,), shift=(8,))
     with_norm, without = ampgraph.plan(model, "O3"), ampgraph.plan(model, "O2", fp32=["product"], rewrite="none")
     assert with_norm.rewrites and not without.rewrites
     found = ampgraph.diff(with_norm, without)
     assert [item.name for item in found.decisions if item.kind == "MatMul"] == ["MatMul #9 T"]
     assert len(found.nodes.first) == 1 and found.nodes.first[0].startswith("LayerNormalization")
-
-
-def test_what_cannot_be_compared() -> None:
+    # what cannot be compared
     with pytest.raises(AmpError, match="AMP208.*one of the two is a plan"):
         ampgraph.diff(net(), ampgraph.plan(net()))
     other = parse("g (float[2] x) => (float[2] y) { [other] y = Relu(x) }")

@@ -175,15 +175,13 @@ def test_inspect(amp, folder, name):
     assert set(report["difference"]["gone"]) <= {"Slice"}  # of sizes: what follows from known ones is stored
 
 
-def test_inspect_tells_casts_of_the_file_apart(amp, folder):
+def test_inspect_of_a_file(amp, folder):
     source = folder / "digits_cnn.onnx"
     amp("convert", source, "-o", folder / "a.onnx")
     report = json.loads(amp("inspect", folder / "a.onnx", "--against", folder / "a.onnx", "--json")[1])
     assert {cast["sort"] for cast in report["casts"]} == {"given"}
     assert report["difference"]["changed"] == [] and report["difference"]["bytes"] == 0
-
-
-def test_inspect_shows_layers_as_a_tree(amp, folder):
+    # inspect shows layers as a tree
     _, out, _ = amp("inspect", folder / "digits_transformer.onnx")
     lines = out.splitlines()
     tree = lines[lines.index("layers") :]
@@ -197,7 +195,7 @@ def test_inspect_without_onnxruntime_says_so(amp, folder, monkeypatch):
     assert code == 0 and "onnxruntime is not installed" in out
 
 
-def test_explain(amp, folder):
+def test_explain_lists_and_refuses(amp, folder):
     source = folder / "digits_transformer.onnx"
     norm = next(n for n in onnx.load(source).graph.node if n.op_type == "LayerNormalization")
     code, out, err = amp("explain", source, norm.name, "--target", "cpu")
@@ -209,33 +207,16 @@ def test_explain(amp, folder):
     slot = auto["slots"][0]
     assert slot["rule"] == "cut" and slot["cost"]["low"]["bytes"] < slot["cost"]["float32"]["bytes"]
     assert norm.output[0] in slot["cost"]["float32"]["casts"]
-
-
-def test_explain_names_the_pattern_of_the_user(amp, folder):
+    # explain names the pattern of the user
     _, out, _ = amp("explain", folder / "digits_cnn.onnx", "logits", "--fp32", "value:logits")
     assert "by user: --fp32 value:logits" in out
-
-
-def test_explain_refuses_what_is_no_node(amp, folder):
+    # explain refuses what is no node
     source = folder / "digits_transformer.onnx"
     code, out, err = amp("explain", source, "node_layer_nrom")
     assert (code, out) == (2, "") and "did you mean 'node_layer_norm'?" in err
     assert len(amp("explain", source, "node_layer_norm*")[1].splitlines()) > 2  # several: a line each
     code, _, err = amp("explain", source, "embed.bias")
     assert code == 2 and "that is a stored tensor, read by" in err
-
-
-def test_lists(amp, folder):
-    code, out, _ = amp("lists")
-    assert code == 0 and out.splitlines()[0].split()[:2] == ["operator", "class"] and "com.microsoft::Gelu" in out
-    _, out, _ = amp("lists", "softmax", "--level", "auto")
-    assert "black" in out and "ampgraph.toml:" in out
-    mine = folder / "mine.toml"
-    mine.write_text('[white]\nSoftmax = "mine"\n')
-    row = json.loads(amp("lists", "Softmax", "--lists", mine, "--json")[1])[0]
-    assert (row["class"], row["at_level"], row["source"]) == ("white", "low", "mine.toml:2")
-    code, _, err = amp("lists", "Sofmax")
-    assert code == 2 and "did you mean 'Softmax'?" in err
 
 
 def test_help_is_light():
@@ -247,13 +228,24 @@ def test_help_is_light():
     assert done.stderr.strip() == "[]"
 
 
-def test_help_and_version(amp):
+def test_help_and_version(amp, folder):
     assert amp("--version")[1].startswith("ampgraph ")
     code, out, err = amp()
     assert "Usage: ampgraph" in out + err
     for command in ("convert", "inspect", "explain", "lists"):
         code, out, _ = amp(command, "--help")
         assert code == 0 and f"ampgraph {command}" in out
+    # lists
+    code, out, _ = amp("lists")
+    assert code == 0 and out.splitlines()[0].split()[:2] == ["operator", "class"] and "com.microsoft::Gelu" in out
+    _, out, _ = amp("lists", "softmax", "--level", "auto")
+    assert "black" in out and "ampgraph.toml:" in out
+    mine = folder / "mine.toml"
+    mine.write_text('[white]\nSoftmax = "mine"\n')
+    row = json.loads(amp("lists", "Softmax", "--lists", mine, "--json")[1])[0]
+    assert (row["class"], row["at_level"], row["source"]) == ("white", "low", "mine.toml:2")
+    code, _, err = amp("lists", "Sofmax")
+    assert code == 2 and "did you mean 'Softmax'?" in err
 
 
 @pytest.mark.slow
@@ -424,14 +416,10 @@ def test_what_cannot_be_piped(amp, streams, tmp_path):
     data_model(tmp_path / "big.onnx")
     code, out, err = streams(amp, b"", tmp_path / "big.onnx", "-o", "-")
     assert (code, out) == (2, b"") and "stdout takes one file" in err
-
-
-def test_an_error_names_no_file_that_is_gone(amp, streams):
+    # an error names no file that is gone
     code, out, err = streams(amp, b"no model" * 9, "-")
     assert (code, out) == (2, b"") and err.startswith("error[AMP102]: -: is not an ONNX model")
-
-
-def test_a_terminal_gets_no_model(amp, streams):
+    # a terminal gets no model
     code, out, err = streams(amp, SOURCE.read_bytes(), "-", terminal=True)
     assert (code, out) == (2, b"") and "a model cannot be printed on a terminal" in err
 
@@ -479,16 +467,6 @@ def test_it_sizes_generated_inputs(amp, verb, pair):
 def test_a_name_that_the_model_does_not_have_is_refused(amp, verb, pair):
     status, _, error = amp(*words(verb, pair), "--dim", f"row={ROWS}")
     assert status == 2 and "AMP310" in error and "rows" in error
-
-
-def test_in_python(pair):
-    source, low = map(str, pair)
-    assert ampgraph.verify(source, low, dims={"rows": ROWS}).ok
-    assert ampgraph.diff(low, low, reference=source, dims={"rows": ROWS}).alike
-    assert ampgraph.tune(source, tolerance=0.1, dims={"rows": ROWS}).met
-    assert ampgraph.calibrate(source, dims={"rows": ROWS}).values
-    with pytest.raises(AmpError, match="no generated input fits"):
-        ampgraph.verify(source, low)
 
 
 # The command line: words that people bring from other tools.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampgraph.formats.mindir import schema, view
-from cli_helpers import MODELS, contents, process, refused
+from cli_helpers import MODELS, contents, refused
 
 NAME = "digits_cnn.mindir"
 NORM = "Default/norm1-BatchNorm2d/BatchNorm-op0"
@@ -64,20 +64,6 @@ def test_the_report_as_data_agrees_with_the_file(amp, source):
     assert report["nodes"] == {"float16": 17, "float32": 3} and report["bytes_after"] < 0.55 * report["bytes_before"]
 
 
-def test_a_dry_run_writes_nothing(amp, source):
-    before = contents(source.parent)
-    _, dry, _ = amp("convert", source, "--dry-run", "--json")
-    assert contents(source.parent) == before
-    _, real, _ = amp("convert", source, "--json")
-    assert {**json.loads(real), "output": None} == json.loads(dry)
-
-
-def test_level_o0_copies_the_file(amp, source):
-    code, out, _ = amp("convert", source, "--level", "O0")
-    assert code == 0 and "nothing to lower" in out
-    assert source.with_name("digits_cnn.O0.mindir").read_bytes() == source.read_bytes()
-
-
 @pytest.mark.parametrize("policy", ["ampgraph", "mindspore"])
 def test_a_plan_gives_the_same_bytes(amp, source, policy):
     plan, first, again = (source.with_name(name) for name in ("plan.json", "first.mindir", "again.mindir"))
@@ -88,30 +74,24 @@ def test_a_plan_gives_the_same_bytes(amp, source, policy):
     assert again.read_bytes() == first.read_bytes() != source.read_bytes()
 
 
-def test_io_low_changes_the_border(amp, source):
+def test_options_reach_the_file(amp, source):
     made, mixed = source.with_name("low.mindir"), source.with_name("mixed.mindir")
     assert amp("convert", source, "--io", "low", "-o", made)[0] == 0
     assert border(made) == ["float16", "float16"]
     assert amp("convert", source, "--io", "image=low", "-o", mixed)[0] == 0
     assert border(mixed) == ["float16", "float32"]
     assert kinds(made)[0]["Cast"] == kinds(mixed)[0]["Cast"] - 1
-
-
-def test_a_pattern_keeps_a_layer_in_float32(amp, source):
+    # a pattern keeps a layer in float32
     made = source.with_name("kept.mindir")
     code, out, _ = amp("convert", source, "--fp32", "scope:hidden", "--json", "-o", made)
     report = json.loads(out)
     assert code == 0 and report["reasons"]["float32"]["user"] == 2 and report["heavy"]["float32"] == 1
     assert kinds(made)[1]["float16"] == 8
-
-
-def test_weights_can_stay_as_they_are_stored(amp, source):
+    # weights can stay as they are stored
     made = source.with_name("keep.mindir")
     assert amp("convert", source, "--store-weights", "keep", "-o", made)[0] == 0
     assert kinds(made)[1] == kinds(source)[1] == {"float32": kinds(source)[1].total()}
-
-
-def test_policy_mindspore_is_told_as_such(amp, source):
+    # policy mindspore is told as such
     code, out, _ = amp("convert", source, "--policy", "mindspore")
     assert code == 0 and "policy mindspore" in out and "float16: 17 by MindSpore's rules" in out
     assert "by guard" not in out and "none: the policy is its framework's" in out
@@ -155,29 +135,10 @@ def test_the_input_is_never_written_over(amp, source):
     assert contents(source.parent) == before
 
 
-@pytest.mark.parametrize("command", ["convert", "inspect", "explain"])
-@pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.999])
-def test_a_truncated_file_is_refused(amp, source, command, share):
-    whole = source.read_bytes()
-    source.write_bytes(whole[: int(share * len(whole))])
-    before = contents(source.parent)
-    words = ["conv1"] if command == "explain" else []
-    refused(amp(command, source, *words), "AMP102", NAME)
-    assert contents(source.parent) == before
-
-
-@pytest.mark.slow
-def test_a_mistake_in_a_process_of_its_own(source):
-    source.write_bytes(source.read_bytes()[:1000])
-    done = process("convert", source, "-o", source.with_name("out.mindir"))
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("error[AMP102]")
-    assert list(contents(source.parent)) == [NAME]
-
-
 # -- inspect, explain, lists ------------------------------------------------------------------------------------------
 
 
-def test_inspect(amp, source):
+def test_inspect_explain_and_lists(amp, source):
     made = source.with_name("digits_cnn.O2.mindir")
     amp("convert", source)
     code, out, err = amp("inspect", made, "--against", source)
@@ -189,16 +150,7 @@ def test_inspect(amp, source):
     assert report["version"] == "mind_ir_version 3" and report["opset"] is None and report["fusions"] is None
     assert report["difference"]["casts"] == len(report["casts"]) == kinds(made)[0]["Cast"]
     assert report["heavy"] == {"float16": 5} and not report["difference"]["gone"]
-
-
-def test_inspect_names_the_opset_of_onnx(amp):
-    code, out, _ = amp("inspect", MODELS / "digits_cnn.onnx")
-    assert code == 0 and ", opset 20, " in out.splitlines()[0]
-    report = json.loads(amp("inspect", MODELS / "digits_cnn.onnx", "--json")[1])
-    assert (report["version"], report["opset"]) == ("opset 20", 20)
-
-
-def test_explain(amp, source):
+    # explain
     code, out, err = amp("explain", source, NORM)
     assert (code, err) == (0, "") and "is float32" in out and "ampgraph.toml:" in out
     same = amp("explain", source, NORM, "--policy", "mindspore")[1]
@@ -207,12 +159,17 @@ def test_explain(amp, source):
     assert {line.split()[0] for line in amp("explain", source, "op:Conv2D")[1].splitlines()} == {"Conv2D"}
     assert len(amp("explain", source, "*conv*")[1].splitlines()) == 6
     refused(amp("explain", source, HIDDEN.replace("MatMul", "MatMull")), "AMP308", HIDDEN)
-
-
-def test_lists(amp):
+    # lists
     code, out, _ = amp("lists", "MatMul", "--policy", "mindspore", "--level", "O1")
     assert code == 0 and "mindspore.toml:" in out and "low" in out
     refused(amp("lists", "MatMull", "--policy", "mindspore"), "AMP309", "MatMul")
+
+
+def test_inspect_names_the_opset_of_onnx(amp):
+    code, out, _ = amp("inspect", MODELS / "digits_cnn.onnx")
+    assert code == 0 and ", opset 20, " in out.splitlines()[0]
+    report = json.loads(amp("inspect", MODELS / "digits_cnn.onnx", "--json")[1])
+    assert (report["version"], report["opset"]) == ("opset 20", 20)
 
 
 def test_export_mixlist(amp, tmp_path):

@@ -93,24 +93,18 @@ def verb(model: str, *, progress: int = 0) -> tuple[str, int]:
     return model, progress
 
 
-def test_the_old_keyword_works_and_warns() -> None:
+def test_renamed_keywords() -> None:
     with pytest.warns(DeprecationWarning, match=r"verb\(told=\) is now progress=; the old name goes with 0\.3") as seen:
         assert verb("m", told=3) == ("m", 3)  # type: ignore[call-arg]
     assert seen[0].filename == __file__
-
-
-def test_the_new_keyword_does_not_warn() -> None:
+    # the new keyword does not warn
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert verb("m", progress=3) == ("m", 3)
-
-
-def test_both_are_too_many() -> None:
+    # both are too many
     with pytest.raises(TypeError, match="both 'told' and 'progress'"):
         verb("m", progress=3, told=3)  # type: ignore[call-arg]
-
-
-def test_keys_of_older_files() -> None:
+    # keys of older files
     with pytest.warns(DeprecationWarning, match="the key 'a' is now 'b'") as seen:
         assert renamed_keys({"a": 1, "c": 2}, {"a": "b"}, "0.3") == {"b": 1, "c": 2}
     assert seen[0].filename == __file__

@@ -62,14 +62,12 @@ def test_a_durable_file_is_on_the_disk_before_it_is_in_its_place(
     assert done == ["fsync", "replace", "fsync"]
 
 
-def test_several_parts_have_names_of_their_own(tmp_path: Path) -> None:
+def test_names_and_folders(tmp_path: Path) -> None:
     with whole_files(tmp_path / "m.onnx") as temporary:
         assert temporary("data") == temporary("data") != temporary("model")
         temporary("data").write_text("x")
     assert os.listdir(tmp_path) == []
-
-
-def test_a_folder_is_tried_without_a_trace(tmp_path: Path) -> None:
+    # a folder is tried without a trace
     try_folder(tmp_path / "a")
     assert os.listdir(tmp_path) == []
     with pytest.raises(AmpError, match="AMP105"):

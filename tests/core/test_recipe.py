@@ -69,7 +69,7 @@ def test_every_field_has_a_strategy_a_type_and_an_option() -> None:
     assert set(RecipeFields.__annotations__) - set(OtherFields.__annotations__) == {"level"}
 
 
-def test_the_short_text() -> None:
+def test_recipes_as_people_write_them() -> None:
     recipe = Recipe.of(level="O2", fp32="op:Pow", low=["a,b"], dims={"batch": 8})
     assert str(recipe) == 'O2,float16,fp32=op:Pow,low="a,b",dims=batch=8'
     assert Recipe.from_text(" bfloat16 , O3,store-weights=keep, dim=n=2 ,fp32=x,fp32=y") == Recipe.of(
@@ -77,6 +77,19 @@ def test_the_short_text() -> None:
     )
     assert Recipe.from_text("") == Recipe() and str(Recipe()) == "float16"
     assert repr(Recipe.of(level="O1", opset=18)) == "Recipe(level='O1', opset=18)"
+    # other words that people know
+    assert Recipe.from_text("o1,fp16,target=TRT") == Recipe.of(level=1, target="tensorrt")
+    assert Recipe.of(target="gpu").target == "cuda"
+    assert Recipe.of(keep_io_types=False) == Recipe.of(io="low")
+    assert Recipe.of(keep_io_types=True) == Recipe.of(keep_io_types=None) == Recipe()
+    assert Recipe.of(keep_io_types=["mask"]).io == ("low", "mask=keep")
+    # what users may give
+    of_numpy: dict[str, Any] = {"opset": np.int64(18), "range_margin": np.float32(2)}
+    recipe = Recipe.of(lists=Path("mine.toml"), io="low", ranges=Path("r"), **of_numpy)
+    assert recipe == Recipe.of(lists=["mine.toml"], io=["low"], opset=18, range_margin=2, ranges="r")
+    assert type(recipe.opset) is int and type(recipe.range_margin) is float
+    assert Recipe.of(io="keep") == Recipe.of(io=["keep"]) == Recipe.of(lists=None, dims=None) == Recipe()
+    assert Recipe.of(dims={"b": 1, "a": 2}).dims == (("a", 2), ("b", 1))
 
 
 @pytest.mark.parametrize(
@@ -111,23 +124,6 @@ def test_levels_as_people_write_them(given: Any) -> None:
 )
 def test_types_as_people_write_them(given: Any, name: str) -> None:
     assert Recipe.of(dtype=given).dtype == name
-
-
-def test_other_words_that_people_know() -> None:
-    assert Recipe.from_text("o1,fp16,target=TRT") == Recipe.of(level=1, target="tensorrt")
-    assert Recipe.of(target="gpu").target == "cuda"
-    assert Recipe.of(keep_io_types=False) == Recipe.of(io="low")
-    assert Recipe.of(keep_io_types=True) == Recipe.of(keep_io_types=None) == Recipe()
-    assert Recipe.of(keep_io_types=["mask"]).io == ("low", "mask=keep")
-
-
-def test_what_users_may_give() -> None:
-    of_numpy: dict[str, Any] = {"opset": np.int64(18), "range_margin": np.float32(2)}
-    recipe = Recipe.of(lists=Path("mine.toml"), io="low", ranges=Path("r"), **of_numpy)
-    assert recipe == Recipe.of(lists=["mine.toml"], io=["low"], opset=18, range_margin=2, ranges="r")
-    assert type(recipe.opset) is int and type(recipe.range_margin) is float
-    assert Recipe.of(io="keep") == Recipe.of(io=["keep"]) == Recipe.of(lists=None, dims=None) == Recipe()
-    assert Recipe.of(dims={"b": 1, "a": 2}).dims == (("a", 2), ("b", 1))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,7 @@ def test_a_recipe_with_fields_replaced() -> None:
         recipe_of(3, {})  # type: ignore[arg-type]
 
 
-def test_measured_ranges_go_into_json_and_not_into_text() -> None:
+def test_json_of_a_recipe() -> None:
     ranges = Ranges("digest", 1)
     ranges.add("x", np.ones(3, np.float32))
     recipe = Recipe.of(ranges=ranges)
@@ -188,6 +184,8 @@ def test_measured_ranges_go_into_json_and_not_into_text() -> None:
     assert str(recipe) == "float16,ranges=(in memory)" and "absmax" not in repr(recipe)
     with pytest.raises(AmpError, match="AMP311"):
         recipe.to_text()
+    # json holds what is not at its default
+    assert json.loads(Recipe.of(dims={"n": 2}, dtype="float16").to_json()) == {"ampgraph_recipe": 1, "dims": {"n": 2}}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +204,3 @@ def test_json_that_is_none(text: str, code: str, message: str) -> None:
     with pytest.raises(AmpError) as raised:
         Recipe.from_json(text, "r.json")
     assert raised.value.code == code and message in str(raised.value)
-
-
-def test_json_holds_what_is_not_at_its_default() -> None:
-    assert json.loads(Recipe.of(dims={"n": 2}, dtype="float16").to_json()) == {"ampgraph_recipe": 1, "dims": {"n": 2}}

@@ -104,30 +104,26 @@ def test_the_model_is_not_changed_and_progress_is_told() -> None:
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
 
 
-def test_the_same_data_gives_the_same_text() -> None:
+def test_what_ranges_are_of() -> None:
     one, two = (ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2, seed=3) for _ in range(2))
     assert one.to_json() == two.to_json()
     assert one.notes[0] == "inputs were generated: 2 samples, seed 3"
     assert isinstance(one, ampgraph.Ranges) and one != ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2)
-
-
-# -- what is measured -------------------------------------------------------------------------------------------------
-
-
-def test_integers_booleans_and_doubles_are_no_ranges() -> None:
+    # integers booleans and doubles are no ranges
     made = parse("""g (float[3, 4] x) => (float[3, 4] y, int64[2] s, double[3, 4] d, bool[3, 4] b) {
         s = Shape(x)  d = Cast <to = 11> (x)  b = Greater(x, x)  y = Relu(x) }""")
     assert set(check(made, [{"x": X}]).values) == {"x", "y"}
-
-
-def test_infinities_and_nan_of_the_model_itself_are_said() -> None:
+    # infinities and nan of the model itself are said
     made = parse("g (float[3, 4] x) => (float[3, 4] y) { l = Log(x)  y = Relu(l) }")
     found = calibrate(made, [{"x": X}])
     assert found.values["l"].nonfinite == 4
     assert found.notes[-1].startswith("2 values hold infinities or NaN in float32 already, the first is 'l'")
 
 
-def test_empty_tensors_and_unused_outputs() -> None:
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_odd_models_are_measured() -> None:
     made = parse(
         """g (float[n, 4] x) => (float[m, 4] y) {
         p, q = Split <axis = 1> (x)  u = Relu(p)  none = Slice(x, zero, zero)  y = Relu(none) }""",
@@ -135,9 +131,7 @@ def test_empty_tensors_and_unused_outputs() -> None:
     )
     found = check(made, [{"x": X}])
     assert found.values["y"] == Range() and found.values["q"].elements == 6
-
-
-def test_an_unsorted_model_and_a_default_input() -> None:
+    # an unsorted model and a default input
     made = parse("g (float[3, 4] x, float[4] w) => (float[3, 4] y) { a = Relu(x)  y = Mul(a, w) }", w=X[2])
     nodes = list(made.graph.node)[::-1]
     del made.graph.node[:]
@@ -145,9 +139,7 @@ def test_an_unsorted_model_and_a_default_input() -> None:
     found = calibrate(made, [{"x": X}])
     assert found.values["y"].high == 64 and "w" not in found.values
     assert calibrate(made, [{"x": X, "w": X[2] * 2}]).values["y"].high == 128
-
-
-def test_sequences_are_crossed_within_one_piece() -> None:
+    # sequences are crossed within one piece
     made = parse(
         """g (float[3, 4] x) => (float[6, 4] y) {
         a = Relu(x)  s = SequenceConstruct(a, x)  t = SequenceInsert(s, a)  e = SequenceErase(t)
@@ -156,17 +148,13 @@ def test_sequences_are_crossed_within_one_piece() -> None:
     found = calibrate(made, [{"x": X}], limit=1)
     assert found.values["y"].high == 8 and found.values["z"].low == -8
     assert {"s", "t", "e"}.isdisjoint(found.values)
-
-
-def test_low_values_of_the_file_are_really_rounded() -> None:
+    # low values of the file are really rounded
     made = parse("""g (float[3, 4] x, float16[4] h) => (float[3, 4] y) {
         low = Cast <to = 10> (x)  sum = Add(low, h)  y = Cast <to = 1> (sum) }""")
     found = calibrate(made, [{"x": X + np.float32(2048.5), "h": np.zeros(4, np.float16)}])
     assert set(found.values) == {"x", "y"}
     assert found.values["y"].high == 2056.0 and found.values["x"].high == 2056.5
-
-
-def test_bfloat16_values_cross_from_piece_to_piece() -> None:
+    # bfloat16 values cross from piece to piece
     made = parse("g (float[3, 4] x) => (float[3, 4] y) { l = Cast <to = 16> (x)  m = Neg(l)  y = Cast <to = 1> (m) }")
     assert calibrate(made, [{"x": X * np.float32(100.3)}], limit=1).values["y"].low == -804.0
 
@@ -187,7 +175,7 @@ DEEP = """<domain: "own", opset_import: ["" : 17, "own" : 1]> deep (a) => (d) { 
     d = own.twice(c) }"""
 
 
-def test_values_in_functions_are_told_apart_by_call() -> None:
+def test_functions_are_told_apart_by_call() -> None:
     made = parse(
         "g (float[3, 4] x) => (float[3, 4] z) { y = own.twice(x)  n = Neg(y)  z = own.twice(n) }",
         domains=["own"],
@@ -197,9 +185,7 @@ def test_values_in_functions_are_told_apart_by_call() -> None:
     highs = {key: (found[key].low, found[key].high) for key in found}
     assert highs["y > b"] == (-6, 16) and highs["y > c"] == (0, 16) == highs["y"]
     assert highs["z > b"] == (-32, 0) and highs["z"] == (0, 0)
-
-
-def test_functions_in_functions() -> None:
+    # functions in functions
     made = parse(
         "g (float[3, 4] x) => (float[3, 4] y) { y = own.deep(x) }", domains=["own"], functions=f"{TWICE}\n{DEEP}"
     )
@@ -396,21 +382,17 @@ def test_what_vanishes_and_what_overflows_is_what_a_cast_does(array: np.ndarray,
     )
 
 
-def test_the_margin_is_how_many_times_over() -> None:
+def test_margins_shares_and_pieces() -> None:
     found = measure(np.array([-32752.0, 1.0], np.float32))
     assert not found.passes("float16") and not found.passes("float16", 1)
     assert found.passes("float16", 2.01) and measure(np.array([32768.0], np.float32)).passes("float16")
     assert not found.passes("bfloat16", 1e30)
-
-
-def test_shares_are_of_the_elements_that_are_not_zero() -> None:
+    # shares are of the elements that are not zero
     found = measure(np.array([0, 0, 1e6, 1.0, 1e-9, -1e9], np.float32))
     assert found.overflowing("float16") == 0.5 and found.vanishing("float16") == 0.25
     assert found.overflowing("bfloat16") == 0 == found.vanishing("bfloat16")
     assert Range().overflowing("float16") == 0 == Range().vanishing("float16")
-
-
-def test_pieces_add_up_to_the_whole() -> None:
+    # pieces add up to the whole
     array = np.random.default_rng(0).normal(size=PART + 1000).astype(np.float32)
     array[3], array[-1] = np.inf, -7e4
     whole, parts = measure(array), Range()

@@ -94,7 +94,7 @@ LOOPED = """g (float[2, 16] x) => (float[2, 16] y) <int64 n = {4}, bool go = {1}
 }"""
 
 
-def test_the_node_in_a_loop_is_named_not_the_loop() -> None:
+def test_nodes_in_bodies_are_named() -> None:
     model = parse(LOOPED, opset=21)
     data = [{"x": np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)}]
     found = verify(model, low(model), data=data)
@@ -102,9 +102,7 @@ def test_the_node_in_a_loop_is_named_not_the_loop() -> None:
     assert all(suspect.inside == "round" for suspect in found.growth if suspect.node in ("shift", "back"))
     assert all(suspect.operator not in ("Loop", "If", "Scan") for suspect in found.growth)
     assert "round" not in patterns(found) and mended(model, found, data).ok
-
-
-def test_the_node_in_a_branch_is_named() -> None:
+    # the node in a branch is named
     model = parse("""g (float[2, 16] x, bool c) => (float[2, 16] y) <float big = {500}> {
         [start] a = Tanh (x)
         [choose] b = If (c) <
@@ -315,24 +313,19 @@ def text_of(found: Verification) -> str:
     return str(found)
 
 
-def test_a_repair_is_said_with_what_it_leaves_and_nothing_else_is_suggested() -> None:
+def test_what_is_suggested() -> None:
     model = parse(SHIFTED, opset=21)
     found = verify(model, ampgraph.convert(model, "O3"), data=DATA)
     text, repair = text_of(found), present(found.repair)
     assert "repair      --fp32 shift --fp32 back" in text and f"error {repair.error:.2e} on the same inputs" in text
     assert "try:" not in text and found.to_dict()["repair"] == repair.to_dict() and repair.recipe.startswith("O3")
-
-
-def test_what_cannot_be_tried_is_said_to_be_a_suggestion() -> None:
-    """A file that does not tell how it was made, as of another tool."""
+    # A file that does not tell how it was made, as of another tool.
     model = parse(SHIFTED, opset=21)
     low = ampgraph.convert(model, "O3", low=["op:Sub", "op:Add", "op:Neg"], fp32=["start"], metadata=False)
     found = verify(model, low, data=DATA)
     assert found.repair is None and "repair      not looked for, as the file does not tell" in text_of(found)
     assert "try: --fp32 " in text_of(found)
-
-
-def test_nothing_is_suggested_where_every_node_in_float32_misses() -> None:
+    # nothing is suggested where every node in float32 misses
     model = parse(SHIFTED.replace("Tanh (x)", "Sub (x, big)"), opset=21)
     data = [{"x": 500 + feeds["x"]} for feeds in DATA]
     found = verify(model, ampgraph.convert(model, "O3", io=["x=low"]), data=data)
@@ -357,7 +350,7 @@ def trace_low(model: ModelProto) -> ModelProto:
     return ampgraph.convert(model, "O3")
 
 
-def test_two_values_by_hand() -> None:
+def test_values_by_hand() -> None:
     seen = compared(np.array([1.0, np.inf, 0.0, -np.inf]), np.array([2.0, 5.0, 1e-9, -np.inf]))
     assert (seen.astray, seen.vanished) == (1, 1)
     assert seen.error == pytest.approx(0.5)
@@ -366,9 +359,7 @@ def test_two_values_by_hand() -> None:
     assert compared(np.ones(2), np.ones(3)).reference is None
     assert compared(np.ones(2), np.zeros(2)).error is None
     assert compared(np.full(2, -3e38), np.full(2, -3e38)).error == 0.0
-
-
-def test_added_casts_stand_for_what_they_cast() -> None:
+    # added casts stand for what they cast
     model = planted.chain()
     feeds = planted.feed(scale=0.1)
     trace = Tracer(model, trace_low(model)).run(feeds, feeds)
@@ -398,7 +389,7 @@ def test_pieces_change_nothing(name: str, limit: int) -> None:
     assert growth == [suspect.node for suspect in Inquest(pieces, cut.weights).growth(8)] and growth
 
 
-def test_an_unsorted_model_is_seen_whole() -> None:
+def test_odd_models_are_traced() -> None:
     model = planted.chain()
     nodes = list(model.graph.node)
     converted = trace_low(model)
@@ -406,6 +397,28 @@ def test_an_unsorted_model_is_seen_whole() -> None:
     model.graph.node.extend(reversed(nodes))
     found = verify(model, converted, data=[planted.feed()])
     assert found.first_nonfinite is not None and present(found.first_nonfinite).node == "second"
+    # a weight that is listed as input need not be fed
+    text = "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { p = MatMul(x, w) e = Exp(p) y = MatMul(e, w) }"
+    model = parse(text, w=np.full((8, 8), 2.0, np.float32), opset=8, ir=3)
+    feeds = [{"x": np.full((4, 8), 1.0, np.float32)}]
+    found = verify(model, ampgraph.convert(model, "O3"), data=feeds)
+    assert present(found.first_nonfinite).operator == "Exp"
+    # nodes without names are named by their values
+    model = planted.chain()
+    for node in model.graph.node:
+        node.name = ""
+    born = present(verify(model, trace_low(model), data=[planted.feed()]).first_nonfinite)
+    assert (born.node, born.suggestion[0]) == ("b", "--fp32 value:b")
+    # layers are those of the exporter
+    model = planted.chain()
+    model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layers.0', 'mul']")
+    born = present(verify(model, trace_low(model), data=[planted.feed()]).first_nonfinite)
+    assert born.layer == "layers.0"
+    # a branch in a branch
+    model = planted.parse(NESTED)
+    found = verify(model, trace_low(model), data=[planted.feed(c=np.array(True))])
+    born = present(found.first_nonfinite)
+    assert (born.node, born.inside) == ("deep", "one/two")
 
 
 NESTED = """g (float[2, 4] x, bool c) => (float[2, 4] y) <float s = {300}> {
@@ -423,21 +436,6 @@ NESTED = """g (float[2, 4] x, bool c) => (float[2, 4] y) <float s = {300}> {
 }"""
 
 
-def test_a_weight_that_is_listed_as_input_need_not_be_fed() -> None:
-    text = "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { p = MatMul(x, w) e = Exp(p) y = MatMul(e, w) }"
-    model = parse(text, w=np.full((8, 8), 2.0, np.float32), opset=8, ir=3)
-    feeds = [{"x": np.full((4, 8), 1.0, np.float32)}]
-    found = verify(model, ampgraph.convert(model, "O3"), data=feeds)
-    assert present(found.first_nonfinite).operator == "Exp"
-
-
-def test_a_branch_in_a_branch() -> None:
-    model = planted.parse(NESTED)
-    found = verify(model, trace_low(model), data=[planted.feed(c=np.array(True))])
-    born = present(found.first_nonfinite)
-    assert (born.node, born.inside) == ("deep", "one/two")
-
-
 def test_a_loop_is_named_itself_and_its_pattern_covers_its_body() -> None:
     model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) <int64 n = {4}, bool go = {1}> {
         [start] a = Neg (x)
@@ -453,21 +451,6 @@ def test_a_loop_is_named_itself_and_its_pattern_covers_its_body() -> None:
     assert born.suggestion[0] == "--fp32 round"
     fp32 = [text.split()[1] for text in born.suggestion]
     assert verify(model, ampgraph.convert(model, "O3", fp32=fp32), data=data).ok
-
-
-def test_nodes_without_names_are_named_by_their_values() -> None:
-    model = planted.chain()
-    for node in model.graph.node:
-        node.name = ""
-    born = present(verify(model, trace_low(model), data=[planted.feed()]).first_nonfinite)
-    assert (born.node, born.suggestion[0]) == ("b", "--fp32 value:b")
-
-
-def test_layers_are_those_of_the_exporter() -> None:
-    model = planted.chain()
-    model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layers.0', 'mul']")
-    born = present(verify(model, trace_low(model), data=[planted.feed()]).first_nonfinite)
-    assert born.layer == "layers.0"
 
 
 MEASURE = """

@@ -116,7 +116,7 @@ def test_steps_are_those_of_a_loop_by_hand() -> None:
     assert seen[-1]["present.0.key"].shape == (1, 3 + 5, WIDTH)
 
 
-def test_the_error_of_every_step_and_of_the_worst() -> None:
+def test_figures_of_steps() -> None:
     model = decoder()
     found = ampgraph.verify(model, ampgraph.convert(model), data=prompts(2), steps=12)
     assert found.ok and found.samples == 2 and len(found.steps) == 12
@@ -127,6 +127,10 @@ def test_the_error_of_every_step_and_of_the_worst() -> None:
     assert f"at step {worst.step}, output logits" in text
     assert "past_key_values.0.key from present.0.key" in text and "likeliest of the reference's logits" in text
     assert plain(found.to_dict())["steps"][3]["error"] == found.steps[3].error
+    # generated samples start with an empty cache
+    model = decoder()
+    found = ampgraph.verify(model, ampgraph.convert(model), steps=3, samples=2)
+    assert found.ok and len(found.steps) == 3
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -156,12 +160,6 @@ def test_an_error_that_only_later_steps_have_is_missed_and_blamed() -> None:
     assert not found.ok and found.steps[0].error == 0 and found.steps[1].error > 1e-2
     assert found.traced is not None and found.traced % 4 > 0
     assert "step " in "\n".join(verification_lines(found))
-
-
-def test_generated_samples_start_with_an_empty_cache() -> None:
-    model = decoder()
-    found = ampgraph.verify(model, ampgraph.convert(model), steps=3, samples=2)
-    assert found.ok and len(found.steps) == 3
 
 
 STATE = """g (float[1, 8] frame, float[1, 8] state_in) => (float[1, 8] y, float[1, 8] state_out) {

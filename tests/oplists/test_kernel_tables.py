@@ -51,9 +51,7 @@ def test_cuda_kernels():
     assert cuda.tied["BatchNormalization"] == (frozenset({"T", "T1", "T2", "U"}),)
     assert {"Softmax", "LayerNormalization", "RMSNormalization"} <= set(cuda.float32_inside)
     assert not set(cuda.float32_inside) & {"ReduceSum", "Exp", "Pow"}
-
-
-def test_an_operator_without_a_cuda_kernel_falls_back():
+    # an operator without a cuda kernel falls back
     cuda = load_kernels("cuda")
     assert cuda.admits("MaxPool", 21, "T", "float16") is True
     assert cuda.admits("MaxPool", 22, "T", "float16") is None, "its kernel ended with opset 21; the CPU runs it"
@@ -89,12 +87,37 @@ def test_what_cuda_runs_in_float32_alone(kind, opset, slot):
     assert load_kernels("cuda").admits(kind, opset, slot, "float16") is False
 
 
-def test_cuda_leaves_a_gru_to_the_cpu_unless_it_resets_late():
+def test_what_targets_say():
     cuda = load_kernels("cuda")
     assert (
         cuda.refuses("GRU", 14, "float16", {}) == cuda.refuses("GRU", 22, "float16", {"linear_before_reset": 0}) != ""
     )
     assert cuda.refuses("GRU", 14, "float16", {"linear_before_reset": 1}) == ""
+    # cpu wraps
+    cpu = load_kernels("cpu")
+    assert (cpu.provider, cpu.missing) == ("CPUExecutionProvider", "wraps")
+    assert cpu.admits("Exp", 13, "T", "float16") is None
+    assert cpu.admits("Exp", 13, "T", "bfloat16") is False
+    assert cpu.admits("MatMul", 1, "T", "float16") is False, "the cast that it would insert is invalid before opset 6"
+    assert cpu.admits("EyeLike", 9, "T2", "float16") is False
+    assert cpu.admits("ScatterND", 16, "T", "float16") is True
+    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": b"add"})
+    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": "none"}) == cpu.refuses("ScatterND", 13, "float16", {})
+    assert cpu.refuses("Add", 14, "float16", {}) == ""
+    # a transpose fails on a cpu before products alone
+    cpu = load_kernels("cpu")
+    assert cpu.broken["Transpose"].before in TRAITS and not cpu.broken["Transpose"].always
+    assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
+    # unmeasured targets say nothing
+    kernels = load_kernels("cann")
+    assert kernels.missing == "schema" and not kernels.entries and not kernels.float32_inside
+    # Where it was asked; the schema decides of what it never built.
+    kernels = load_kernels("tensorrt")
+    assert kernels.admits("Conv", 11, "T", "bfloat16") and kernels.admits("Mish", 18, "T", "float16")
+    assert kernels.admits("Mish", 18, "T", "bfloat16") is False and "BF16" not in kernels.refused["Mish"]["bfloat16"]
+    assert kernels.admits("NonZero", 13, "T", "bfloat16") is None
+    assert kernels.admits("LSTM", 22, "T", "bfloat16") and kernels.broken["LSTM"].without == 4
+    assert kernels.tied["GridSample"] == (frozenset({"T1", "T2"}),) and "LayerNormalization" in kernels.float32_inside
 
 
 @pytest.mark.parametrize(
@@ -113,40 +136,6 @@ def test_cuda_leaves_a_gru_to_the_cpu_unless_it_resets_late():
 def test_attributes_for_which_cuda_leaves_a_node_to_the_cpu(kind, attributes, found):
     broken = load_kernels("cuda").broken[kind]
     assert broken.left_for(attributes) == found and not broken.always
-
-
-def test_cpu_wraps():
-    cpu = load_kernels("cpu")
-    assert (cpu.provider, cpu.missing) == ("CPUExecutionProvider", "wraps")
-    assert cpu.admits("Exp", 13, "T", "float16") is None
-    assert cpu.admits("Exp", 13, "T", "bfloat16") is False
-    assert cpu.admits("MatMul", 1, "T", "float16") is False, "the cast that it would insert is invalid before opset 6"
-    assert cpu.admits("EyeLike", 9, "T2", "float16") is False
-    assert cpu.admits("ScatterND", 16, "T", "float16") is True
-    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": b"add"})
-    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": "none"}) == cpu.refuses("ScatterND", 13, "float16", {})
-    assert cpu.refuses("Add", 14, "float16", {}) == ""
-
-
-def test_a_transpose_fails_on_a_cpu_before_products_alone():
-    cpu = load_kernels("cpu")
-    assert cpu.broken["Transpose"].before in TRAITS and not cpu.broken["Transpose"].always
-    assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
-
-
-def test_unmeasured_targets_say_nothing():
-    kernels = load_kernels("cann")
-    assert kernels.missing == "schema" and not kernels.entries and not kernels.float32_inside
-
-
-def test_tensorrt_says_what_its_builder_said():
-    """Where it was asked; the schema decides of what it never built."""
-    kernels = load_kernels("tensorrt")
-    assert kernels.admits("Conv", 11, "T", "bfloat16") and kernels.admits("Mish", 18, "T", "float16")
-    assert kernels.admits("Mish", 18, "T", "bfloat16") is False and "BF16" not in kernels.refused["Mish"]["bfloat16"]
-    assert kernels.admits("NonZero", 13, "T", "bfloat16") is None
-    assert kernels.admits("LSTM", 22, "T", "bfloat16") and kernels.broken["LSTM"].without == 4
-    assert kernels.tied["GridSample"] == (frozenset({"T1", "T2"}),) and "LayerNormalization" in kernels.float32_inside
 
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])

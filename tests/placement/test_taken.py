@@ -15,11 +15,9 @@ def test_what_is_behind_a_convolution_goes_into_its_weights(gpu_python, given):
     assert [n.kind for n in found.nodes if not n.casts] == ["Conv", "Relu", "Conv"] and len(found.nodes) == 5
 
 
-def test_the_last_softmax_adds_the_bias(gpu_python):
+def test_what_is_taken_without_casts(gpu_python):
     found = optimized(ampgraph.convert(classifier(LAST), "O2"), python=gpu_python)
     assert [n.kind for n in found.nodes] == ["Cast", "MatMul", "Cast", "com.microsoft::BiasSoftmax"]
-
-
-def test_no_cast_runs_on_the_cpu_beside_what_runs_there_alone(gpu_python):
+    # no cast runs on the cpu beside what runs there alone
     found = optimized(ampgraph.convert(on_the_cpu(), "O2"), python=gpu_python)
     assert [n.kind for n in found.nodes if n.provider == "CPU"] == ["Atan"]

@@ -230,7 +230,7 @@ def blocks(count: int, block: str) -> CutTask:
     return judged(parse(text, w=np.ones((4, 4), np.float32)), "auto")
 
 
-def test_sizes_are_asked_for_only_around_what_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_looks_only_around_what_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """However far the model goes on."""
     residual = "aN = Softmax ({x})  mN = MatMul (aN, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Add (tN, {x})"
     asked = []
@@ -240,9 +240,7 @@ def test_sizes_are_asked_for_only_around_what_is_float32(monkeypatch: pytest.Mon
         solve(Undecided(task, costs))
         asked.append(len(costs._elements))
     assert asked[0] == asked[1] > 0
-
-
-def test_shapes_are_not_inferred_where_only_what_goes_in_and_out_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    # shapes are not inferred where only what goes in and out is float32
     task = blocks(8, "aN = Softmax ({x})  mN = MatMul (aN, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Add (tN, {x})")
     monkeypatch.setattr(shapes, "infer", None)
     assert Undecided(task, task.costs).drawing()[0]
@@ -272,17 +270,14 @@ def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None
     assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
 
 
-def test_a_moved_weight_and_its_copy_have_prices_of_their_own() -> None:
+def test_what_is_moved_has_a_price_of_its_own() -> None:
     """Storing 64 bytes twice is cheaper than a kernel; counted as if a byte of each weighed the same it is not."""
     model = parse(
         "g (float[4,4] x) => (float[4,4] v, float[4,4] y) { v = Identity (w)  y = MatMul (x, w) }",
         w=np.ones((4, 4), np.float32),
     )
     assert decisions(converted(model, "O2")) == "Cast>f16 Identity:f32 MatMul:f16 Cast>f32"
-
-
-def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
-    """The small side of a Concat is cast, not the large one."""
+    # The small side of a Concat is cast, not the large one.
     model = parse(
         """g (float[64,4096] x) => (float[64,8] p, float[64,4097] q) {
             y, mean = LayerNormalization <axis = -1> (x, b)  s = Sigmoid (mean)
@@ -299,9 +294,17 @@ def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
     )
 
 
-def test_a_given_cast_serves_readers_that_stand_before_it() -> None:
+def test_a_given_cast_or_rounding_stays_between_readers() -> None:
     model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
     assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"
+    # The second time the product is low already and its cast looks like one that does nothing.
+    model = parse(
+        """g (float[4,4] x) => (float[4,4] y) {
+            a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
+        }""",
+        b=np.ones(4, np.float32),
+    )
+    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"
 
 
 def test_integers_made_float_are_not_rounded_on_their_way_to_float32() -> None:
@@ -315,14 +318,3 @@ def test_integers_made_float_are_not_rounded_on_their_way_to_float32() -> None:
     for level in LEVELS:
         result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
         assert level == "O3" or (result["y"][:, 0] == np.arange(5000)).all(), level
-
-
-def test_a_given_rounding_separates_a_product_from_its_bias() -> None:
-    """The second time the product is low already and its cast looks like one that does nothing."""
-    model = parse(
-        """g (float[4,4] x) => (float[4,4] y) {
-            a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
-        }""",
-        b=np.ones(4, np.float32),
-    )
-    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"

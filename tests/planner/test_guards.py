@@ -161,7 +161,7 @@ def test_at_o3_an_accuracy_guard_warns_and_holds_nothing(case: Case, monkeypatch
     assert decisions(converted(model, "O3")) == guarded
 
 
-def test_a_stored_tensor_out_of_range_is_named_with_its_readers() -> None:
+def test_weights_beyond_or_below_the_range_are_named() -> None:
     model = parse(
         "g (float[1,4] x) => (float[1,4] y) { [scaled] m = Mul (x, table)  y = Sigmoid (m) }",
         table=np.array([1e5, 1, 1, 1], np.float32),
@@ -169,10 +169,14 @@ def test_a_stored_tensor_out_of_range_is_named_with_its_readers() -> None:
     notes = [note for note in ampgraph.plan(model, "O3").notes if note.topic == "weight"]
     assert [note.where for note in notes] == ["table"]
     assert "1e+05" in notes[0].text and "scaled stays float32" in notes[0].text
-
-
-def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
-    """Worst first; one of which a hundredth flushes at most, or that nobody reads low, is not worth a word."""
+    # a weight out of range is named with its share
+    for count, told in ((1, "0.1 %"), (250, "25 %")):
+        weight = np.ones(1000, np.float32)
+        weight[:count] = -3e5
+        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", w=weight)
+        (note,) = [n for n in ampgraph.plan(model, "O3").notes if n.topic == "weight"]
+        assert f"reaches 3e+05, beyond float16 ({told} of its elements)" in note.text
+    # Worst first; one of which a hundredth flushes at most, or that nobody reads low, is not worth a word.
     tiny = np.full((10, 100), 1e-9, np.float32)
     shares = {"none": 10, "some": 20, "much": 400, "most": 600}
     weights = {name: np.where(np.arange(1000).reshape(10, 100) < n, tiny, 1) for name, n in shares.items()}
@@ -181,8 +185,7 @@ def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
     outputs = ", ".join(f"float[1,100] y_{name}" for name in weights)
     nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
     model = parse(text % (outputs, nodes), weights)
-    notes = [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"]
-    assert notes == [
+    assert [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"] == [
         ("most", "60 % of its elements would flush to zero in float16: most_node stays float32"),
         ("much", "40 % of its elements flush to zero in float16"),
         ("some", "2 % of its elements flush to zero in float16"),
@@ -192,16 +195,7 @@ def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
     assert not [n for n in ampgraph.plan(model, dtype="bfloat16").notes if n.topic == "weight"]
 
 
-def test_a_weight_out_of_range_is_named_with_its_share() -> None:
-    for count, told in ((1, "0.1 %"), (250, "25 %")):
-        weight = np.ones(1000, np.float32)
-        weight[:count] = -3e5
-        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", w=weight)
-        (note,) = [n for n in ampgraph.plan(model, "O3").notes if n.topic == "weight"]
-        assert f"reaches 3e+05, beyond float16 ({told} of its elements)" in note.text
-
-
-def test_a_bounded_function_ends_what_its_input_began() -> None:
+def test_what_is_periodic_is_float32_alone() -> None:
     """Cos is computed in float32; the products with it are not tied to that."""
     model = parse(
         """g (int64[1,128] p, float[128,8] x) => (float[128,8] y) {
@@ -215,10 +209,7 @@ def test_a_bounded_function_ends_what_its_input_began() -> None:
     assert decisions(converted(model, "O2")) == (
         "Cast>f16 Cast>f32 Reshape:f32 Mul:f32 Cos:f32 Cast>f16 MatMul:f16 Mul:f16 MatMul:f16 Cast>f32"
     )
-
-
-def test_activations_into_sin_are_no_positions() -> None:
-    """A periodic activation takes Sin alone to float32, not the residual stream before it."""
+    # A periodic activation takes Sin alone to float32, not the residual stream before it.
     model = parse(
         """g (float[128,8] x) => (float[128,8] y) {
             h = MatMul (x, w)  r = Add (h, h)  m = Mul (r, alpha)  s = Sin (m)  y = MatMul (s, w)
@@ -459,13 +450,20 @@ def test_the_reason_names_the_logarithm_and_the_floor() -> None:
     )
 
 
-def test_both_stages_of_a_transform_are_float32() -> None:
+@pytest.mark.slow
+def test_products_behind_and_before_powers_are_float32() -> None:
     """Two products, one after the other: the first bears the input's rounding."""
     model = spectrum_model_of(
         f"""x1 = Reshape (x, fold)  u = MatMul (f, x1)  v = MatMul (g, x1)  t = Mul (u, low)  w = Mul (v, low)
         a1 = MatMul (t, f)  b1 = MatMul (w, g)  re = Sub (a1, b1)  p = Mul (re, re)  {LOG}"""
     )
     assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f32"] * 4
+    # Its input was rounded before.
+    model = spectrum_model_of(
+        f"h = MatMul (x0, hidden)  r = Relu (h)  i = MatMul (r, hidden)  x = MatMul (i, hidden)  p1 = MatMul (x, c) "
+        f"p = Mul (p1, p1)  {LOG}"
+    )
+    assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f16", "f16", "f16", "f32"]
 
 
 DIVIDED = {
@@ -497,16 +495,6 @@ def test_what_magnifies_nothing_leaves_its_products_low(body: str, level: str) -
     model = spectrum_model_of(body)
     result = converted(model, level)
     assert "MatMul:f32" not in decisions(result)
-
-
-@pytest.mark.slow
-def test_behind_a_network_one_product_is_float32() -> None:
-    """Its input was rounded before."""
-    model = spectrum_model_of(
-        f"h = MatMul (x0, hidden)  r = Relu (h)  i = MatMul (r, hidden)  x = MatMul (i, hidden)  p1 = MatMul (x, c) "
-        f"p = Mul (p1, p1)  {LOG}"
-    )
-    assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f16", "f16", "f16", "f32"]
 
 
 # Norms behind products whose features are nearly alike, by strict runs: float32 at every level, O3 too.
@@ -584,16 +572,13 @@ def test_weights_that_are_nearly_alike(level: str) -> None:
     assert {d.dtype for d in ampgraph.plan(source, level=level).decisions if d.kind == "MatMul"} == {"float32"}
 
 
-def test_weights_of_one_sign_are_left_alone() -> None:
+def test_what_is_no_common_part() -> None:
     """Uniform in 0 to 1: their mean is 1.7 times what is left."""
     source = attention(OUT["norm"], weight=0.5, spread=0.29)
     assert not said(source, "O2") and not said(source, "O3")
     assert said(attention(OUT["norm"], spread=0.1), "O2", dtype="bfloat16")
     assert not said(attention(OUT["norm"], spread=0.1), "O2", dtype="float16")
-
-
-def test_rows_that_are_alike_are_no_common_part() -> None:
-    """Only what all features of one place share is taken away."""
+    # Only what all features of one place share is taken away.
     source = attention(OUT["norm"])
     weight = np.tile(RANDOM.standard_normal(WIDE).astype(F), (WIDE, 1))
     source.graph.initializer[3].raw_data = weight.tobytes()

@@ -60,9 +60,7 @@ def test_the_reason_names_the_value_and_the_number() -> None:
     samples = [note.text for note in plan.notes if note.topic == "samples"]
     assert samples == ["1 sample from the iterable"]
     assert [note.where for note in plan.notes if note.topic == "range"] == ["b"]
-
-
-def test_the_margin_is_a_setting() -> None:
+    # the margin is a setting
     model, data = chain(), [{"x": ONES}]
     assert decisions(converted(model, data, range_margin=1)).count("MatMul:f16") == 5
     assert decisions(converted(model, data, range_margin=1e5)).count("MatMul:f16") == 0
@@ -94,11 +92,17 @@ def test_ranges_that_were_measured_before_give_the_same_plan() -> None:
         ampgraph.convert(model, plan=ampgraph.plan(model), data=data)
 
 
-def test_the_result_of_a_conversion_is_left_as_it_is() -> None:
+def test_converting_again_or_with_empty_ranges_changes_nothing() -> None:
     model, data = chain(), [{"x": ONES}]
     once = converted(model, data)
     twice = converted(once, data)
     assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+    # ranges that name nothing change nothing
+    model = chain()
+    digest = ampgraph.calibrate(model, [{"x": ONES}]).digest
+    empty = ampgraph.convert(model, ranges=Ranges(digest))
+    plain = ampgraph.convert(model)
+    assert empty.SerializeToString(deterministic=True) == plain.SerializeToString(deterministic=True)
 
 
 # -- precedence -------------------------------------------------------------------------------------------------------
@@ -111,7 +115,7 @@ def test_a_pattern_is_stronger_than_a_range_and_the_report_warns() -> None:
     assert warning.where == "b" and "but is low" in warning.text
 
 
-def test_a_validity_guard_is_stronger_than_a_range() -> None:
+def test_ranges_before_guards_and_lists() -> None:
     model = parse(
         "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  b = Mul(a, huge)  y = MatMul(b, w) }",
         w=EYE,
@@ -120,9 +124,7 @@ def test_a_validity_guard_is_stronger_than_a_range() -> None:
     plan = planned(model, [{"x": ONES}])
     assert why(plan, 1)[:2] == ("float32", "weight")
     assert why(plan, 2)[:2] == ("float32", "range")
-
-
-def test_a_range_is_stronger_than_an_accuracy_guard_and_than_the_list() -> None:
+    # a range is stronger than an accuracy guard and than the list
     model = parse(
         "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  e = Pow(a, two)  r = Relu(e)  y = MatMul(r, w) }",
         w=EYE * 300,
@@ -152,16 +154,14 @@ def test_what_a_mask_adds_to_scores_is_no_hazard(low: float) -> None:
     assert np.allclose(got, want, atol=1e-3)
 
 
-def test_a_mask_chosen_by_where_is_no_hazard() -> None:
+def test_masks_beside_ranges() -> None:
     text = """g (float[1, 4, 4] q, bool[1, 4] m) => (float[1, 4, 4] y) {
         s = MatMul(q, w)  a = Where(m, s, low)  p = Softmax(a)  y = MatMul(p, w) }"""
     model = parse(text, w=EYE, low=np.float32(-3.4e38))
     feeds = {"q": FEEDS["q"], "m": FEEDS["m"] > 0}
     assert "range" not in topics(planned(model, [feeds]))
     assert dtype_of(converted(model, [feeds]), "Where") == "f16"
-
-
-def test_scores_that_are_themselves_too_large_are_a_hazard() -> None:
+    # scores that are themselves too large are a hazard
     model = parse(MASK, {**WEIGHTS, "w": EYE * 70000, "low": np.float32(-1e4)})
     for sign in (1, -1):  # minus infinity in every score of a row is NaN
         data = [{**FEEDS, "q": FEEDS["q"] * sign}]
@@ -169,9 +169,7 @@ def test_scores_that_are_themselves_too_large_are_a_hazard() -> None:
         plan = planned(model, data)
         assert why(plan, 0)[:2] == ("float32", "range"), sign
         assert why(plan, 4)[0] == "float32"
-
-
-def test_a_mask_that_is_also_an_output_is_a_hazard() -> None:
+    # a mask that is also an output is a hazard
     model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), WEIGHTS)
     assert "range" in topics(planned(model, [FEEDS]))
 
@@ -179,15 +177,13 @@ def test_a_mask_that_is_also_an_output_is_a_hazard() -> None:
 # -- regions, biases, bodies, functions -------------------------------------------------------------------------------
 
 
-def test_a_bias_that_passes_alone_leaves_its_product_low() -> None:
+def test_what_ranges_hold() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { p = MatMul(x, w)  s = Add(p, b)  r = Tanh(s)  y = MatMul(r, w) }"
     model = parse(text, w=EYE * 20000, b=np.full(4, 30000, np.float32))
     plan = planned(model, [{"x": ONES}])
     assert why(plan, 0)[0] == "float16" and why(plan, 1)[:2] == ("float32", "range")
     assert why(plan, 3)[0] == "float16"
-
-
-def test_a_norm_whose_squares_pass_is_float32_whole() -> None:
+    # a norm whose squares pass is float32 whole
     text = """g (float[2, 4] x) => (float[2, 4] y) {
         a = MatMul(x, w)  q = Pow(a, two)  m = ReduceMean <axes = [-1]> (q)  e = Add(m, eps)  r = Sqrt(e)
         n = Div(a, r)  y = MatMul(n, w) }"""
@@ -195,6 +191,17 @@ def test_a_norm_whose_squares_pass_is_float32_whole() -> None:
     result = converted(parse(text, weights), [{"x": ONES}])
     assert decisions(result).count("MatMul:f16") == 2
     assert np.isfinite(run_strict(result, {"x": ONES})["y"]).all()
+    # what a branch gives is held
+    text = """g (float[2, 4] x, bool c) => (float[2, 4] z) {
+        a = MatMul(x, w)
+        y = If (c) <then_branch = t () => (float[2, 4] u) { u = MatMul(a, w) },
+                    else_branch = e () => (float[2, 4] v) { v = Identity(a) }>
+        s = Tanh(y)  z = MatMul(s, w) }"""
+    model = parse(text, w=EYE * 300)
+    data = [{"x": ONES, "c": np.array(flag)} for flag in (True, False)]
+    result = converted(model, data)
+    assert (run_strict(result, data[0])["z"] == 300).all()
+    assert dtype_of(result, "MatMul", 0) == "f16" == dtype_of(result, "MatMul", 1)
 
 
 def test_a_function_called_twice_is_held_where_its_values_pass() -> None:
@@ -211,19 +218,6 @@ def test_a_function_called_twice_is_held_where_its_values_pass() -> None:
     assert (got["y"] == 2).all() and (got["z"] == 80000).all()
 
 
-def test_what_a_branch_gives_is_held() -> None:
-    text = """g (float[2, 4] x, bool c) => (float[2, 4] z) {
-        a = MatMul(x, w)
-        y = If (c) <then_branch = t () => (float[2, 4] u) { u = MatMul(a, w) },
-                    else_branch = e () => (float[2, 4] v) { v = Identity(a) }>
-        s = Tanh(y)  z = MatMul(s, w) }"""
-    model = parse(text, w=EYE * 300)
-    data = [{"x": ONES, "c": np.array(flag)} for flag in (True, False)]
-    result = converted(model, data)
-    assert (run_strict(result, data[0])["z"] == 300).all()
-    assert dtype_of(result, "MatMul", 0) == "f16" == dtype_of(result, "MatMul", 1)
-
-
 # -- shares -----------------------------------------------------------------------------------------------------------
 
 
@@ -234,11 +228,3 @@ def test_values_that_mostly_vanish_are_named() -> None:
         ("a", "100 % of its elements flush to zero in float16")
     }
     assert "vanishing" not in topics(planned(model, [{"x": ONES}]))
-
-
-def test_ranges_that_name_nothing_change_nothing() -> None:
-    model = chain()
-    digest = ampgraph.calibrate(model, [{"x": ONES}]).digest
-    empty = ampgraph.convert(model, ranges=Ranges(digest))
-    plain = ampgraph.convert(model)
-    assert empty.SerializeToString(deterministic=True) == plain.SerializeToString(deterministic=True)

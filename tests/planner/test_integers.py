@@ -132,21 +132,17 @@ QDQ_WEIGHTS: Mapping[str, Any] = {
 }
 
 
-def test_a_float_product_beside_islands_is_low() -> None:
+def test_floats_beside_islands() -> None:
     text = f"g (float[8,64] x) => (float[8,64] y) {{ {QDQ} t = Tanh (m)  p = MatMul (t, f)  y = Relu (p) }}"
     result = converted(parse(text, QDQ_WEIGHTS), "O2")
     assert [dtype_of(result, "MatMul", n) for n in (0, 1)] == ["f32", "f16"], decisions(result)
     assert casts(result) == 2
-
-
-def test_quantized_weights_of_a_float_product_are_no_island() -> None:
+    # quantized weights of a float product are no island
     text = "g (float[8,64] x) => (float[8,64] y) { j = DequantizeLinear (w, s, z2)  y = MatMul (x, j) }"
     weights = {name: QDQ_WEIGHTS[name] for name in ("s", "z2", "w")}
     assert dtype_of(converted(parse(text, weights), "O2"), "MatMul") == "f16"
     assert kinds(converted(parse(text, weights, opset=21), "O2")).count("Cast") == 2  # scale and all: input and output
-
-
-def test_floats_among_quantized_operators_are_not_cast() -> None:
+    # floats among quantized operators are not cast
     text = f"""g (float[8,64] x) => (float[8,64] y) {{ {QDQ} t = Tanh (m)  r = Mul (t, x)
         k = QuantizeLinear (r, s, z)  y = DequantizeLinear (k, s, z) }}"""
     weights = {name: array for name, array in QDQ_WEIGHTS.items() if name != "f"}

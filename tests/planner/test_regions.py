@@ -178,13 +178,17 @@ def test_the_standard_operator_computes_the_same(kind: str, body: str, level: st
 
 
 @pytest.mark.parametrize("level", ["O3", "auto"])
-def test_a_norm_of_a_norm(level: str) -> None:
+def test_a_norm_of_a_norm_and_one_without_bias(level: str) -> None:
     """The second one reads what the first one was replaced by."""
     again = re.sub(r"\bx\b", "u", re.sub(r"\b([mdqvarnz])\b", r"\1\1", TORCH))
     body = f"{TORCH.replace('y =', 'u =')}  {again}"
     assert kinds(converted(between(body, 17), level)).count("LayerNormalization") == 2
     reference, low = float32_and_low(between(body, 17), {"f": data()}, level)
     assert not difference(reference["o"], low["o"])
+    # The Add behind it stays an Add.
+    assert decisions(converted(between(BIASED, 23), level)) == (
+        "Cast>f16 MatMul:f16 RMSNormalization:f16 Add:f16 MatMul:f16 Cast>f32"
+    )
 
 
 @each_norm
@@ -236,14 +240,6 @@ def test_what_only_looks_like_a_norm_is_left_alone(body: str, level: str) -> Non
     result = converted(model, level)
     assert "LayerNormalization" not in kinds(result)
     assert [k for k in kinds(result) if k != "Cast"] == [k for k in kinds(model) if k != "Cast"]
-
-
-@pytest.mark.parametrize("level", ["O3", "auto"])
-def test_an_rms_norm_has_no_bias(level: str) -> None:
-    """The Add behind it stays an Add."""
-    assert decisions(converted(between(BIASED, 23), level)) == (
-        "Cast>f16 MatMul:f16 RMSNormalization:f16 Add:f16 MatMul:f16 Cast>f32"
-    )
 
 
 def test_a_bias_joins_its_product() -> None:

@@ -38,6 +38,18 @@ BLOCK = "p = Conv (x, w)  n = BatchNormalization (p, a, b, c, d)  r = Relu (n)  
 def test_a_batch_norm_goes_into_the_convolution_before_it() -> None:
     given = normed(BLOCK)
     assert decisions(converted(given, "O1")) == "Cast>f16 Conv:f16 BatchNormalization:f16 Relu:f16 Conv:f16 Cast>f32"
+    # a shift in front is not known to the runtime
+    result = converted(affine(AFFINE.replace("(s, k2)", "(k2, s)"), (4, 1, 1)), "O1", rewrite=["none"])
+    assert "Mul:f16 Cast>f32 Add:f32" in decisions(result)
+    # As exporters write frozen statistics, or tensors that are equal.
+    body = BLOCK.replace("n = B", "e = Identity (d)  n = B").replace("c, d)", "c, e)")
+    assert dtype_of(converted(normed(body.replace("(d)", "(a)")), "O1"), "BatchNormalization") == "f16"
+    # explain names the fusion
+    assert "ConvBNFusion" in str(ampgraph.explain(normed(BLOCK), "n", level="O1"))
+    assert "ConvBNFusion" not in str(ampgraph.explain(normed(BLOCK), "n", level="O2"))
+    # identities between are seen through
+    given = classifier(LAST.replace("Softmax (s)", "Softmax (t)").replace("y =", "t = Identity (s)  y ="))
+    assert "MatMul:f16 Cast>f32 Add:f32" in decisions(converted(given))
 
 
 AFFINE = "p = Conv (x, w)  s = Mul (p, k)  n = Add (s, k2)  r = Relu (n)  y = Conv (r, v)"
@@ -54,22 +66,6 @@ def affine(body: str, shape: tuple[int, ...]) -> ModelProto:
 def test_so_do_a_scale_and_a_shift_of_each_channel(shape: tuple[int, ...], kind: str) -> None:
     result = converted(affine(AFFINE, shape), "O1", rewrite=["none"])
     assert dtype_of(result, "Mul") == dtype_of(result, "Add") == kind
-
-
-def test_a_shift_in_front_is_not_known_to_the_runtime() -> None:
-    result = converted(affine(AFFINE.replace("(s, k2)", "(k2, s)"), (4, 1, 1)), "O1", rewrite=["none"])
-    assert "Mul:f16 Cast>f32 Add:f32" in decisions(result)
-
-
-def test_what_is_computed_of_stored_numbers_counts_as_stored() -> None:
-    """As exporters write frozen statistics, or tensors that are equal."""
-    body = BLOCK.replace("n = B", "e = Identity (d)  n = B").replace("c, d)", "c, e)")
-    assert dtype_of(converted(normed(body.replace("(d)", "(a)")), "O1"), "BatchNormalization") == "f16"
-
-
-def test_explain_names_the_fusion() -> None:
-    assert "ConvBNFusion" in str(ampgraph.explain(normed(BLOCK), "n", level="O1"))
-    assert "ConvBNFusion" not in str(ampgraph.explain(normed(BLOCK), "n", level="O2"))
 
 
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -98,11 +94,6 @@ def classifier(body: str) -> ModelProto:
 LAST = "h = MatMul (x, w)  s = Add (h, b)  y = Softmax (s)"
 
 
-def test_identities_between_are_seen_through() -> None:
-    given = classifier(LAST.replace("Softmax (s)", "Softmax (t)").replace("y =", "t = Identity (s)  y ="))
-    assert "MatMul:f16 Cast>f32 Add:f32" in decisions(converted(given))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
 def test_what_the_last_softmax_reads_is_added_in_its_type(level: str, dtype: str) -> None:
@@ -111,38 +102,30 @@ def test_what_the_last_softmax_reads_is_added_in_its_type(level: str, dtype: str
     assert decisions(result) == f"Cast>{low} MatMul:{low} Cast>f32 Add:f32 Softmax:f32"
 
 
-def test_one_rounding_less() -> None:
+def test_what_surrounds_the_last_softmax() -> None:
     feeds = {"x": RNG.standard_normal((2, 50, 8)).astype(np.float32)}
     given = classifier(LAST)
     before = ampgraph.convert(given, "O2", target="cann")
     assert dtype_of(before, "Add") == "f16"
     wide, low = float32_and_low(given, feeds)
     assert np.abs(low["y"] - wide["y"]).mean() <= np.abs(run_strict(before, feeds)["y"] - wide["y"]).mean()
-
-
-def test_between_products_the_bias_is_low_with_its_softmax() -> None:
+    # between products the bias is low with its softmax
     found = decisions(converted(classifier(LAST.replace("y =", "p =") + "  y = MatMul (p, v)")))
     assert "f32" not in found.removesuffix("Cast>f32")
-
-
-def test_products_of_constants_alone_stay_float32() -> None:
-    """The runtime folds them in float32; low they would run in every inference."""
+    # The runtime folds them in float32; low they would run in every inference.
     text = "g (float[2,6] x) => (float[2,6] y) { q = MatMul (b, v)  s = Add (q, b)  t = Mul (x, s)  y = MatMul (t, v) }"
     stored = {"b": np.ones((1, 6), np.float32), "v": np.eye(6, dtype=np.float32)}
     result = converted(parse(text, stored, opset=17))
     assert decisions(result) == "Cast>f16 MatMul:f32 Add:f32 Cast>f16 Mul:f16 MatMul:f16 Cast>f32"
 
 
-def test_an_identity_in_front_of_a_norm_does_not_hide_it() -> None:
+def test_which_norms_are_known() -> None:
     """Which the addition of a residual reads too."""
     body = f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  t = Add (s, g)".replace("(x", "(i")
     found = decisions(converted(model(f"i = Identity (x)  {body}  u = MatMul (t, w)  y = Add (u, i)")))
     assert found.startswith("Cast>f16 MatMul:f16 Identity:f16 Cast>f32 ReduceMean:f32")
     assert found.endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Add:f16 MatMul:f16 Cast>f32")
-
-
-def test_a_norm_over_the_last_axis_is_known_where_no_rank_is() -> None:
-    """Casts around it are placed as where it is known: the runtime makes one low kernel of it."""
+    # Casts around it are placed as where it is known: the runtime makes one low kernel of it.
     body = f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)"
     body = f"h = MatMul (f, w)  x = Reshape (h, to)  {body}  z = MatMul (y, w)"
     given = parse(
@@ -212,8 +195,15 @@ def test_others_are_none(body: str) -> None:
     assert joined(between(body)) == []
 
 
-def test_a_bias_of_a_product_of_open_sizes_is_one_kernel_with_the_softmax() -> None:
+def test_what_pairs_are_held_to() -> None:
     assert joined(between(APART["a bias of a product of known sizes"], "B")) == ["BiasSoftmax"]
+    # a product follows nothing
+    assert decided(between("s = MatMul (x, w)  y = Mul (s, third)"), "O2", fp32=["y"])["s"].dtype == "float16"
+    # what o3 makes low stays low
+    assert decided(between(PAIRS["QuickGelu"]), "O3", fp32=["y"])["t"].dtype == "float16"
+    # explain says so
+    said = ampgraph.explain(between(PAIRS["QuickGelu"]), "t", level="O2", fp32=["y"]).slots[0]
+    assert "one kernel on cuda, QuickGelu" in said.reason
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "float16") for name in PAIRS), ("BiasSoftmax", "bfloat16")])
@@ -238,24 +228,11 @@ def test_a_scale_follows_its_product(level: str, body: str) -> None:
     assert found["l"].dtype == found["s"].dtype == "float32" and found["z"].dtype == "float16"
 
 
-def test_a_product_follows_nothing() -> None:
-    assert decided(between("s = MatMul (x, w)  y = Mul (s, third)"), "O2", fp32=["y"])["s"].dtype == "float16"
-
-
-def test_what_o3_makes_low_stays_low() -> None:
-    assert decided(between(PAIRS["QuickGelu"]), "O3", fp32=["y"])["t"].dtype == "float16"
-
-
 @pytest.mark.parametrize("held", ["t", "y"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_converted_again_it_stays(name: str, held: str) -> None:
     made = ampgraph.convert(between(PAIRS[name]), "O2", fp32=[held])
     assert ampgraph.convert(made, "O2").SerializeToString() == made.SerializeToString()
-
-
-def test_explain_says_so() -> None:
-    said = ampgraph.explain(between(PAIRS["QuickGelu"]), "t", level="O2", fp32=["y"]).slots[0]
-    assert "one kernel on cuda, QuickGelu" in said.reason
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
@@ -318,23 +295,18 @@ def test_a_gelu_that_is_one_kernel_in_float32_alone_takes_its_bias_along(form: s
     assert decisions(converted(biased(form), "O3", dtype="bfloat16")).startswith("Cast>bf16 MatMul:bf16 Add:bf16")
 
 
-def test_a_bias_that_others_read_or_a_matrix_takes_is_its_products() -> None:
+def test_whose_a_bias_is() -> None:
     matrix, read = biased("erf", "4,"), biased("erf", more="r = Relu (x)  s = Add (r, y)  z = MatMul (s, w)")
     for given in (matrix, read):
         assert decisions(converted(given, "O1")).startswith("Cast>f16 MatMul:f16 Add:f16")
     other = converted(biased("erf"), "O1", target="tensorrt")
     assert decisions(other).startswith("Cast>f16 MatMul:f16 Add:f16")
-
-
-def test_a_bias_that_is_handed_on_is_the_same() -> None:
-    """As an exporter writes equal biases of two layers: one stored, the other an Identity of it."""
+    # As an exporter writes equal biases of two layers: one stored, the other an Identity of it.
     given = biased("erf")
     given.graph.node.insert(0, helper.make_node("Identity", ["b"], ["b2"]))
     next(node for node in given.graph.node if node.output[0] == "x").input[1] = "b2"
     assert "MatMul:f16 Cast>f32 Add:f32" in decisions(converted(given, "O1"))
-
-
-def test_it_is_as_exact_or_more_and_converts_again() -> None:
+    # it is as exact or more and converts again
     given = biased("erf")
     made, plain = (ampgraph.convert(given, "O1", target=target) for target in ("cuda", "tensorrt"))
     assert ampgraph.convert(made, "O1").SerializeToString() == made.SerializeToString() and "Erf" in kinds(made)
@@ -345,9 +317,7 @@ def test_it_is_as_exact_or_more_and_converts_again() -> None:
         for model in (made, plain)
     )
     assert now <= before
-
-
-def test_explain_says_so_of_bias() -> None:
+    # explain says so of bias
     said = ampgraph.explain(biased("erf"), "x", level="O1").slots[0].reason
     assert "Gelu" in said
 
@@ -418,10 +388,17 @@ def test_elsewhere_it_is_low(model, level: str, options: dict[str, Any]) -> None
     assert "Erf:f32" not in found and "Tanh:f32" not in found
 
 
-def test_what_is_read_from_inside_is_no_kernel() -> None:
+def test_what_is_no_wide_kernel() -> None:
     model = by_erf()
     model.graph.output.append(helper.make_tensor_value_info("t", 1, [4, 8]))
     assert "Erf:bf16" in decisions(converted(model, dtype="bfloat16"))
+    # what is fused as it is stays
+    assert converted(by_tanh()).SerializeToString() == converted(by_tanh(), rewrite="none").SerializeToString()
+    given = by_tanh(body=f"{POWER}  {ENDS[0]}")
+    others: list[dict[str, Any]] = [{"target": "tensorrt"}, {"rewrite": "no-half"}]
+    for options in others:
+        assert any("o" in node.input and "h" in node.output for node in converted(given, **options).graph.node)
+    assert ampgraph.explain(given, "h").region == "its region is written as x * y, halved first (half)"
 
 
 @pytest.mark.parametrize(("model", "attribute"), [(by_erf, b"none"), (by_tanh, b"tanh")])
@@ -482,15 +459,6 @@ def test_low_its_half_is_first(cube: str, end: str) -> None:
     assert np.allclose(run_strict(result, feeds)["z"], run_strict(plain, feeds)["z"], rtol=4e-3, atol=1e-4)
 
 
-def test_what_is_fused_as_it_is_stays() -> None:
-    assert converted(by_tanh()).SerializeToString() == converted(by_tanh(), rewrite="none").SerializeToString()
-    given = by_tanh(body=f"{POWER}  {ENDS[0]}")
-    others: list[dict[str, Any]] = [{"target": "tensorrt"}, {"rewrite": "no-half"}]
-    for options in others:
-        assert any("o" in node.input and "h" in node.output for node in converted(given, **options).graph.node)
-    assert ampgraph.explain(given, "h").region == "its region is written as x * y, halved first (half)"
-
-
 # Between products that the target runs in float32 alone, a list makes nothing low: Casts are all it would add.
 
 UNSERVED_BLOCK = (
@@ -513,20 +481,15 @@ def test_only_what_a_low_product_reads_is_low(blocks: int) -> None:
     assert "Conv:f32 Relu:f32 Conv:f32 Add:f32" in result
 
 
-def test_where_there_are_kernels_nothing_changes() -> None:
+def test_between_products_without_low_kernels() -> None:
     given = network(2, "y = MatMul (a2, m)")
     assert ":f32" not in decisions(converted(given))
     assert ":f32" not in decisions(converted(network(2, "y = MatMul (a2, m)", 22), dtype="bfloat16"))
-
-
-def test_between_low_products_it_is_low() -> None:
-    """A product without a kernel beside one that has it decides nothing for both."""
+    # A product without a kernel beside one that has it decides nothing for both.
     given = network(1, "p = MatMul (a1, m)  t = Tanh (p)  q = MatMul (t, m)  e = Tanh (q)  y = Conv (e, w)")
     found = decisions(converted(given, dtype="bfloat16"))
     assert "MatMul:bf16 Tanh:bf16 MatMul:bf16" in found and "Relu:f32 Conv:f32" in found
-
-
-def test_the_reason_is_told() -> None:
+    # the reason is told
     given = network(2, "y = MatMul (a2, m)")
     (slot,) = ampgraph.explain(given, "r0", dtype="bfloat16").slots
     assert slot.dtype == "float32" and "costs least in float32" in slot.reason

@@ -20,16 +20,14 @@ def rows(level, wanted=""):
     return [(row.title, row.cls, row.at_level) for row in mindspore_rows(load_op_lists(), load_level(level), wanted)]
 
 
-def test_a_mindspore_name_shows_what_its_role_is_listed_as(amp):
+def test_names_as_rows(amp):
     code, out, _ = amp("lists", "Conv2D")
     assert code == 0 and "Conv2D of MindSpore, which the lists call Conv" in out and "ampgraph.toml:" in out
     row = json.loads(amp("lists", "conv2dtranspose", "--json")[1])[0]
     assert (row["asked"], row["operator"], row["class"]) == ("Conv2DTranspose", "ConvTranspose", "white")
     row = list_rows(load_op_lists(), load_level("O2"), "mindspore::MatMulExt")[0]
     assert (row.asked, row.operator) == ("MatMulExt", "MatMul")
-
-
-def test_a_standard_name_is_shown_as_before(amp):
+    # a standard name is shown as before
     row = json.loads(amp("lists", "Softmax", "--json")[1])[0]
     assert list(row) == ["operator", "class", "at_level", "reason", "source", "float32_slots", "tied", "inside"]
     assert "MindSpore" not in amp("lists", "relu")[1]
@@ -37,6 +35,14 @@ def test_a_standard_name_is_shown_as_before(amp):
         list_rows(load_op_lists(), load_level("O2"), "Sofmax")
     with pytest.raises(AmpError, match="AMP309"):
         list_rows(load_op_lists(), load_level("O2"), "TupleGetItem")  # structural: there is nothing to decide
+    # the command shows the policy s rules
+    code, out, _ = amp("lists", "--policy", "mindspore", "--level", "O1")
+    assert code == 0 and "cell Dense" in out and "at O1" in out and "mindspore.toml:" in out
+    row = json.loads(amp("lists", "LayerNorm", "--policy", "mindspore", "--json")[1])[0]
+    assert (row["sort"], row["class"], row["at_level"]) == ("cell", "black", "float32")
+    code, out, err = amp("lists", "Conv", "--policy", "mindspore")
+    assert (code, out) == (2, "") and "hint: MindSpore's names for it: " in err
+    assert amp("lists", "--policy", "mindspore", "--level", "O3")[1].startswith("operator    everything\n")
 
 
 def test_every_rule_of_a_level_is_a_row_with_its_line():
@@ -60,7 +66,7 @@ def test_every_rule_of_a_level_is_a_row_with_its_line():
         assert {name for found, name in auto if found == cls} == names
 
 
-def test_a_name_under_policy_mindspore():
+def test_policies_by_name():
     assert rows("auto", "MatMul") == [("MatMul", "white", "low")]
     assert rows("auto", "biasadd") == [("BiasAdd", "promote", "widest")]
     assert rows("auto", "GeLU") == [("GeLU", "", "follows")]
@@ -68,15 +74,11 @@ def test_a_name_under_policy_mindspore():
     assert rows("O2", "BatchNorm2d") == [("cell BatchNorm2d", "black", "float32")]
     assert rows("O3", "BatchNorm2d") == [("cell BatchNorm2d", "", "low")]
     assert ("Softmax", "black", "float32") in rows("auto", "Soft*")
-
-
-def test_an_operator_without_a_rule_comes_with_the_cells_that_make_it():
+    # an operator without a rule comes with the cells that make it
     found = rows("O1", "Sigmoid")
     assert found == [("cell GRUCell", "white", "low"), ("cell LSTMCell", "white", "low"), ("Sigmoid", "", "float32")]
     assert ("cell BatchNorm1d", "black", "float32") in rows("O2", "BatchNorm")
-
-
-def test_unknown_names_are_told_with_mindspore_s_own():
+    # unknown names are told with mindspore s own
     for wanted, hint in (
         ("Conv", "Conv2D"),
         ("Softmx", "did you mean 'Softmax'"),
@@ -85,19 +87,7 @@ def test_unknown_names_are_told_with_mindspore_s_own():
         with pytest.raises(AmpError, match="AMP309") as told:
             mindspore_rows(load_op_lists(), load_level("O1"), wanted)
         assert hint in told.value.hint
-
-
-def test_the_command_shows_the_policy_s_rules(amp):
-    code, out, _ = amp("lists", "--policy", "mindspore", "--level", "O1")
-    assert code == 0 and "cell Dense" in out and "at O1" in out and "mindspore.toml:" in out
-    row = json.loads(amp("lists", "LayerNorm", "--policy", "mindspore", "--json")[1])[0]
-    assert (row["sort"], row["class"], row["at_level"]) == ("cell", "black", "float32")
-    code, out, err = amp("lists", "Conv", "--policy", "mindspore")
-    assert (code, out) == (2, "") and "hint: MindSpore's names for it: " in err
-    assert amp("lists", "--policy", "mindspore", "--level", "O3")[1].startswith("operator    everything\n")
-
-
-def test_both_policies_through_one_door():
+    # both policies through one door
     assert listed(Recipe(), "Gelu")[0].source.startswith("ampgraph.toml:")
     assert listed(Recipe(policy="mindspore"))[0].sort == "cell"
     with pytest.raises(AmpError, match="AMP303"):

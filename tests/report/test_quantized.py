@@ -32,13 +32,11 @@ def data() -> list[dict[str, np.ndarray]]:
     return [{"x": np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)}]
 
 
-def test_parts_that_are_left_as_they_are() -> None:
+def test_quantized_parts() -> None:
     found = ampgraph.verify(model(), ampgraph.convert(model()), data=data())
     assert found.ok and present(found.quantized).to_dict() == {"kept": {"MatMul": 1}, "changed": []}
     assert "quantized   left as they are: 1 MatMul" in verification_lines(found)
-
-
-def test_parts_that_have_changed_are_named() -> None:
+    # parts that have changed are named
     other = model()
     place = next(i for i, node in enumerate(other.graph.node) if node.name == "product")
     other.graph.node[place].input[0] = "wide"
@@ -49,8 +47,6 @@ def test_parts_that_have_changed_are_named() -> None:
     found = ampgraph.verify(model(), other, data=data(), tolerance=0.1)
     assert present(found.quantized).changed == ("MatMul product",)
     assert "quantized   changed: MatMul product; left as they are: none" in verification_lines(found)
-
-
-def test_nothing_is_said_where_nothing_is_quantized() -> None:
+    # nothing is said where nothing is quantized
     plain = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     assert not any(line.startswith("quantized") for line in verification_lines(ampgraph.verify(plain, plain)))

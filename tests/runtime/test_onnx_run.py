@@ -52,14 +52,6 @@ def test_the_outputs_are_those_of_the_model(folder: Path, device: str, strict: b
     assert got["y"].dtype == np.float32
 
 
-def test_an_input_with_a_default_may_be_fed() -> None:
-    session = OnnxSession(model(), "cpu")
-    assert session.device == "cpu" and session.required == ["x", "scale", "n"] and session.optional == {"bias"}
-    got = session.run({**FEEDS, "bias": BIAS * 0}, outputs=["y"])
-    assert list(got) == ["y"]
-    np.testing.assert_array_equal(got["y"], X * 2)
-
-
 @pytest.mark.filterwarnings("ignore:input 'x' holds NaN")
 def test_nan_and_infinity_go_in_and_come_out() -> None:
     fed = X.copy()
@@ -78,20 +70,24 @@ def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
         assert got.dtype == ml_dtypes.bfloat16 and (got == low).all()
 
 
-def test_a_strict_run_rounds_and_a_plain_one_need_not() -> None:
+def test_strict_runs_and_placement() -> None:
     feeds = {"image": np.load(MODELS / "digits_heldout.npz")["image"][:8]}
     plain = ampgraph.run(MODELS / "digits_cnn.onnx", feeds)["logits"]
     low = proto(ampgraph.convert(MODELS / "digits_cnn.onnx", "O2"))
     strict = ampgraph.run(low, feeds, strict=True)["logits"]
     assert 0 < np.abs(strict - plain).max() < 0.1
-
-
-def test_placement_says_where_nodes_ran() -> None:
+    # placement says where nodes ran
     session = OnnxSession(model(), "cpu", profile=True)
     session.run(FEEDS)
     found = session.placement()
     assert found["Mul", "CPUExecutionProvider"] == 1 and {provider for _, provider in found} == {"CPUExecutionProvider"}
     assert not Path(session._profile).exists()
+    # an input with a default may be fed
+    session = OnnxSession(model(), "cpu")
+    assert session.device == "cpu" and session.required == ["x", "scale", "n"] and session.optional == {"bias"}
+    got = session.run({**FEEDS, "bias": BIAS * 0}, outputs=["y"])
+    assert list(got) == ["y"]
+    np.testing.assert_array_equal(got["y"], X * 2)
 
 
 # -- what is fed ------------------------------------------------------------------------------------------------------
@@ -126,16 +122,6 @@ def test_a_strict_run_takes_no_more(change: dict[str, Any], told: str) -> None:
     with pytest.raises(AmpError) as caught:
         ampgraph.run(model(), feeds, strict=True)
     assert caught.value.code == "AMP503" and caught.value.hint and told in str(caught.value)
-
-
-def test_sizes_that_nothing_names_are_free() -> None:
-    ports = {"a": Port("a", "float32", (None, 2)), "b": Port("b", "float32", (None, 2)), "s": Port("s", "", ())}
-    feeds = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((5, 2), np.float32), "s": [X]}
-    checked = check_feeds(ports, feeds, set())
-    assert checked["a"].shape == (1, 2) and checked["s"] == [X]
-    assert str(ports["a"]) == "float32 [any, 2]"
-    turned = check_feeds({"a": ports["a"]}, {"a": np.asfortranarray(X[:, :2])}, set())["a"]
-    assert turned.flags.c_contiguous and (turned == X[:, :2]).all()
 
 
 def test_a_file_without_an_input_says_what_it_holds(folder: Path) -> None:
@@ -304,9 +290,17 @@ def test_sessions_of_mindspore() -> None:
     check(opened(SESSION_MODELS / "digits_cnn.mindir", "cpu"))
 
 
-def test_ports_in_words() -> None:
+def test_what_a_session_is() -> None:
     assert str(Port("x", "float32", ("N", None, 3))) == "float32 [N, any, 3]"
     assert str(Port("x", "float16", (), ranked=False)) == "float16 of any shape"
+    # sizes that nothing names are free
+    ports = {"a": Port("a", "float32", (None, 2)), "b": Port("b", "float32", (None, 2)), "s": Port("s", "", ())}
+    feeds = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((5, 2), np.float32), "s": [X]}
+    checked = check_feeds(ports, feeds, set())
+    assert checked["a"].shape == (1, 2) and checked["s"] == [X]
+    assert str(ports["a"]) == "float32 [any, 2]"
+    turned = check_feeds({"a": ports["a"]}, {"a": np.asfortranarray(X[:, :2])}, set())["a"]
+    assert turned.flags.c_contiguous and (turned == X[:, :2]).all()
 
 
 def test_a_runtime_without_cuda_is_not_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

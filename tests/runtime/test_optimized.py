@@ -27,31 +27,24 @@ NORM = """g (float[2, 8] x) => (float[2, 8] y) <float[8] scale = {1, 2, 3, 4, 5,
   e = Add(v, eps) s = Sqrt(e) n = Div(d, s) w = Mul(n, scale) y = Add(w, shift) }"""
 
 
-def test_the_log_tells_where_a_node_is_and_no_more():
-    found = placements(LOG)
-    assert found == {("Add", "a node (of mine)"): "CPU", ("Mul", ""): "?"}
+def test_what_the_log_and_the_graph_tell():
+    assert placements(LOG) == {("Add", "a node (of mine)"): "CPU", ("Mul", ""): "?"}
     assert placements("AssignedToAnEp]  All nodes placed on [CPUExecutionProvider]. Number") == {("", ""): "CPU"}
-
-
-def test_every_node_gets_a_name_of_its_own_bodies_included():
+    # every node gets a name of its own bodies included
     body = "g (float[1] x, bool c) => (float[1] y) { y = If (c) <then_branch = a () => (float[1] p) { p = Relu(x) }, "
     proto = parse(body + "else_branch = b () => (float[1] q) { q = Relu(x) }> }")
     name_nodes(proto.graph)
     (node,) = proto.graph.node
     names = [node.name, *(inner.name for a in node.attribute for inner in a.g.node)]
     assert len(set(names)) == 3 and all(names)
-
-
-def test_types_casts_and_copies_are_read():
+    # types casts and copies are read
     after = parse("""g (float[2] x) => (float16[2] y) <float16[2] h>
         { h = Cast<to = 10>(x) k = MemcpyFromHost(h) y = Add(k, h) }""")
     found = read_optimized(after, after, "AssignedToAnEp]  All nodes placed on [CUDAExecutionProvider].")
     assert [node.dtype for node in found.nodes] == ["float32->float16", "float16", "float16"]
     assert found.copied() == {"MemcpyFromHost": 1} and found.cast() == {"float32->float16": 1}
     assert found.providers() == {"CUDA": 3} and not found.fused()
-
-
-def test_types_that_the_runtime_does_not_write_follow_from_the_operators():
+    # types that the runtime does not write follow from the operators
     after = parse("""g (float[2] x, int64[1] n) => (float16[2] y) {
         a = com.microsoft.Gelu(x) b = Expand(a, n) c = Softmax(b) h = Cast<to = 10>(c)
         s = Shape(h) f = Cast<to = 1>(s) k = Cast<to = 10>(f) w = Less(k, h) v = Cast<to = 10>(w) y = Add(h, v) }""")
@@ -70,20 +63,24 @@ def norm(tmp_path_factory) -> Path:
     return path
 
 
-def test_a_session_is_opened_in_a_process_of_its_own(norm):
+def test_sessions_in_processes(norm):
     found = optimized(norm, "CPUExecutionProvider")
     assert found.fused() == {"LayerNormalization": 1} and found.providers() == {"CPU": 2}
     assert found.runtime.startswith("ONNX Runtime 1.")
     graph = TargetGraph.of(found)
     assert graph.rows() == {("nodes", ""): 2, ("run by", "CPU"): 2, ("fused", "LayerNormalization"): 1}
-
-
-def test_a_fused_node_knows_what_it_computes(norm):
+    # a fused node knows what it computes
     relu, fused = optimized(norm, "CPUExecutionProvider").nodes
     assert relu.computes == ("a",) and set(fused.computes) == {*"mdqvesnwy"}
+    # a provider that is not here is no fault of the model
+    with pytest.raises(NotOptimized, match="no NoSuchExecutionProvider here") as caught:
+        optimized(norm, "NoSuchExecutionProvider")
+    assert caught.value.elsewhere
+    told = fused_operators(str(norm), None, "NoSuchExecutionProvider")
+    assert told.after is None and "--runtime PYTHON" in told.note
 
 
-def test_casts_of_the_runtime_compute_no_node_of_the_file():
+def test_kernels_are_known():
     """It gives what a node makes another name, and the first one to its Cast; a Relu is part of a Conv."""
     before = parse(
         "g (float16[2] x) => (float16[2] z) { [one] y = Add(x, x) [two] c = Conv(y, y) [three] z = Relu(c) }"
@@ -94,10 +91,7 @@ def test_casts_of_the_runtime_compute_no_node_of_the_file():
         name_nodes(proto.graph)
     found = read_optimized(before, after, "")
     assert [node.computes for node in found.nodes] == [(), ("y",), (), ("z", "c")]
-
-
-def test_what_a_move_of_the_runtime_ends_is_computed_before_it():
-    """A product and an Add over three axes become a Gemm between two Reshapes; one Reshape was in the file."""
+    # A product and an Add over three axes become a Gemm between two Reshapes; one Reshape was in the file.
     before = parse("""g (float[2,3,4] x) => (float[2,3,4] z) <float[4,4] w, float[4] b, int64[3] s>
         { [one] y = MatMul(x, w) [two] a = Add(y, b) [three] z = Reshape(a, s) }""")
     after = parse("""g (float[2,3,4] x) => (float[2,3,4] z) <float[4,4] w, float[4] b, int64[3] s, int64[2] t>
@@ -106,14 +100,6 @@ def test_what_a_move_of_the_runtime_ends_is_computed_before_it():
     assert [(node.kind, node.computes) for node in found.nodes] == [
         ("Reshape", ()), ("Gemm", ("z", "a", "y")), ("Reshape", ()),
     ]  # fmt: skip
-
-
-def test_a_provider_that_is_not_here_is_no_fault_of_the_model(norm):
-    with pytest.raises(NotOptimized, match="no NoSuchExecutionProvider here") as caught:
-        optimized(norm, "NoSuchExecutionProvider")
-    assert caught.value.elsewhere
-    told = fused_operators(str(norm), None, "NoSuchExecutionProvider")
-    assert told.after is None and "--runtime PYTHON" in told.note
 
 
 def test_a_model_that_is_refused_is_named(tmp_path):

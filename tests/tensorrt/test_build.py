@@ -56,14 +56,12 @@ LIST = "\n".join(
 )
 
 
-def test_kernels_are_read_from_the_builders_list() -> None:
+def test_what_is_read_and_said() -> None:
     first, cast, product = read_kernels(LIST)
     assert first.nodes == ("one, two", "three") and first.dtype == "float32->float16" and not first.casts
     assert cast.casts and cast.dtype == "float16->float32"
     assert product.attends and product.kind == "gemm" and product.dtype == "float16"
-
-
-def test_words_are_one_line_without_what_any_refusal_says() -> None:
+    # words are one line without what any refusal says
     said = (
         "Invalid Node - n\nITensor::getDimensions: Error Code 4: API Usage Error (types\n differ)\n"
         "[x.cpp::catch::250] Error Code 1: Cuda Runtime (cudaError 35: CUDA driver version is insufficient)"
@@ -71,13 +69,11 @@ def test_words_are_one_line_without_what_any_refusal_says() -> None:
     assert shown(said) == "API Usage Error (types differ)"
 
 
-def test_an_environment_without_tensorrt_is_one_line_with_a_hint() -> None:
+def test_environments_that_do_not_build() -> None:
     with pytest.raises(AmpError, match="TensorRT for RTX is not installed") as caught:
         build(BuildJob(PLAIN), python=sys.executable)
     assert caught.value.code == "AMP501" and "tensorrt-rtx-cu13-libs" in caught.value.hint
-
-
-def test_a_python_that_is_none_is_said() -> None:
+    # a python that is none is said
     with pytest.raises(AmpError, match="cannot be started") as caught:
         build(BuildJob(PLAIN), python="/nowhere/python")
     assert caught.value.code == "AMP508"

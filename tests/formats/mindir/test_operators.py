@@ -12,33 +12,22 @@ from present import present
 PATH = data_folder() / "schemas" / "mindspore.toml"
 
 
-def test_the_table_is_sorted_and_wide() -> None:
+def test_the_table() -> None:
     names = list(tomllib.loads(PATH.read_text(encoding="utf-8")))
     assert names == sorted(names) and len(names) >= 300
-
-
-def test_every_role_is_a_standard_operator_with_a_class() -> None:
+    # every role is a standard operator with a class
     lists = load_op_lists()
     roles = {entry.role for entry in operators().values() if entry.role}
     assert roles <= set(known_operators())
     assert not [role for role in sorted(roles) if lists.of(role) is None and role not in UNLISTED]
-
-
-UNLISTED: set[str] = set()
-
-
-def test_operands_that_are_none_of_the_roles_have_no_slot_or_are_shared() -> None:
-    for entry in operators().values():
-        assert not set(entry.order) - set(range(len(entry.inputs)))
-        assert entry.role or not entry.order, entry.name
-
-
-def test_writers_of_parameters_leave_their_operands_alone() -> None:
+    # operands that are none of the roles have no slot or are shared
+    for known in operators().values():
+        assert not set(known.order) - set(range(len(known.inputs)))
+        assert known.role or not known.order, known.name
+    # writers of parameters leave their operands alone
     free = [e.name for e in operators().values() if e.effect and e.slots]
     assert sorted(free) == ["BatchNorm", "BatchNormExt", "Embedding", "InstanceNorm"]
-
-
-def test_look_ups() -> None:
+    # look ups
     entry = operator("LayerNormExt")
     assert entry is not None and entry.kind == "LayerNormalization" and entry.order == (0, 2, 3)
     assert [entry.slot_of_input(place) for place in range(6)] == ["T", "-", "T", "T", "-", "-"]
@@ -49,16 +38,15 @@ def test_look_ups() -> None:
     assert present(operator("Square")).kind == "mindspore::Square"
     assert operator("NoSuchOperator") is None
     assert present(operator("MakeTuple")).structural
-
-
-def test_low_types_that_type_inference_refuses() -> None:
+    # low types that type inference refuses
     assert present(operator("BatchNorm")).admits == {"float16"}
     assert present(operator("Range")).admits == frozenset()
     assert present(operator("MatMul")).admits == LOW_TYPES
-
-
-def test_slots_and_fixed_types() -> None:
+    # slots and fixed types
     assert is_slot("T1") and not is_slot("-") and not is_slot("float32")
+
+
+UNLISTED: set[str] = set()
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_loop(body: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
+def test_a_weight_of_bodies_is_stored_and_cast_once() -> None:
     given = parse(
         f"""g (float[600,600] x) => (float[600,600] y, float[600,600] z) {STATE} {{
         y = Loop (n, t, k) <body = b (int64 i, bool go, float[600,600] a) => (bool on, float[600,600] next) {{
@@ -163,9 +163,24 @@ def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
     result = convert_everywhere(given, None, run=False, low=["MatMul"])
     for level in LEVELS:
         assert [name for name in stored(result[level]) if name not in ("n", "t")] == ["k"]
+    # a weight is cast once for bodies at every depth
+    given = parse(
+        """g (float[2,600] x, bool c) => (float[2,600] y) {
+        a = CumSum (w, axis)
+        b = If (c) <
+            then_branch = t () => (float[2,600] p) { p = MatMul (x, w) },
+            else_branch = e () => (float[2,600] q) { r = MatMul (x, w)  q = MatMul (r, a) } >
+        y = Softmax (b) }""",
+        w=(600, 600),
+        axis=np.array(0),
+    )
+    result = convert_everywhere(given, None, run=False, low=["MatMul"])
+    of_w = [n for n in nodes(result["O2"]) if n.op_type == "Cast" and n.input[0] == "w"]
+    assert len(of_w) == 1 and of_w[0] in list(result["O2"].graph.node)
+    assert helper.get_attribute_value(of_w[0].attribute[0]) == onnx.TensorProto.FLOAT16
 
 
-def test_scan() -> None:
+def test_scans() -> None:
     given = parse(
         """g (float[5,4] x, float[4] s) => (float[4] y, float[5,4] z) {
         h = MatMul (x, w)
@@ -175,10 +190,7 @@ def test_scan() -> None:
         w=(4, 4),
     )
     convert_everywhere(given, {"x": x(5, 4), "s": x(4)}, low=["MatMul"])
-
-
-def test_scan_8_with_its_batches_and_lengths() -> None:
-    """ONNX Runtime has no Scan-8: the checker says whether it is right."""
+    # ONNX Runtime has no Scan-8: the checker says whether it is right.
     given = parse(
         """g (float[2,4] s, float[2,5,4] x, float[4,4] w) => (float[2,4] y, float[2,5,4] z) {
         y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
@@ -241,23 +253,6 @@ def test_no_body_of_ours_returns_what_it_did_not_make(level: str) -> None:
                     if attribute.type == onnx.AttributeProto.GRAPH:
                         made = {o for inner in attribute.g.node for o in inner.output}
                         assert {o.name for o in attribute.g.output} <= made
-
-
-def test_a_weight_is_cast_once_for_bodies_at_every_depth() -> None:
-    given = parse(
-        """g (float[2,600] x, bool c) => (float[2,600] y) {
-        a = CumSum (w, axis)
-        b = If (c) <
-            then_branch = t () => (float[2,600] p) { p = MatMul (x, w) },
-            else_branch = e () => (float[2,600] q) { r = MatMul (x, w)  q = MatMul (r, a) } >
-        y = Softmax (b) }""",
-        w=(600, 600),
-        axis=np.array(0),
-    )
-    result = convert_everywhere(given, None, run=False, low=["MatMul"])
-    of_w = [n for n in nodes(result["O2"]) if n.op_type == "Cast" and n.input[0] == "w"]
-    assert len(of_w) == 1 and of_w[0] in list(result["O2"].graph.node)
-    assert helper.get_attribute_value(of_w[0].attribute[0]) == onnx.TensorProto.FLOAT16
 
 
 def test_what_a_body_reads_is_sorted_before_it() -> None:

@@ -39,52 +39,77 @@ def function_names(proto: ModelProto) -> list[str]:
     return [name for _, name, _ in names]
 
 
-def test_called_once() -> None:
-    given = local("g (float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", MLP)
-    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Add"])
-    assert all(function_names(result[level]) == ["f"] for level in LEVELS)
+SLASHES = MLP.replace("h = MatMul", '"/mm/out" = MatMul').replace("Relu (h)", 'Relu ("/mm/out")')
+ROUNDED = """<domain: "loc", opset_import: ["" : 17]> f (a, w) => (c, h)
+    { h = MatMul (a, w)  l = Cast <to = 10> (h)  c = Cast <to = 1> (l) }"""
+EXP = """<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Exp (a) }"""
+ATTRIBUTES = """<domain: "loc", opset_import: ["" : 17]> f <ALPHA, TO> (a, w) => (b) {
+    h = MatMul (a, w)
+    e = LeakyRelu <alpha: float = @alpha> (h)
+    c = Cast <to: int = @to> (e)
+    k = Constant <value_float: float = @alpha> ()
+    m = Cast <to: int = @to> (k)
+    b = Mul (c, m) }"""
+BRANCHING = """<domain: "loc", opset_import: ["" : 17]> f (a, w, c) => (b) {
+    h = MatMul (a, w)
+    b = If (c) <
+        then_branch = t () => (p) { k = Constant <value = float[1] {2.0}> ()  q = Mul (h, k)  p = MatMul (q, w) },
+        else_branch = e () => (r) { s = Softmax (h)  r = Add (s, a) } > }"""
+OWN_WEIGHTS = """<domain: "loc", opset_import: ["" : 17]> f (a) => (b) {
+    w = Constant <value = float[4,4] {1,0,0,2, 0,1,0,0, 0,0,1,0, 0.1,0,0,1}> ()
+    h = MatMul (a, w)  s = Softmax (h)  l = Exp (w)  b = MatMul (s, l) }
+    <domain: "loc", opset_import: ["" : 17]> k (a) => (b) { b = Neg (a) }"""
+AT = """<domain: "loc", opset_import: ["" : 17]> f (s, i, w) => (b) { h = SequenceAt (s, i)  b = MatMul (h, w) }"""
+OF_BOTH = "(float[2,4] x, double[2,4] d) => (float[2,4] y, double[2,4] z)"
+IN_BRANCHES = """(float[2,4] x, bool c) => (float[2,4] y) { h = Softmax (x)
+    y = If (c) <then_branch = t () => (float[2,4] p) { p = loc.f (h, w) },
+                else_branch = e () => (float[2,4] r) { q = Exp (h)  r = loc.f (q, w) } > }"""
+CASES = {  # graph, functions, which there are at each level, what must be low
+    "called once": ("(float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", MLP, "f", "MatMul Add"),
+    "names with slashes in old files, which cannot be read again": (
+        "(float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", SLASHES, "f", "MatMul Add"),
+    "a cast between two results, of which ONNX Runtime takes no value twice": (
+        """(float[2,4] x) => (float[2,4] y, float[2,4] z) { h, k = loc.f (x, w)  y = MatMul (h, w)
+        z = MatMul (k, w) }""", ROUNDED, "f", "MatMul"),
+    "calls that agree share one copy": (
+        "(float[2,4] x) => (float[2,4] y) { h = loc.f (x, w)  y = loc.f (h, u) }", MLP, "f", "MatMul"),
+    "a call with float and one with double": (
+        f"{OF_BOTH} {{ y = loc.f (x, w)  z = loc.f (d, v) }}", MLP, "f f_1", "MatMul"),
+    "a call with double and one with float": (
+        f"{OF_BOTH} {{ z = loc.f (d, v)  y = loc.f (x, w) }}", MLP, "f f_1", "MatMul"),
+    "attribute references": (
+        """(float[2,4] x) => (float[2,4] y, double[2,4] z, float16[2,4] q) {
+        h = loc.f <alpha = 0.5, to = 1> (x, w)  y = loc.f <alpha = 0.25, to = 1> (h, u)
+        z = loc.f <alpha = 0.25, to = 11> (h, u)  q = loc.f <alpha = 0.25, to = 10> (h, u) }""",
+        ATTRIBUTES.replace("ALPHA", "alpha").replace("TO", "to"), None, "MatMul LeakyRelu"),
+    "branches": ("(float[2,4] x, bool c) => (float[2,4] y) { h = loc.f (x, w, c)  s = Exp (h)  y = loc.f (s, w, c) }",
+        BRANCHING, None, "MatMul"),
+    "a call inside a branch, and a function that nobody calls": (
+        IN_BRANCHES, MLP + MLP.replace("f (", "unused ("), "f unused", "MatMul"),
+    "a sequence": (
+        """(float[2,4] x) => (float[2,4] y) <int64 i = {0}> {
+        e = Exp (x)  s = SequenceConstruct (e, x)  a = loc.f (s, i, w)  y = Exp (a) }""", AT, "f", "MatMul"),
+    "constants of a function, rounded in each copy alone": (
+        "(double[2,4] d, float[2,4] x) => (double[2,4] z, float[2,4] y) { y = loc.f (x)  z = loc.k (d) }",
+        OWN_WEIGHTS, "f k", "MatMul"),
+}  # fmt: skip
 
 
 @pytest.mark.slow
-def test_names_with_slashes_in_old_files() -> None:
-    """Annotations of such values cannot be read again: converting again would drop them."""
-    slashes = MLP.replace("h = MatMul", '"/mm/out" = MatMul').replace("Relu (h)", 'Relu ("/mm/out")')
-    given = local("g (float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", slashes)
-    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Add"])
-
-
-def test_a_cast_between_two_results_stays() -> None:
-    """ONNX Runtime takes no function that names one value twice as its result."""
-    rounded = """<domain: "loc", opset_import: ["" : 17]> f (a, w) => (c, h)
-        { h = MatMul (a, w)  l = Cast <to = 10> (h)  c = Cast <to = 1> (l) }"""
-    call = "h, k = loc.f (x, w)  y = MatMul (h, w)  z = MatMul (k, w)"
-    given = local(f"g (float[2,4] x) => (float[2,4] y, float[2,4] z) {{ {call} }}", rounded)
-    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
-
-
-def test_calls_that_agree_share_one_copy() -> None:
-    given = local("g (float[2,4] x) => (float[2,4] y) { h = loc.f (x, w)  y = loc.f (h, v) }", MLP, v=(4, 4))
-    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
-    assert all(function_names(result[level]) == ["f"] for level in LEVELS)
-
-
-@pytest.mark.parametrize("order", ["y = loc.f (x, w)  z = loc.f (d, v)", "z = loc.f (d, v)  y = loc.f (x, w)"])
-def test_a_call_with_float_and_one_with_double(order: str) -> None:
-    given = local(
-        f"g (float[2,4] x, double[2,4] d) => (float[2,4] y, double[2,4] z) {{ {order} }}",
-        MLP,
-        v=x(4, 4).astype(np.float64),
-    )
-    result = convert_everywhere(given, {"x": x(2, 4), "d": DOUBLE}, low=["MatMul"])
-    assert all(function_names(result[level]) == ["f", "f_1"] for level in LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_functions(name: str) -> None:
+    graph, functions, names, low = CASES[name]
+    used = {"w": (4, 4), "u": (4, 4), "v": x(4, 4).astype(np.float64)}
+    given = local(f"g {graph}", functions, **{n: v for n, v in used.items() if f" {n})" in graph or f" {n}," in graph})
+    feeds = {"x": x(2, 4), **({"d": DOUBLE} if "double[2,4] d" in graph else {})}
+    conditions = [{"c": np.array(c)} for c in (True, False)] if "bool c" in graph else [{}]
+    result = convert_everywhere(given, [feeds | more for more in conditions], low=low.split())
+    for level in LEVELS:
+        assert names is None or sorted(function_names(result[level])) == names.split(), level
 
 
 def test_a_function_in_which_nothing_is_low_is_not_copied() -> None:
-    given = local(
-        """g (float[2,4] x, double[2,4] d) => (float[2,4] y, double[2,4] z) {
-        e = loc.f (x)  m = MatMul (e, w)  y = Softmax (m)  z = loc.f (d) }""",
-        """<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Exp (a) }""",
-    )
+    given = local(f"g {OF_BOTH} {{ e = loc.f (x)  m = MatMul (e, w)  y = Softmax (m)  z = loc.f (d) }}", EXP)
     result = convert_everywhere(given, {"x": x(2, 4), "d": DOUBLE}, low=["MatMul"])
     assert function_names(result["O1"]) == ["f"]
 
@@ -146,28 +171,6 @@ def test_a_copied_caller_may_call_an_original() -> None:
         assert called["o"] == ["f_1"] and called["o_1"] == ["f"]
 
 
-ATTRIBUTES = """<domain: "loc", opset_import: ["" : 17]> f <ALPHA, TO> (a, w) => (b) {
-    h = MatMul (a, w)
-    e = LeakyRelu <alpha: float = @alpha> (h)
-    c = Cast <to: int = @to> (e)
-    k = Constant <value_float: float = @alpha> ()
-    m = Cast <to: int = @to> (k)
-    b = Mul (c, m) }"""
-
-
-def test_attribute_references() -> None:
-    given = local(
-        """g (float[2,4] x) => (float[2,4] y, double[2,4] z, float16[2,4] u) {
-        h = loc.f <alpha = 0.5, to = 1> (x, w)
-        y = loc.f <alpha = 0.25, to = 1> (h, v)
-        z = loc.f <alpha = 0.25, to = 11> (h, v)
-        u = loc.f <alpha = 0.25, to = 10> (h, v) }""",
-        ATTRIBUTES.replace("ALPHA", "alpha").replace("TO", "to"),
-        v=(4, 4),
-    )
-    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "LeakyRelu"])
-
-
 def test_attribute_references_with_defaults() -> None:
     """onnx's inliner, on which a strict run rests, forgets defaults: the plain result has to do."""
     given = local(
@@ -190,31 +193,6 @@ def test_a_fill_that_the_caller_gives_stays_with_the_caller() -> None:
     for level in LEVELS:
         fills = [n for n in nodes(result[level]) if n.op_type == "ConstantOfShape"]
         assert fills and all(n.attribute[0].ref_attr_name == "val" for n in fills)
-
-
-def test_a_function_with_branches() -> None:
-    given = local(
-        "g (float[2,4] x, bool c) => (float[2,4] y) { h = loc.f (x, w, c)  s = Exp (h)  y = loc.f (s, w, c) }",
-        """<domain: "loc", opset_import: ["" : 17]> f (a, w, c) => (b) {
-        h = MatMul (a, w)
-        b = If (c) <
-            then_branch = t () => (p) { k = Constant <value = float[1] {2.0}> ()  q = Mul (h, k)  p = MatMul (q, w) },
-            else_branch = e () => (r) { s = Softmax (h)  r = Add (s, a) } > }""",
-    )
-    convert_everywhere(given, [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)], low=["MatMul"])
-
-
-def test_a_call_inside_a_branch_and_a_function_that_nobody_calls() -> None:
-    given = local(
-        """g (float[2,4] x, bool c) => (float[2,4] y) {
-        h = Softmax (x)
-        y = If (c) <
-            then_branch = t () => (float[2,4] p) { p = loc.f (h, w) },
-            else_branch = e () => (float[2,4] r) { q = Exp (h)  r = loc.f (q, w) } > }""",
-        MLP + MLP.replace("f (", "unused ("),
-    )
-    result = convert_everywhere(given, [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)], low=["MatMul"])
-    assert "unused" in function_names(result["O2"])
 
 
 def test_functions_without_the_default_domain() -> None:
@@ -298,26 +276,6 @@ def test_given_casts_inside_functions() -> None:
             assert set(function.output) <= made, "a function's result must be made in it"
     inner = next(f for f in result["O2"].functions if f.name == "f")
     assert [n.op_type for n in inner.node] == ["MatMul"], "casts of what is low already, and widenings nobody reads"
-
-
-def test_a_sequence_goes_into_a_function() -> None:
-    given = local(
-        """g (float[2,4] x) => (float[2,4] y) <int64 i = {0}> {
-        e = Exp (x)  s = SequenceConstruct (e, x)  a = loc.f (s, i, w)  y = Exp (a) }""",
-        """<domain: "loc", opset_import: ["" : 17]> f (s, i, w) => (b) { h = SequenceAt (s, i)  b = MatMul (h, w) }""",
-    )
-    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
-
-
-def test_constants_of_a_function_are_rounded_in_each_copy_alone() -> None:
-    given = local(
-        "g (double[2,4] d, float[2,4] x) => (double[2,4] z, float[2,4] y) { y = loc.f (x)  z = loc.k (d) }",
-        """<domain: "loc", opset_import: ["" : 17]> f (a) => (b) {
-        w = Constant <value = float[4,4] {1,0,0,2, 0,1,0,0, 0,0,1,0, 0.1,0,0,1}> ()
-        h = MatMul (a, w)  s = Softmax (h)  l = Exp (w)  b = MatMul (s, l) }
-        <domain: "loc", opset_import: ["" : 17]> k (a) => (b) { b = Neg (a) }""",
-    )
-    convert_everywhere(given, {"x": x(2, 4), "d": DOUBLE}, low=["MatMul"])
 
 
 def test_no_types_are_written_for_a_functions_inputs() -> None:

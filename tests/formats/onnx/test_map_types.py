@@ -65,22 +65,13 @@ def test_a_zipmap_classifier_converts(level, key):
     assert ampgraph.convert(converted, level=level) == converted
 
 
-def test_a_map_inside_the_graph_keeps_its_annotation():
-    model = classifier(middle=True)
-    converted = ampgraph.convert(model)
-    assert converted != model
-    assert types(converted)["zipped"] == types(model)["zipped"]
-
-
 def test_files_keep_their_maps(tmp_path):
     source, target = tmp_path / "m.onnx", tmp_path / "low.onnx"
     source.write_bytes(classifier().SerializeToString())
     ampgraph.convert(source, output=target)
     assert types(onnx.load(target))["probabilities"] == types(classifier())["probabilities"]
     assert OnnxGraph.load(target).fault() == ""
-
-
-def test_maps_keep_their_type_where_weights_lie_in_files(tmp_path):
+    # maps keep their type where weights lie in files
     model, source = classifier(), tmp_path / "m.onnx"
     onnx.save(model, source, save_as_external_data=True, location="m.data", size_threshold=0)
     converted = ampgraph.convert(source)
@@ -115,20 +106,23 @@ def floats() -> TypeProto:
     return helper.make_tensor_type_proto(TensorProto.FLOAT, [])
 
 
-def test_verify_compares_the_values_of_maps(tmp_path):
+def test_verify_ranges_and_tune_take_maps(tmp_path):
     model = classifier()
     found = ampgraph.verify(model, ampgraph.convert(model), tolerance=1e-2)
     assert found.ok and {o.name for o in found.outputs} == {"label", "p", "probabilities"}
     wrong = ampgraph.convert(model)
     wrong.graph.node[-1].attribute[0].ints[:] = [0, 1, 7]
     assert not ampgraph.verify(model, wrong).ok
-
-
-def test_ranges_and_tune_pass_maps_by():
+    # ranges and tune pass maps by
     model = classifier()
     data = [{"x": X + i} for i in range(3)]
     assert ampgraph.convert(model, data=data) != model
     assert ampgraph.tune(model, data=data).met
+    # a map inside the graph keeps its annotation
+    model = classifier(middle=True)
+    converted = ampgraph.convert(model)
+    assert converted != model
+    assert types(converted)["zipped"] == types(model)["zipped"]
 
 
 def test_a_run_shows_maps_and_writes_the_rest(amp, tmp_path):

@@ -64,20 +64,15 @@ def test_a_model_is_written_as_by_onnx_ir(name: str) -> None:
     assert written(model) == expected(model)
 
 
-def test_bodies_docs_and_metadata_are_written_as_by_onnx_ir() -> None:
+def test_written_as_by_onnx_ir(tmp_path: Path) -> None:
     model = read(rich())
     assert written(model) == expected(model)
     assert expected(model).count(SAID.encode()) == 9
-
-
-def test_what_is_converted_is_written_as_by_onnx_ir(tmp_path: Path) -> None:
-    """Low weights, new Casts, retyped values, reasons in the metadata of nodes."""
+    # Low weights, new Casts, retyped values, reasons in the metadata of nodes.
     place = tmp_path / "low.onnx"
     ampgraph.convert(MODELS / "digits_cnn.onnx", "O1", output=place, check="off")
     assert place.read_bytes() == onnx.load(place).SerializeToString(deterministic=True)
-
-
-def test_annotations_of_quantization_are_not_lost() -> None:
+    # annotations of quantization are not lost
     proto = rich()
     note = proto.graph.quantization_annotation.add(tensor_name="r")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="s")
@@ -85,9 +80,7 @@ def test_annotations_of_quantization_are_not_lost() -> None:
     assert PLAIN not in model.graph.meta
     assert written(model) == expected(model)
     assert b"SCALE_TENSOR" in written(model)
-
-
-def test_attributes_that_differ_in_their_docs_alone_are_two() -> None:
+    # attributes that differ in their docs alone are two
     proto = parse("g (float[2] x) => (float[2] y) { h = Softmax <axis = 0> (x)  y = Softmax <axis = 0> (h) }")
     proto.graph.node[1].attribute[0].doc_string = SAID
     model = read(proto)

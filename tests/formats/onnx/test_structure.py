@@ -21,7 +21,6 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.runtime import fusing
 from formats.onnx.helpers import (
     LEVELS,
-    casts,
     code,
     convert_everywhere,
     convert_twice,
@@ -142,15 +141,13 @@ def busy_model() -> ModelProto:
 # -- little in it, and odd tensors ------------------------------------------------------------------------------------
 
 
-def test_an_unchanged_model_comes_back_as_it_was() -> None:
+def test_little_graphs_and_odd_tensors() -> None:
     given = parse("g (float[2,4] x) => (float[2,4] y) { y = CumSum (x, axis) }", axis=np.array(1))
     given.graph.node[0].doc_string = "kept"
     assert all(data(ampgraph.convert(given, level)) == data(given) for level in ("O0", "O1", "auto"))
     busy = busy_model()
     assert data(ampgraph.convert(busy, "O0")) == data(busy)
-
-
-def test_empty_tensors_and_scalars() -> None:
+    # empty tensors and scalars
     given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,0] z, float q, float[0] u) <float s = {2.0}> {
         a = MatMul (x, w)  b = Mul (a, s)  y = Add (b, s)  z = MatMul (x, empty)
@@ -160,15 +157,17 @@ def test_empty_tensors_and_scalars() -> None:
         none=(0,),
     )
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
-
-
-def test_strings() -> None:
+    # strings
     given = parse(
         """g (float[2,4] x, string[2] s) => (float[2,4] y, string[2] t, string[2] u) <string[2] k = {"a", "bé"}> {
         y = MatMul (x, w)  t = Identity (s)  u = Identity (k) }""",
         w=(4, 4),
     )
     convert_everywhere(given, {"x": x(2, 4), "s": np.array(["p", "q"], dtype=object)}, low=["MatMul"])
+    # training information is refused
+    given = parse(MATMUL, w=(4, 4))
+    given.training_info.add().algorithm.name = "step"
+    assert code(lambda: ampgraph.convert(given)) == "AMP107"
 
 
 @pytest.mark.parametrize("form", ["initializer", "constant"])
@@ -230,18 +229,6 @@ def test_words_are_kept() -> None:
     ]
     assert {word: text.count(f'"{word}"') for word in words} == dict.fromkeys(words, 1)
     assert result["O2"].graph.input[0].type.tensor_type.shape.dim[1].denotation == "CHANNEL"
-
-
-def test_training_information_is_refused() -> None:
-    given = parse(MATMUL, w=(4, 4))
-    given.training_info.add().algorithm.name = "step"
-    assert code(lambda: ampgraph.convert(given)) == "AMP107"
-
-
-def test_the_number_of_casts_of_a_chain() -> None:
-    given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w) }", w=(4, 4))
-    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Relu"])
-    assert {casts(result[level]) for level in LEVELS} == {2}
 
 
 # Files that ONNX Runtime takes and onnx_ir does not: constants that are defined twice, sparse and odd initializers.
