@@ -324,6 +324,15 @@ def test_an_interrupt_leaves_nothing_and_the_model_as_it_was(split, tmp_path, mo
 
 
 def test_outputs_lie_beside_others(split, output):
+    foreign = output.parent / "net_variables" / "data_0"
+    foreign.write_bytes(b"not ours")
+    mindir_io.save(rounded_all(split), output)
+    names = [p.name for p in (output.parent / "net_variables").iterdir()]
+    assert len(names) == 3 and "data_0" in names
+    foreign.unlink()
+    mindir_io.save(mindir_io.load(write(dense(), split.parent / "plain.mindir")), output)
+    assert list(output.parent.iterdir()) == [output]
+    # outputs that share a folder share no data
     sibling = output.with_name("net_graph.mindir")
     mindir_io.save(mindir_io.load(split), sibling)
     mindir_io.save(rounded_all(split), output)
@@ -333,15 +342,6 @@ def test_outputs_lie_beside_others(split, output):
     mindir_io.save(rounded_all(split), split.with_name("net.mindir"))  # its folder is the input's
     assert before.items() <= tree(split.parent).items()
     assert values(split.with_name("net.mindir"))["layer.bias"].dtype == np.float16
-    # the data of the old output goes last
-    foreign = output.parent / "net_variables" / "data_0"
-    foreign.write_bytes(b"not ours")
-    mindir_io.save(rounded_all(split), output)
-    names = [p.name for p in (output.parent / "net_variables").iterdir()]
-    assert len(names) == 3 and "data_0" in names
-    foreign.unlink()
-    mindir_io.save(mindir_io.load(write(dense(), split.parent / "plain.mindir")), output)
-    assert list(output.parent.iterdir()) == [output]
 
 
 def test_never_over_the_input(split, output, tmp_path):
@@ -395,7 +395,7 @@ def test_copies(split, tmp_path):
     mindir_io.copy_unchanged(split, split.with_name("twin.mindir"))  # its data are there
     assert values(split.with_name("twin.mindir")).keys() == values(split).keys()
     # copy over other data
-    target = tmp_path / "copy" / "net.mindir"
+    target = tmp_path / "other" / "net.mindir"
     (target.parent / "net_variables").mkdir(parents=True)
     (target.parent / "net_variables" / "data_1").write_bytes(b"another model's")
     before = tree(target.parent)
