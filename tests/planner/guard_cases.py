@@ -20,7 +20,7 @@ HOLDING = ("O1", "O2", "auto")  # the levels at which accuracy guards hold
 
 @dataclass(frozen=True)
 class Case:
-    """``guard`` does it, ``without`` it shows at these levels; ``notes``: topics that the plan reports, its own where none
+    """``guard`` does it, ``without`` it shows at these levels; ``notes``: topics that the plan reports, its own if none
     are given. ``exact``: not one element may differ."""
 
     name: str
