@@ -123,7 +123,6 @@ def test_a_conversion_walks_over_the_nodes_a_fixed_number_of_times(
 
 # The file that is written node by node says what onnx_ir's own writing says, annotations left out.
 
-WIRE_MODELS = Path(__file__).resolve().parents[2] / "models"
 LONG = "a" * 200
 BODIES = f"""g (float16[4] x, bool c, float[4] d) => (float16[4] y, float[4] z) <float[4] d = {{1, 2, 3, 4}}> {{
     {LONG} = Mul (x, x)
@@ -154,7 +153,7 @@ def written_by_onnx_ir(model: ir.Model) -> ModelProto:
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer", "bodies"])
 def test_content_is_what_onnx_ir_writes(name: str) -> None:
     text = parse(BODIES, domains=["com.microsoft"]) if name == "bodies" else None
-    graph = OnnxGraph(ir.load(WIRE_MODELS / f"{name}.onnx") if text is None else ir.from_proto(text))
+    graph = OnnxGraph(ir.load(MODELS / f"{name}.onnx") if text is None else ir.from_proto(text))
     if text is not None:
         last = list(graph.model.graph)[-1]
         last.attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
@@ -164,7 +163,7 @@ def test_content_is_what_onnx_ir_writes(name: str) -> None:
 
 # A model of one graph is read as onnx_ir reads it, to the last field; what is unusual is left to onnx_ir.
 
-FLAT_MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))
+FLAT_MODELS = sorted(MODELS.glob("*.onnx"))
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18, "mine" : 2], producer_name: "p", producer_version: "1", domain: "d",
  model_version: 3, doc_string: "doc", metadata_props: ["k": "v"]>
@@ -277,7 +276,6 @@ def test_a_graph_that_was_read_unsorted_is_sorted(tmp_path: Path) -> None:
 
 # Shapes are inferred from the nodes as the file has them, which says the same as writing them anew, until an edit.
 
-SHAPE_MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))
 SHAPE_TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>
 g (float[2, 3, 4] x) => (float[N, M, K] out) {
@@ -299,7 +297,7 @@ def _shapes(flow: Dataflow) -> dict[str, object]:
     return {value.name: flow.shape(value.id) for value in flow.values}
 
 
-@pytest.mark.parametrize("path", SHAPE_MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FLAT_MODELS, ids=lambda path: path.stem)
 def test_both_ways_say_the_same(path: Path, tmp_path: Path) -> None:
     graph = _bare(onnx.load(path), tmp_path / "model.onnx")
     known, in_file = _shapes(graph.dataflow()), graph._in_file

@@ -254,9 +254,9 @@ def test_what_cannot_move_is_refused():
         "g (float[1,1,4,7] x) => (float[1,1,H,W] y) <float[4] s = {1, 1, 1.5, 0.6}> "
         '{ y = Resize <mode = "nearest"> (x, s) }'
     )
-    model = parse(text, opset=10, ir=5)
+    resized = OnnxGraph(ir.from_proto(parse(text, opset=10, ir=5)))
     with pytest.raises(AmpError, match="AMP307.*Resize, which writes 'y'"):
-        at_opset(OnnxGraph(ir.from_proto(model)), 18)
+        at_opset(resized, 18)
     # what onnx cannot convert is said
     source = model(OTHERS, 13, 17)
     with pytest.raises(AmpError, match="AMP502.*onnx cannot convert function 'F'"):
