@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 import ampgraph.planner
 from ampgraph.core.matching import PatternSet
@@ -194,13 +194,13 @@ def _by_pairs(sort: str, name: str, pairs: frozenset[Pair]) -> Switch:
 
 
 def _pairs(traits: trait_files.Traits) -> frozenset[Pair]:
-    return frozenset((trait, role) for trait in trait_files.TRAITS for role in traits.places[trait])
+    return frozenset((trait, role) for trait in trait_files.names() for role in traits.places[trait])
 
 
 def _traits() -> Iterator[Switch]:
     """A trait that no operator has."""
     whole = _pairs(trait_files.traits())
-    for trait in get_args(trait_files.Trait):
+    for trait in trait_files.names():
         yield _by_pairs("trait", trait, frozenset(pair for pair in whole if pair[0] == trait))
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ampgraph.oplists.files import data_folder, tomllib
-from ampgraph.oplists.schemas import known_operators
+from ampgraph.oplists.files import data_folder, known_operators, tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 FREE = (

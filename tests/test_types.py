@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[1]
 OLD_ROW = "a row of an older plan, whose fields are each rewrite's own"
 MINDSPORE = "MindSpore's cells, optimizers and tensors: its package has no types"
 TORCH = "torch's operators, whose arguments and results have any type"
+READ = "what typer has read, of the kinds that the call's own signature says"
 REASONS: dict[str, str] = {
+    **{f"ampgraph.cli.{name}": READ for name in ("command", "conversion", "models", "train")},
     "ampgraph.core.arrays": "numpy's element types, which ml_dtypes adds to; what a model gives, which only it knows",
     "ampgraph.core.dataflow": "the format's own nodes and values, which its readers alone look into",
     "ampgraph.core.recipe": "`option` makes a field, and stands for its value as dataclasses' own `field` does",
@@ -18,10 +20,9 @@ REASONS: dict[str, str] = {
     "ampgraph.formats.onnx.values": "the value of an attribute, of the kind that its name says",
     "ampgraph.core.rewrites": "a row of a plan, whose fields are each rewrite's own",
     "ampgraph.core.typed": "JSON before it is checked, and the annotations that say what it has to be",
-    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "gelu", "half", "norm", "number")},
+    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "fused", "norm", "number")},
     "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
-    "ampgraph.runtime.mindir_ports": "a message, as in formats.mindir.schema",
     "ampgraph.runtime.mindspore_session": MINDSPORE,
     "ampgraph.training.forward.decompositions.table": TORCH,
     "ampgraph.training.forward.decompositions.fourier": TORCH,

@@ -17,9 +17,8 @@ from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
-from ..numerics.strict.session import StrictSession
-from ..numerics.trace.switched import SwitchedSession, attribute
-from ..numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
+from ..numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch, attribute
+from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.traits import has
 from ..planner.facts.facts import Facts
 from ..planner.options import Options
@@ -33,7 +32,7 @@ from .pairs import in_types_of
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.verdict import Judge
     from ..planner.promotions import Float32Size, Promotion
 
@@ -100,7 +99,7 @@ class Bench:
 
     def sensitivity(self) -> tuple[str, float]:
         """The output that the rounding of the inputs alone changes most, and by how much."""
-        from ..numerics.metrics.sensitivity import sensitivity
+        from ..numerics.metrics.agreement import sensitivity
 
         return sensitivity(StrictSession(self._reference).run, self.samples, self.options.dtype)
 

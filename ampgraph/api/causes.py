@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from ..core.arrays import Result
 from ..core.node_names import pattern_for
 from ..core.sites import Switched
-from ..numerics.metrics.agreement import Agreement, apart
-from ..numerics.metrics.judged import scale_of
+from ..numerics.metrics.agreement import Agreement, apart, scale_of
 from ..numerics.metrics.metric import Metric
-from ..numerics.trace.magnified import magnified
-from ..numerics.trace.ranking import Ranking
+from ..numerics.search import RUNS, Attribution, Ranking, attribute
+from ..numerics.strict.session import SwitchedSession
 from ..numerics.trace.suspects import Inquest, Suspect
-from ..numerics.trace.switched import RUNS, Attribution, SwitchedSession, attribute
 
 if TYPE_CHECKING:
     from ..numerics.trace.values import Tracer
@@ -89,7 +87,7 @@ def _suspect(unit: Switched, error: float, found: Attribution, tracer: Tracer, i
     i = inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
     if i is not None:
         moves = [inquest.maker[move.outputs[0]] for move in unit.moves if move.outputs[0] in inquest.maker]
-        told = magnified(inquest, i)
+        told = inquest.magnified(i)
         return inquest.suspect(i, f"{why}, {told}" if told else why, [i, *moves])
     patterns = [pattern for each in (unit, *unit.moves) for pattern in _patterns(each, tracer)]
     label = unit.node or next(iter(unit.outputs), unit.kind)

@@ -27,9 +27,8 @@ from ..core.progress import Progress, silent
 from ..core.verdict import OK, TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported
-from ..numerics.metrics.custom import Function, address_of
-from ..numerics.metrics.metric import metric_of
-from ..numerics.tune.search import BUDGET
+from ..numerics.metrics.metric import Function, address_of, metric_of
+from ..numerics.search import BUDGET
 from ..runtime.child import in_child
 from ..runtime.data import save_npz
 from .check_request import Request

@@ -18,12 +18,9 @@ import numpy as np
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from ..numerics.inputs.sample_set import Samples
-from ..numerics.inputs.samples import load_samples
-from ..numerics.metrics.agreement import Agreement, apart
+from ..numerics.inputs.samples import Samples, load_samples
+from ..numerics.metrics.agreement import Agreement, apart, sensitivity, vanishing
 from ..numerics.metrics.metric import metric_of
-from ..numerics.metrics.sensitivity import sensitivity
-from ..numerics.metrics.vanishing import vanishing
 from .check_request import Request
 from .comparison import Comparison
 from .comparison import compared as seen_by

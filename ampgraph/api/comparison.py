@@ -11,10 +11,8 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.progress import Progress
 from ..core.verdict import chaotic_in_itself
-from ..numerics.metrics.agreement import Agreement, apart
-from ..numerics.metrics.judged import Scores
+from ..numerics.metrics.agreement import Agreement, Scores, apart, sensitivity
 from ..numerics.metrics.metric import SAMPLE, Metric
-from ..numerics.metrics.sensitivity import sensitivity
 from ..report.verification import StepError, within
 from .decoding import Decoding, Run, decoding_of
 from .kinds import Feeds
@@ -22,7 +20,7 @@ from .mending import Outcome
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
 
 
 @dataclass(frozen=True)

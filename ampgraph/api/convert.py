@@ -25,7 +25,7 @@ from .steps import Checking, Job
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..numerics.metrics.custom import Function
+    from ..numerics.metrics.metric import Function
 
 
 class ConvertOptions(OtherFields, total=False):

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 from ..core.arrays import Result
 from ..core.errors import AmpError, is_whole
 from ..core.progress import Progress
-from ..numerics.decoding.cache import find_pairs
-from ..numerics.decoding.steps import Decoder, decoder_of
-from ..numerics.metrics.agreement import Agreement
-from ..numerics.metrics.judged import QUANTILE, quantile
+from ..numerics.decoding import Decoder, decoder_of, find_pairs
+from ..numerics.metrics.agreement import QUANTILE, Agreement, quantile
 from ..report.verification import StepError
 from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
 
 MOST_STEPS = 10_000
 Run = tuple[dict[str, Result], dict[str, Result]]

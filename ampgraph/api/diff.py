@@ -19,7 +19,7 @@ from ..report.diff import OutputErrors, SideBySide, models_apart, plans_apart
 from .kinds import Data, Model, PathLike, path_of
 
 if TYPE_CHECKING:
-    from ..numerics.metrics.custom import Function
+    from ..numerics.metrics.metric import Function
 
 
 def diff(

@@ -15,9 +15,9 @@ from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.metric import Metric
-    from ..numerics.trace.ranking import Ranking
+    from ..numerics.search import Ranking
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
 
@@ -115,7 +115,7 @@ class FaultSearch:
         self, pair: OnnxPair, tracer: Tracer, inquest: Inquest, fed: Feeds, expected: Feeds, least: float
     ) -> bool:
         """The nodes whose roundings make the error, as runs with few nodes low show; False where there are no such."""
-        from ..numerics.trace.switched import SwitchedSession
+        from ..numerics.strict.session import SwitchedSession
         from .causes import error_by, find_causes
 
         error, until = error_by(self.metric, self.outputs), time.monotonic() + self.seconds

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from ..numerics.metrics.agreement import Agreement
-from ..numerics.metrics.judged import QUANTILE, quantile
+from ..numerics.metrics.agreement import QUANTILE, Agreement, quantile
 
 FAR = 2  # how many times the tolerance is missed by far
 EIGHT = 8  # samples of the user's, of which one that misses decides

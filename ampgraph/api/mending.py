@@ -18,7 +18,7 @@ from ..core.repairs import SHOWN, Mended, Repair
 from ..core.verdict import CheckVerdict
 from ..numerics.graphs import load_onnx
 from ..numerics.metrics.agreement import Agreement
-from ..numerics.trace.ranking import Ranking
+from ..numerics.search import Ranking
 from ..oplists.traits import has
 from .fault_search import FaultSearch
 from .kinds import Feeds, Model, PathLike
@@ -28,7 +28,7 @@ from .pairs import OnnxPair
 from .steps import Job, run
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
     from .check_request import Request
 
 ROUNDS = 16  # of looking at what is left

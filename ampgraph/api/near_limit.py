@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.low_types import low_type
-from ..numerics.inputs.sample_set import Samples
+from ..numerics.inputs.samples import Samples
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
 from .pairs import OnnxPair

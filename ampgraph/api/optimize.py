@@ -16,9 +16,8 @@ from ..formats import adapters
 from ..formats.onnx import copying
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
-from ..runtime.fusing import Counter, best_fused, node_count
 from ..runtime.optimized import kind_of, walk
-from ..runtime.optimizing import SIZE_LIMIT, NotOptimized
+from ..runtime.optimizing import SIZE_LIMIT, Counter, NotOptimized, best_fused, node_count
 from . import pipeline
 from .opsets import Moved
 

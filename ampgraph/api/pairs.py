@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ..numerics.trace.values import Tracer
     from ..report.quantized import QuantizedParts
     from ..runtime.onnxruntime_session import OnnxSession
-    from ..runtime.ports import Port
-    from ..runtime.session import Session
+    from ..runtime.ports import Port, Session
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"

@@ -16,7 +16,7 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
 from ..core.spellings import device_word
-from ..runtime.session import Session
+from ..runtime.ports import Session
 from .kinds import Feeds, PathLike
 
 ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "ascend")

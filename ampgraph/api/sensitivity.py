@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..numerics.tune.search import ConfirmedSearch, Point
+from ..numerics.search import ConfirmedSearch, Point
 from ..report.sensitivity import Sensitivity, UnitSensitivity
 from .bench import Bench
 

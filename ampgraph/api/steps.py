@@ -26,7 +26,7 @@ from ..core.recipe import Recipe
 from ..core.verdict import CheckVerdict
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
-from ..numerics.metrics.custom import Function
+from ..numerics.metrics.metric import Function
 from ..oplists.operators import OpLists
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline

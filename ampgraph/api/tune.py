@@ -23,7 +23,7 @@ from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
-from ..numerics.tune.search import ConfirmedSearch, Point
+from ..numerics.search import ConfirmedSearch, Point
 from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
@@ -37,7 +37,7 @@ from .steps import interface
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..numerics.metrics.custom import Function
+    from ..numerics.metrics.metric import Function
 
 
 @renamed_keywords("0.3", told="progress")

@@ -14,8 +14,8 @@ from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
 from ..core.repairs import Mended
 from ..formats.checks import faults_reported
+from ..numerics.metrics.agreement import vanishing
 from ..numerics.metrics.metric import metric_of
-from ..numerics.metrics.vanishing import vanishing
 from ..report.verification import Verification
 from .comparison import Comparison, chaotic
 from .decoding import decoding_of
@@ -27,7 +27,7 @@ from .pairs import paired
 from .pictures import picture_verification, refuse_page
 
 if TYPE_CHECKING:
-    from ..numerics.metrics.custom import Function
+    from ..numerics.metrics.metric import Function
 
 TOLERANCE, NODES = 1e-2, 5
 COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one

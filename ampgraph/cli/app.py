@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
-from . import check, convert, demo, numbers, reports, train, verify
-from .terminal import guarded
-from .volume import with_volume
+from . import conversion, models, train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,10 +19,6 @@ app = typer.Typer(
         "token_normalize_func": lambda word: word.replace("_", "-"),  # --store_weights too
     },
 )
-
-
-def _command(function: Callable[..., None]) -> Callable[..., None]:
-    return guarded(with_volume(function))
 
 
 def _version(wanted: bool) -> None:
@@ -58,17 +51,12 @@ def ampgraph(
     """
 
 
-app.command("convert", epilog=PATTERNS)(_command(convert.convert))
-app.command("inspect")(_command(reports.inspect))
-app.command("check")(_command(check.check))
-app.command("diff")(_command(reports.diff))
-app.command("explain", epilog=PATTERNS)(_command(reports.explain))
-app.command("run")(_command(numbers.run))
-app.command("verify")(_command(verify.verify))
-app.command("tune", epilog=PATTERNS)(_command(verify.tune))
-app.command("demo")(_command(demo.demo))
-app.command("lists")(_command(reports.lists))
-app.command("export-mixlist")(_command(reports.export_mixlist))
-app.command("build-step", epilog=PATTERNS)(_command(train.build_step))
-app.command("train")(_command(train.train))
-app.command("export-weights")(_command(train.export_weights))
+COMMANDS = (
+    conversion.convert, models.inspect, models.check, models.diff, models.explain, models.run, models.verify,
+    models.tune, conversion.demo, models.lists, models.export_mixlist, train.build_step, train.train,
+    train.export_weights,
+)  # fmt: skip
+OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
+for command in COMMANDS:
+    name = command.__name__.replace("_", "-")
+    app.command(name, epilog=PATTERNS if command in OF_PATTERNS else None)(command)

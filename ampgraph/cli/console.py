@@ -1,12 +1,55 @@
-"""The console entry: Ctrl-C is heard before anything slow is imported."""
+"""The console entry: Ctrl-C is heard before anything slow is imported; and completion in bash, which ends words at
+``:`` and ``=``: words are joined before completion, and split after."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 
 from ..core.spellings import option_words
-from .bash_words import asked_by_bash, complete
 from .terminal import INTERRUPTED, Interrupted, done, fail, prepare_streams
+
+ASKS, WORDS, CURRENT = "_AMPGRAPH_COMPLETE", "COMP_WORDS", "COMP_CWORD"
+BREAKS = ":="
+
+
+def asked_by_bash() -> bool:
+    """Whether bash wants completions, in the variables that its script sets."""
+    return os.environ.get(ASKS) == "complete_bash" and WORDS in os.environ and CURRENT in os.environ
+
+
+def joined(pieces: list[str], current: int) -> tuple[list[str], int]:
+    """Words and the place of the current one, from bash's pieces: ``op``, ``:``, ``So`` are one word."""
+    words: list[str] = []
+    at, open_end = 0, False
+    for number, piece in enumerate(pieces):
+        breaks = piece != "" and not piece.strip(BREAKS)
+        if words and (breaks or open_end):
+            words[-1] += piece
+        else:
+            words.append(piece)
+        open_end = breaks
+        if number == current:
+            at = len(words) - 1
+    return (words, at) if current < len(pieces) else ([*words, ""], len(words))
+
+
+def complete(run: Callable[[], None]) -> None:
+    """Lets ``run`` print the completions of the joined words, and prints what bash puts in place of its last piece."""
+    given = os.environ[WORDS]
+    pieces = given.split("\n" if "\n" in given else " ")
+    words, at = joined(pieces, int(os.environ[CURRENT]))
+    os.environ.update({WORDS: "\n".join(words), CURRENT: str(at)})
+    before = words[at][: words[at].rfind(":") + 1] if len(words) < len(pieces) else ""
+    said = StringIO()
+    try:
+        with redirect_stdout(said):
+            run()
+    finally:
+        sys.stdout.write("".join(line.removeprefix(before) for line in said.getvalue().splitlines(keepends=True)))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import functools
 import os
@@ -10,11 +11,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..core.errors import AmpError
-from .volume import quiet, verbose
 
 if TYPE_CHECKING:
     import rich.console
@@ -22,6 +23,32 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 INTERRUPTED, PIPE_CLOSED = 130, 141
+
+
+class Volume(enum.Enum):
+    """What is printed besides errors and JSON."""
+
+    QUIET = "nothing"
+    USUAL = "the report, and a bar on a terminal"
+    VERBOSE = "each stage with its time too, and where an error happened"
+
+
+_volume = ContextVar("volume", default=Volume.USUAL)
+
+
+def quiet() -> bool:
+    """Whether nothing is to be said but errors."""
+    return _volume.get() is Volume.QUIET
+
+
+def verbose() -> bool:
+    """Whether all is to be said."""
+    return _volume.get() is Volume.VERBOSE
+
+
+def set_volume(volume: Volume) -> None:
+    """From here on so much is said."""
+    _volume.set(volume)
 
 
 class Interrupted(BaseException):
@@ -151,11 +178,13 @@ def show_json(data: object, to: IO[str] | None = None) -> None:
 
 
 class Display:
-    """What is being done, shown to nobody."""
+    """What is being done, shown to nobody. ``as_json``: the report has no lines."""
+
+    as_json = False
 
     def line(self, text: str) -> None:
         """Prints a line of the report while the work goes on."""
-        if not quiet():
+        if not quiet() and not self.as_json:
             print(plain(text), flush=True)
 
     def stage(self, text: str) -> None:
@@ -166,7 +195,7 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """The same, as a bar of rich's."""
+    """The same, as a bar of rich's, which begins with the first thing that is said."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
@@ -178,10 +207,12 @@ class TerminalDisplay(Display):
         self.bars.start()
 
     def stage(self, text: str) -> None:
+        self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
         if total:
+            self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
         else:
             self.stage(text)
@@ -213,8 +244,11 @@ def progress() -> Iterator[Display]:
         return
     from rich.console import Console
 
-    with bars(Console(stderr=True)) as shown:
+    shown = bars(Console(stderr=True))
+    try:
         yield TerminalDisplay(shown)
+    finally:
+        shown.stop()
 
 
 def bars(console: rich.console.Console, get_time: Callable[[], float] | None = None) -> rich.progress.Progress:

@@ -1,52 +1,45 @@
-"""Commands that build and run training steps, by several processes too: their arguments and printing."""
+"""Commands that build and run training steps, by several processes too: their options and what they print."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..core.errors import AmpError
 from ..core.recipe import Given, recipe_of
-from .options import JsonOption, recipe_options
-from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
-from .volume import hush
+from .command import Told, argument, command, option, recipe_fields, switch, told
+from .terminal import INTERRUPTED, Display, Interrupted, Volume, done, fail, set_volume, show, signals_wait
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def of_ranks(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as one of several processes runs it: all but the first are quiet but for errors of their own."""
+@contextlib.contextmanager
+def of_ranks() -> Iterator[None]:
+    """A command as one of several processes runs it: all but the first are quiet but for errors of their own."""
+    from ..training.run.ranks import SaidByFirst, launched
 
-    @functools.wraps(command)
-    def run(*args: Any, **values: Any) -> None:
-        from ..training.run.ranks import SaidByFirst, launched
-
-        rank, world = launched()
-        if world == 1:
-            return command(*args, **values)
-        _take_device()
-        if rank:
-            hush()
-        try:
-            command(*args, **values)
-        except SaidByFirst:
-            sys.exit(2)
-        except AmpError as error:
-            message = f"rank {rank}: {error.message}" if rank else error.message
-            raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
-        finally:
-            # torchrun ends the others when one has ended: no handler may run while the interpreter is taken apart
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    return run
+    rank, world = launched()
+    if world == 1:
+        yield
+        return
+    _take_device()
+    if rank:
+        set_volume(Volume.QUIET)
+    try:
+        yield
+    except SaidByFirst:
+        sys.exit(2)
+    except AmpError as error:
+        message = f"rank {rank}: {error.message}" if rank else error.message
+        raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
+    finally:
+        # torchrun ends the others when one has ended: no handler may run while the interpreter is taken apart
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _take_device() -> None:
@@ -61,7 +54,6 @@ def _take_device() -> None:
         os.environ[VISIBLE] = shown[int(local)]
 
 
-LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
 OPTIMIZERS = (
     "sgd, with lr, momentum, nesterov, weight_decay; adam or adamw, with lr, beta1, beta2, eps, weight_decay: "
     "sgd:lr=0.1,momentum=0.9. For groups of parameters repeated, PATTERN=KIND[:...], the first that matches a name: "
@@ -76,125 +68,43 @@ SCALES = (
     "mindspore-manager), init, growth, backoff, interval, floor, cap, hysteresis, refill, patience: "
     "dynamic:init=2^16,interval=2000. Not given: dynamic with float16 at O1, O2 and auto, else none."
 )
-SCHEDULES = "constant, linear (with end), cosine (end) or step (every, gamma), each with warmup: cosine:warmup=100. "
-SCHEDULES += "For one group of parameters NAMES=SCHEDULE, by its pattern; repeatable."
-DATA = (
-    "An .npz file of arrays by input name, labels under labels, samples first; or a folder (or a quoted pattern of "
-    "files) of NAME.npy, .npz and idx files, also with .gz, which stay on the disk."
+SCHEDULES = (
+    "constant, linear (with end), cosine (end) or step (every, gamma), each with warmup: cosine:warmup=100. For one "
+    "group of parameters NAMES=SCHEDULE, by its pattern; repeatable."
 )
+LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar. Several with weights: a=1 b=0.5."
 FROZEN = (
     "Globs of parameter names not to train; repeatable. Running statistics too: their BatchNormalization then "
     "computes as in inference."
 )
+SAMPLES = (
+    "An .npz file of arrays by input name, labels under labels, samples first; or a folder (or a quoted pattern of "
+    "files) of NAME.npy, .npz and idx files, also with .gz, which stay on the disk."
+)
+COMMON = "Float32 inputs become (x scale - mean) / std; for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'."
 
 
-def _text(option: str, metavar: str, message: str) -> Any:
-    return typer.Option(option, metavar=metavar, help=message)
-
-
-StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
-AnyStepArgument = Annotated[
-    str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote, or a .mindir file of a whole step.")
-]
-ForwardArgument = Annotated[
-    str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")
-]
-CheckpointArgument = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
-]
-OptimizerOption = Annotated[list[str], _text("--optimizer", "[NAMES=]KIND[:KEY=VALUE,...]", OPTIMIZERS)]
-StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
-TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
-LossOption = Annotated[
-    list[str] | None, _text("--loss", "LOSS[=WEIGHT]", f"{LOSSES}. Several with weights: a=1 b=0.5.")
-]
-PenaltyOption = Annotated[str | None, _text("--penalty", "KEY=VALUE,...", PENALTY)]
-LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
-ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
-ClipValueOption = Annotated[
-    float | None, _text("--clip-value", "VALUE", "The largest absolute value of each number of a gradient.")
-]
-EmaOption = Annotated[
-    float | None, _text("--ema", "DECAY", "Keep a running average of the weights: 0.999; export-weights --ema.")
-]
-FreezeOption = Annotated[list[str] | None, _text("--freeze", "NAMES", FROZEN)]
-GradientOption = Annotated[
-    list[str] | None,
-    _text("--gradient", "PARAM=OUTPUT", "Of a graph that has its backward: a gradient; repeatable."),
-]
-SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
-AverageOption = Annotated[bool, typer.Option("--ema", help="Their running average, of a step that was built with one.")]
-CudaGraphOption = Annotated[
-    bool, typer.Option("--cuda-graph", help="Launch each step as one CUDA graph; for a step built with --batch.")
-]
-BatchOption = Annotated[
-    int | None, _text("--batch", "N", "Batches have this size alone: no shapes are computed when it runs.")
-]
-DataOption = Annotated[str, _text("--data", "DATA", DATA)]
-ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
-EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
-BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all processes together.")]
-ScheduleOption = Annotated[list[str] | None, _text("--lr-schedule", "[NAMES=]SCHEDULE", SCHEDULES)]
-DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
-CheckpointOption = Annotated[str | None, _text("--checkpoint", "DIR", "Keep a checkpoint there after every epoch.")]
-EveryOption = Annotated[int, _text("--checkpoint-every", "STEPS", "And after every so many steps of an epoch.")]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on from the checkpoint in DIR, with the same data and options.")
-]
-AccumulateOption = Annotated[
-    int, _text("--accumulate", "N", "Share each batch among N micro-batches: less memory, the same update.")
-]
-CommunicateOption = Annotated[
-    str, _text("--communicate", "TYPE", "How processes send gradients: float32, float16 or bfloat16.")
-]
-ShardOption = Annotated[
-    bool, typer.Option("--shard-optimizer", help="Each process keeps the optimizer's state of its part alone (ZeRO-1).")
-]
-ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
-LastOption = Annotated[
-    str, _text("--last-batch", "drop|keep|pad", "One that is not full; pad fills it up with labels that count nothing.")
-]
-NormalizeOption = Annotated[
-    list[str] | None,
-    _text(
-        "--normalize", "[INPUT=]MEAN,STD",
-        "Float32 inputs become (x scale - mean) / std; for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'.",
-    ),
-]  # fmt: skip
-ScaleOption = Annotated[
-    list[str] | None, _text("--scale", "[INPUT=]FACTOR", "And that scale, 1/255 for bytes; both repeatable, by input.")
-]
-SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
-TrainingPageOption = Annotated[
-    str | None, _text("--html", "FILE", "Write a page: loss, loss scale, skipped steps, gradient norm, learning rate.")
-]
-LogOption = Annotated[str | None, _text("--log", "FILE.csv", "Write these of every step, a line each.")]
-TensorboardOption = Annotated[
-    str | None, _text("--tensorboard", "DIR", "And there as TensorBoard's event files (needs tensorboard).")
-]
-PlotOption = Annotated[str | None, typer.Option("--plot", hidden=True)]  # --html since 0.2; goes with 0.3
-
-
-@recipe_options(but=("io", "ranges", "range_margin", "freeze_weights"))
+@command(
+    model=argument("FORWARD", "The .onnx file of the forward graph, in float32."),
+    optimizer=option("[NAMES=]KIND[:KEY=VALUE,...]", OPTIMIZERS, ..., repeats=True),
+    output=option("STEP.onnx", "Where the step goes.", ..., flag=("-o", "--output")),
+    loss=option("LOSS[=WEIGHT]", LOSSES, repeats=True),
+    loss_scale=option("SCALE", SCALES),
+    clip_norm=option("NORM", "The largest norm of all gradients together.", kind=float),
+    clip_value=option("VALUE", "The largest absolute value of each number of a gradient.", kind=float),
+    ema=option("DECAY", "Keep a running average of the weights: 0.999; export-weights --ema.", kind=float),
+    penalty=option("KEY=VALUE,...", PENALTY),
+    freeze=option("NAMES", FROZEN, repeats=True),
+    gradient=option("PARAM=OUTPUT", "Of a graph that has its backward: a gradient; repeatable.", repeats=True),
+    seed_input=option("INPUT", "And the scalar that the gradients start from."),
+    batch=option("N", "Batches have this size alone: no shapes are computed when it runs.", kind=int),
+    fields=recipe_fields(but=("io", "ranges", "range_margin", "freeze_weights")),
+)
 def build_step(
-    model: ForwardArgument,
-    optimizer: OptimizerOption,
-    output: StepOption,
-    loss: LossOption = None,
-    loss_scale: LossScaleOption = None,
-    clip_norm: ClipOption = None,
-    clip_value: ClipValueOption = None,
-    ema: EmaOption = None,
-    penalty: PenaltyOption = None,
-    freeze: FreezeOption = None,
-    gradient: GradientOption = None,
-    seed_input: SeedInputOption = None,
-    batch: BatchOption = None,
-    *,
-    fields: Given,
-    as_json: JsonOption = False,
-) -> None:
+    bar: Display, *, model: str, output: str, optimizer: list[str], fields: Given, loss: list[str] | None,
+    loss_scale: str | None, freeze: list[str] | None, gradient: list[str] | None, seed_input: str | None,
+    **options: Any,
+) -> Told:  # fmt: skip
     """Build a mixed-precision training step of a forward graph: one ONNX model for stock ONNX Runtime.
 
     \b
@@ -212,7 +122,7 @@ def build_step(
         from ..training.step import groups
         from ..training.step.loss import parse_losses
 
-    with progress() as bar, faults_reported(model):
+    with faults_reported(model):
         bar.stage("reading")
         if not is_mindir(model):
             refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
@@ -220,44 +130,44 @@ def build_step(
         step = build_training_step(
             model, loss=parse_losses(loss or ()), optimizer=groups.group_words(optimizer),
             recipe=recipe_of(None, fields), loss_scale=DEFAULT if loss_scale is None else loss_scale,
-            clip_norm=clip_norm, clip_value=clip_value, ema=ema, penalty=penalty, freeze=freeze or (),
-            gradients=parse_gradients(gradient or ()), seed=seed_input, batch=batch,
+            freeze=freeze or (), gradients=parse_gradients(gradient or ()), seed=seed_input, **options,
         )  # fmt: skip
         report = describe_step(step, model, output)
         bar.stage("writing")
         step.save(output)
-        done()
-    show_json(report.to_dict()) if as_json else show(step_lines(report))
+    return Told(report, lambda: step_lines(report))
 
 
-@of_ranks
+@command(
+    of_ranks,
+    step=argument("STEP", "The .onnx file that build-step wrote, or a .mindir file of a whole step."),
+    data=option("DATA", SAMPLES, ...),
+    validate=option("DATA", "Measured in float32 after each epoch."),
+    epochs=option("N", "How often all data is seen.", 10),
+    batch_size=option("N", "Samples of one update, of all processes together.", 64),
+    lr_schedule=option("[NAMES=]SCHEDULE", SCHEDULES, repeats=True),
+    device=option("DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.", "auto"),
+    strict=switch("Run on the CPU with every low value really rounded."),
+    threads=option("N", "Threads of a step on the CPU; 0 for all.", 0),
+    accumulate=option("N", "Share each batch among N micro-batches: less memory, the same update.", 1),
+    communicate=option("TYPE", "How processes send gradients: float32, float16 or bfloat16.", "float32"),
+    shard_optimizer=switch("Each process keeps the optimizer's state of its part alone (ZeRO-1)."),
+    cuda_graph=switch("Launch each step as one CUDA graph; for a step built with --batch."),
+    checkpoint=option("DIR", "Keep a checkpoint there after every epoch."),
+    checkpoint_every=option("STEPS", "And after every so many steps of an epoch.", 0),
+    resume=switch("Go on from the checkpoint in DIR, with the same data and options."),
+    seed=option("N", "Decides the order of the samples.", 0),
+    last_batch=option("drop|keep|pad", "One that is not full; pad fills it up with labels that count nothing.", "drop"),
+    normalize=option("[INPUT=]MEAN,STD", COMMON, repeats=True),
+    scale=option("[INPUT=]FACTOR", "And that scale, 1/255 for bytes; both repeatable, by input.", repeats=True),
+    html=option("FILE", "Write a page: loss, loss scale, skipped steps, gradient norm, learning rate."),
+    log=option("FILE.csv", "Write these of every step, a line each."),
+    tensorboard=option("DIR", "And there as TensorBoard's event files (needs tensorboard)."),
+    plot=option("FILE", "The old name of --html, which goes with 0.3.", hidden=True),
+)
 def train(
-    step: AnyStepArgument,
-    data: DataOption,
-    validate: ValidateOption = None,
-    epochs: EpochsOption = 10,
-    batch_size: BatchSizeOption = 64,
-    lr_schedule: ScheduleOption = None,
-    device: DeviceOption = "auto",
-    strict: StrictOption = False,
-    threads: ThreadsOption = 0,
-    accumulate: AccumulateOption = 1,
-    communicate: CommunicateOption = "float32",
-    shard_optimizer: ShardOption = False,
-    cuda_graph: CudaGraphOption = False,
-    checkpoint: CheckpointOption = None,
-    checkpoint_every: EveryOption = 0,
-    resume: ResumeOption = False,
-    seed: SeedOption = 0,
-    last_batch: LastOption = "drop",
-    normalize: NormalizeOption = None,
-    scale: ScaleOption = None,
-    html: TrainingPageOption = None,
-    log: LogOption = None,
-    tensorboard: TensorboardOption = None,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
+    bar: Display, *, step: str, epochs: int, lr_schedule: list[str] | None, plot: str | None, **options: Any
+) -> Told | None:
     """Train: run a step over data, epoch by epoch.
 
     \b
@@ -272,26 +182,20 @@ def train(
     """
     with signals_wait():
         from ..api.train import train as run
-        from ..api.train import trained_lines
         from ..report.training import epoch_line
         from ..training.run.schedules import parse_schedules
 
-    with progress() as bar, _reports_where_it_stopped(checkpoint):
+    with _reports_where_it_stopped(options["checkpoint"]):
         bar.stage("training")
         if plot is not None:
             show(["--plot is now --html, and writes a page; the old name goes with 0.3"], sys.stderr)
         found = run(
-            step, data, validate=validate, epochs=epochs, batch_size=batch_size, device=device, strict=strict,
-            lr_schedule=parse_schedules(lr_schedule or ()), threads=threads, accumulate=accumulate, seed=seed,
-            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, last_batch=last_batch,
-            normalize=normalize, scale=scale, html=html, plot=plot, log=log, tensorboard=tensorboard,
-            communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
+            step, epochs=epochs, lr_schedule=parse_schedules(lr_schedule or ()), plot=plot,
             on_step=lambda count, total, result: bar.part("training", count, total),
-            on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
+            on_epoch=lambda epoch: bar.line(epoch_line(epoch, epochs)), **options,
         )  # fmt: skip
         done()
-    if found.first:
-        show_json(found.to_dict()) if as_json else show(trained_lines(found))
+    return told(found) if found.first else None
 
 
 @contextlib.contextmanager
@@ -308,13 +212,13 @@ def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
         fail(INTERRUPTED, f"interrupted: the last checkpoint is {Path(folder) / FILE}", "hint: go on with --resume")
 
 
-def export_weights(
-    step: StepArgument,
-    checkpoint: CheckpointArgument,
-    output: TrainedOption,
-    ema: AverageOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@command(
+    step=argument("STEP", "The .onnx file that build-step wrote."),
+    checkpoint=argument("CHECKPOINT", "The folder that train was given, or a file in it."),
+    output=option("TRAINED.onnx", "Where the model goes.", ..., flag=("-o", "--output")),
+    ema=switch("Their running average, of a step that was built with one."),
+)
+def export_weights(bar: Display, *, step: str, checkpoint: str, output: str, ema: bool) -> Told:
     """Write the forward model with the weights of a checkpoint: float32, for inference, ready for convert.
 
     \b
@@ -323,9 +227,5 @@ def export_weights(
     """
     with signals_wait():
         from ..api.weights import export_weights as export
-        from ..api.weights import weights_lines
 
-    with progress() as bar:
-        found = export(step, checkpoint, output, ema=ema, progress=bar.stage)
-        done()
-    show_json(found.to_dict()) if as_json else show(weights_lines(found))
+    return told(export(step, checkpoint, output, ema=ema, progress=bar.stage))

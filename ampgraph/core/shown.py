@@ -19,9 +19,13 @@ class Shown:
     LINES: ClassVar[str]
     HTML: ClassVar[str] = ""
 
-    def __repr__(self) -> str:
+    def lines(self) -> list[str]:
+        """What is printed of it."""
         lines: list[str] = getattr(*_place(self.LINES))(self)
-        return "\n".join(lines)
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
         """For notebooks, which may be light or dark, and may leave out scripts and styles: there are none."""

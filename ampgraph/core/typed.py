@@ -1,4 +1,4 @@
-"""Plain data, as JSON has it, read as what annotations say: nothing of another type is taken for it."""
+"""Plain data, as JSON and TOML have it, read as what annotations say: nothing of another type is taken for it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Reader = Callable[[Any], Any]
 
 
 @cache
 def reader(hint: Any) -> Reader:
-    """What reads plain data as a type: str, int, bool, finite floats, None or another, tuples and dataclasses of such.
+    """What reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples, sets, mappings
+    by name and dataclasses of such; what is annotated as an object is taken as it is.
 
     It raises ValueError for data of any other type."""
+    origin, inside = get_origin(hint), get_args(hint)
     if hint is str:
         return _text
     if hint is float:
         return _number
-    if get_origin(hint) is tuple:
-        return _rows(get_args(hint))
-    if type(None) in get_args(hint):
-        (other,) = (reader(one) for one in get_args(hint) if one is not type(None))
+    if origin is tuple:
+        return _rows(inside)
+    if origin is frozenset:
+        several = _rows((inside[0], ...))
+        return lambda given: frozenset(several(given))
+    if origin is Mapping:
+        return _mapping(reader(inside[1]))
+    if origin is Literal:
+        return _among(inside)
+    if type(None) in inside:
+        (other,) = (reader(one) for one in inside if one is not type(None))
         return lambda given: None if given is None else other(given)
+    if hint is object:
+        return lambda given: given
     return _fields(hint) if is_dataclass(hint) else _only(hint)
 
 
@@ -51,6 +63,24 @@ def _number(given: Any) -> float:
     return float(given)
 
 
+def _among(words: tuple[Any, ...]) -> Reader:
+    def read(given: Any) -> Any:
+        if given not in words:
+            raise ValueError(f"{given!r} is none of {words}")
+        return given
+
+    return read
+
+
+def _mapping(values: Reader) -> Reader:
+    def read(given: Any) -> Mapping[str, Any]:
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{given!r} is no table")
+        return MappingProxyType({_text(name): values(value) for name, value in given.items()})
+
+    return read
+
+
 def _rows(hints: tuple[Any, ...]) -> Reader:
     many = len(hints) == 2 and hints[1] is Ellipsis
     readers = [reader(hint) for hint in hints if hint is not Ellipsis]
@@ -66,11 +96,15 @@ def _rows(hints: tuple[Any, ...]) -> Reader:
 
 
 def _fields(kind: Any) -> Reader:
-    hints = get_type_hints(kind)
-    readers = {field.name: reader(hints[field.name]) for field in fields(kind)}
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    readers: dict[str, Reader] = {}
 
     def read(given: Any) -> Any:
+        if isinstance(given, kind):
+            return given
+        if not readers:  # a field may hold another of its kind
+            hints = get_type_hints(kind)
+            readers.update({field.name: reader(hints[field.name]) for field in fields(kind)})
         if not isinstance(given, Mapping) or not needed <= given.keys() <= readers.keys():
             raise ValueError(f"{given!r} is no {kind.__name__}")
         return kind(**{name: readers[name](value) for name, value in given.items()})

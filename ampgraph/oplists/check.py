@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ..core.errors import nearest
-from .classes import CLASSES, LEVEL_VALUES, LEVELS
-from .files import ListFile, mistake, plain, read_file, type_name
+from ..core.spellings import LEVELS
+from .files import ListFile, check_known, check_operator, check_variable, mistake, plain, read_file, type_name
 from .pattern_files import region_kinds
-from .schemas import check_operator, check_variable
 from .traits import check_traits
 
+CLASSES = ("white", "gray", "neutral", "black", "kept")
+LEVEL_VALUES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(CLASSES, ("low", "float32", "cut")),
+    "float32_inside": ("cut", "list"),
+    "accuracy_guards": ("hold", "warn", "off"),
+}
 OURS = ("regions", "levels")
 """Tables that the rule of our own lists reads, and no framework's."""
 TABLES = ("tied", "float32", "firm", "traits")
@@ -30,20 +36,21 @@ def check_file(file: ListFile, classes: Sequence[str] = CLASSES) -> None:
     tables = (*classes, *(OURS if classes == CLASSES else ()), *TABLES)
     for table, value in file.data.items():
         if table not in tables:
-            hint = nearest(table, list(tables)) or f"tables are {', '.join(f'[{t}]' for t in tables)}"
+            shown = [f"[{one}]" for one in tables]
+            hint = nearest(table, list(tables)) or f"tables are {', '.join(shown)}"
             what = "table" if isinstance(value, dict) else "key"
             raise mistake(file, table if (table, "") in file.lines else "", table, f"unknown {what} '{table}'", hint)
         if not isinstance(value, dict):
             raise mistake(file, "", table, f"'{table}' is a table", f'write [{table}], then Operator = "why" below it')
     _check_classes(file, classes)
     for region, reason in file.data.get("regions", {}).items():
-        if region not in region_kinds():
-            hint = nearest(region, list(region_kinds())) or f"regions are {', '.join(region_kinds())}"
-            raise mistake(file, "regions", region, f"unknown region '{region}'", hint)
+        check_known(file, "regions", region, region, "region", region_kinds())
         _check_reason(file, "regions", region, reason)
     _check_tied(file)
-    _check_float32(file)
-    _check_levels(file)
+    for table in ("float32", "firm"):
+        _check_float32(file, table)
+    for level, entries in file.data.get("levels", {}).items():
+        _check_level(file, level, entries)
     check_traits(file)
 
 
@@ -55,8 +62,7 @@ def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
             _check_reason(file, cls, key, reason)
             kind = plain(key)
             if kind in seen:
-                first, first_key = seen[kind]
-                message = f"'{kind}' is in [{cls}] and in [{first}] ({file.where(first, first_key)})"
+                message = f"'{kind}' is in [{cls}] and in [{seen[kind][0]}] ({file.where(*seen[kind])})"
                 raise mistake(file, cls, key, message, "keep one of the two")
             seen[kind] = (cls, key)
 
@@ -79,15 +85,14 @@ def _check_tied(file: ListFile) -> None:
         groups = entry["groups"]
         if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
             raise mistake(file, "tied", key, f"the groups of '{key}' are {type_name(groups)}, not arrays", hint)
-        for variable in (variable for group in groups for variable in group):
+        for variable in chain(*groups):
             if not isinstance(variable, str):
                 raise mistake(file, "tied", key, f"a group of '{key}' holds {type_name(variable)}", hint)
             check_variable(file, "tied", key, variable)
 
 
-def _check_float32(file: ListFile) -> None:
-    rows = ((table, *row) for table in ("float32", "firm") for row in file.data.get(table, {}).items())
-    for table, key, slots in rows:
+def _check_float32(file: ListFile, table: str) -> None:
+    for key, slots in file.data.get(table, {}).items():
         check_operator(file, table, key)
         if not isinstance(slots, dict):
             hint = f'write {key} = {{ T1 = "why" }}'
@@ -97,23 +102,17 @@ def _check_float32(file: ListFile) -> None:
             _check_reason(file, table, key, reason)
 
 
-def _check_levels(file: ListFile) -> None:
-    for level, entries in file.data.get("levels", {}).items():
-        table = f"levels.{level}"
-        if level not in LEVELS:
-            hint = nearest(level, list(LEVELS)) or f"levels are {', '.join(LEVELS)}"
-            raise mistake(file, table, "", f"unknown level '{level}'", hint)
-        if not isinstance(entries, dict):
-            raise mistake(file, "levels", level, f"'{level}' is a table", f"write [levels.{level}]")
-        for key, value in entries.items():
-            if key == "description" and isinstance(value, str):
-                continue
-            if key not in LEVEL_VALUES:
-                keys = [*LEVEL_VALUES, "description"]
-                hint = nearest(key, keys) or f"keys are {', '.join(keys)}"
-                raise mistake(file, table, key, f"unknown key '{key}' of a level", hint)
-            allowed = LEVEL_VALUES[key]
-            if not isinstance(value, str) or value not in allowed:
-                shown = f"'{value}'" if isinstance(value, str) else type_name(value)
-                hint = nearest(str(value), list(allowed)) or f"one of {', '.join(allowed)}"
-                raise mistake(file, table, key, f"'{key}' cannot be {shown}", hint)
+def _check_level(file: ListFile, level: str, entries: object) -> None:
+    table = f"levels.{level}"
+    check_known(file, table, "", level, "level", LEVELS)
+    if not isinstance(entries, dict):
+        raise mistake(file, "levels", level, f"'{level}' is a table", f"write [levels.{level}]")
+    for key, value in entries.items():
+        if key == "description" and isinstance(value, str):
+            continue
+        check_known(file, table, key, key, "key", [*LEVEL_VALUES, "description"], " of a level")
+        allowed = LEVEL_VALUES.get(key, ())
+        if not isinstance(value, str) or value not in allowed:
+            shown = f"'{value}'" if isinstance(value, str) else type_name(value)
+            hint = nearest(str(value), list(allowed)) or f"one of {', '.join(allowed)}"
+            raise mistake(file, table, key, f"'{key}' cannot be {shown}", hint)

@@ -1,16 +1,18 @@
-"""List files: where they lie, how one is read with the lines of its entries, and how a mistake in it is reported."""
+"""List files: where they lie, how one is read with the lines of its entries, which operators it may name, and how a
+mistake in it is reported."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import AmpError
+from ..core.errors import AmpError, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -80,6 +82,15 @@ def mistake(file: ListFile, table: str, key: str, message: str, hint: str = "") 
     return AmpError("AMP301", message, where=file.where(table, key), hint=hint)
 
 
+def check_known(
+    file: ListFile, table: str, key: str, name: str, what: str, known: Collection[str], of: str = ""
+) -> None:
+    """Raises AmpError AMP301 at an entry for a name that is none of those known."""
+    if name not in known:
+        hint = nearest(name, list(known)) or f"{what}s are {', '.join(known)}"
+        raise mistake(file, table, key, f"unknown {what} '{name}'{of}", hint)
+
+
 def type_name(value: object) -> str:
     """What a value is, in words for a message."""
     names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "a table", str: "a string"}
@@ -109,3 +120,39 @@ def _syntax_error(name: str, text: str, message: str) -> AmpError:
     number = int(line[1]) if line else len(text.splitlines()) or 1
     hint = 'an entry looks like this: Conv = "why", under a table such as [white]; other domains are quoted'
     return AmpError("AMP301", f"not valid TOML: {what or message}", where=f"{name}:{number}", hint=hint)
+
+
+# -- the names in them ------------------------------------------------------------------------------------------------
+
+
+@cache
+def known_operators() -> Mapping[str, tuple[str, ...]]:
+    """Every operator that a schema is known for -> its type variables over all versions."""
+    text = (data_folder() / "schemas" / "names.json").read_text(encoding="utf-8")
+    return {kind: tuple(variables) for kind, variables in json.loads(text)["operators"].items()}
+
+
+def check_operator(file: ListFile, table: str, key: str, line: str = "") -> None:
+    """Raises AmpError AMP301 for a name that no operator has; ``line``: the key to point at, where it is not the name.
+
+    A domain that no schema is known for is the user's own and passes.
+    """
+    known = known_operators()
+    kind = plain(key)
+    domain = kind.rpartition("::")[0]
+    if kind in known or (domain and not any(name.startswith(f"{domain}::") for name in known)):
+        return
+    bare = kind.rpartition("::")[2]
+    same = [name for name in known if name.rpartition("::")[2] == bare]
+    hint = f"did you mean '{same[0]}'?" if same else ""
+    hint = hint or nearest(kind, [name for name in known if name.rpartition("::")[0] == domain])
+    raise mistake(file, table, line or key, f"no operator is called '{key}'", hint or nearest(kind, list(known)))
+
+
+def check_variable(file: ListFile, table: str, key: str, variable: str) -> None:
+    """Raises AmpError AMP301 for a type variable that a known operator does not have."""
+    variables = known_operators().get(plain(key))
+    if variables is None or variable in variables or variable.startswith("input:"):
+        return
+    hint = f"its type variables are {', '.join(variables)}"
+    raise mistake(file, table, key, f"'{key}' has no type variable '{variable}'", hint)

@@ -23,7 +23,8 @@ from functools import cache
 from pathlib import Path
 
 from ..core.errors import AmpError
-from .classes import CLASSES, LEVELS
+from ..core.spellings import LEVELS
+from .check import CLASSES
 from .files import ListFile, own_file, plain
 
 OWN = "ampgraph.toml"
@@ -36,13 +37,13 @@ INSIDE = "inside"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One operator in a class; ``line`` is ``pytorch.toml:12``."""
+class Listing:
+    """One operator's entry."""
 
-    kind: str
     cls: str
     reason: str
-    line: str
+    source: str
+    """`ampgraph.toml:57`: the file and line that said so."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,12 @@ def _class(file: ListFile, name: str) -> ListClass:
     return ListClass(name, data["at"], data["about"], data["source"], levels)
 
 
-def entries(file: ListFile, whose: Framework) -> Iterator[Entry]:
-    """What a file says of operators, in the classes of a framework's list."""
+def entries(file: ListFile, whose: Framework) -> Iterator[tuple[str, Listing]]:
+    """What a file says of operators, in the classes of a framework's list, operator by operator."""
     for cls in whose.names:
         for key, value in file.data.get(cls, {}).items():
             where = file.where(cls, key)
             if isinstance(value, str):
-                yield Entry(plain(key), cls, value, where)
+                yield plain(key), Listing(cls, value, where)
             else:
-                yield from (Entry(f"{key}::{one}", cls, whose.classes[cls].about, where) for one in value)
+                yield from ((f"{key}::{one}", Listing(cls, whose.classes[cls].about, where)) for one in value)

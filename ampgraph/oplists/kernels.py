@@ -6,15 +6,18 @@ load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args
+from typing import Literal
 
 from ..core.errors import AmpError, nearest
+from ..core.typed import reader
 from .files import own_file
-from .tied import TypeGroups, type_groups
 from .traits import Trait
+
+TypeGroups = tuple[frozenset[str], ...]
+"""Groups of type variables that hold one type each."""
 
 TARGETS = MappingProxyType(
     {
@@ -32,9 +35,10 @@ TARGETS = MappingProxyType(
 
 @dataclass(frozen=True)
 class Broken:
-    """Kernels that fail although they look present: a reason for each low type."""
+    """Kernels that fail although they look present: the reason for each low type."""
 
-    reasons: Mapping[str, str]
+    float16: str = ""
+    bfloat16: str = ""
     attribute: str = ""
     """Only nodes whose attribute has another value than `fine`; empty: every node."""
     fine: object = None
@@ -64,6 +68,12 @@ class Broken:
 
     without: int = 0
     """Only nodes that have this operand; 0: whatever they have."""
+
+    @cached_property
+    def reasons(self) -> Mapping[str, str]:
+        """By low type."""
+        given = {"float16": self.float16, "bfloat16": self.bfloat16}
+        return {low: why for low, why in given.items() if why}
 
     @property
     def always(self) -> bool:
@@ -162,14 +172,14 @@ class Kernels:
     missing: str
     """An operator without a kernel in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts),
     `schema` (where no type is known of it at all, the schema decides), `unasked` (the schema decides always)."""
-    builder: str
-    """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     float32_inside: Mapping[str, str]
     """Operator -> what its kernel does in float32 on low data."""
     tied: Mapping[str, TypeGroups]
     """Groups of type variables that this target's kernels take in one type only, beyond those of OpLists."""
     broken: Mapping[str, Broken]
-    fuses: Mapping[str, Fused]
+    builder: str = ""
+    """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
+    fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     joined: tuple[Join, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
@@ -262,42 +272,6 @@ class Kernels:
         return None
 
 
-def _broken(entry: Mapping[str, object]) -> Broken:
-    attribute = str(entry.get("attribute", ""))
-    before, sums, beside = (_trait(entry.get(name)) for name in ("before", "sums", "beside"))
-    reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
-    below = float(str(entry.get("mask_below", 0)))
-    reads, mirrored, without = (
-        str(entry.get("reads", "")),
-        str(entry.get("mirrored", "")),
-        int(str(entry.get("without", 0))),
-    )
-    runs = {name: tuple(fine) for name, fine in cast("Mapping[str, list[object]]", entry.get("runs", {})).items()}
-    some = (entry.get("fine"), entry.get("default"), before, below, sums, beside, reads)
-    return Broken(reasons, attribute, *some, runs, mirrored, without)
-
-
-def _trait(name: object) -> Trait | None:
-    return next((trait for trait in get_args(Trait) if trait == name), None)
-
-
-def _fused(entry: Mapping[str, Any]) -> Fused:
-    half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    names = ("half_first", "float32_alone", "wide_variants")
-    first, alone, wide = (frozenset(entry.get(name, ())) for name in names)
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, first, quotient, alone, wide)
-
-
-def _join(name: str, entry: Mapping[str, Any]) -> Join:
-    where = next(place for place in get_args(Place) if place == entry["where"])
-    pairs = frozenset((first, then) for first, then in entry["pairs"])
-    return Join(name, entry["makes"], pairs, where, frozenset(entry["low"]))
-
-
-def _attention(tests: str, selects: str, low: Sequence[str], refused: str) -> Attention:
-    return Attention(tests, selects, frozenset(low), refused)
-
-
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
     """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
@@ -316,35 +290,14 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         if any(target in others for others in TARGETS.values()):
             raise AmpError("AMP304", f"{model_format} models do not run on '{target}'", hint=available)
         raise AmpError("AMP304", f"unknown target '{target}'", hint=nearest(target, list(targets)) or available)
-    data = own_file(f"kernels/{targets[target]}").data
-    return Kernels(
-        target=target,
-        provider=data["provider"],
-        missing=data["missing"],
-        builder=data.get("builder", ""),
-        float32_inside=MappingProxyType(data["float32_inside"]),
-        tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
-        broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
-        fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
-        joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
-        wraps=frozenset(data.get("wraps", ())),
-        wraps_since=data.get("wraps_since", 0),
-        refused=MappingProxyType(data.get("refused", {})),
-        attention=MappingProxyType({kind: _attention(**row) for kind, row in data.get("attention", {}).items()}),
-        raises_opset=frozenset(data.get("raises_opset", ())),
-        newest_opset=data.get("newest_opset", 0),
-        fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
-        entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
-        fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),
-    )
-
-
-@cache
-def _fusions() -> Mapping[str, Fusion]:
-    """By operator, what ONNX Runtime makes of it written out, whatever the provider."""
-    found = own_file("kernels/onnxruntime-fusions.toml").data
-    return MappingProxyType({kind: _fusion(entry) for kind, entry in found.items()})
-
-
-def _fusion(entry: Mapping[str, Any]) -> Fusion:
-    return Fusion(frozenset(entry["operators"]), MappingProxyType(dict(entry["since"])), entry["reason"])
+    data = {**own_file(f"kernels/{targets[target]}").data, "target": target}
+    data |= {
+        "entries": data.pop("kernels", {}),
+        "joined": [{"name": n, **row} for n, row in data.pop("joined", {}).items()],
+    }
+    if "fallback" in data:
+        data["fallback"] = load_kernels(data["fallback"], model_format)
+    if model_format == "ONNX":
+        data["fusions"] = own_file("kernels/onnxruntime-fusions.toml").data
+    found: Kernels = reader(Kernels)(data)
+    return found

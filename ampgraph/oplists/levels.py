@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..core.errors import AmpError, nearest
-from .check import user_files
-from .classes import CLASSES, LEVELS
+from ..core.spellings import LEVELS
+from .check import CLASSES, user_files
 from .files import own_file
 
 

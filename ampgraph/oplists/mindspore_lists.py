@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from ..core.typed import reader
 from .files import own_file
 
 Cells = Mapping[str, frozenset[str]]
@@ -38,25 +39,10 @@ class MindsporeRules:
 
 @cache
 def load_mindspore_rules() -> MindsporeRules:
-    """The rules as mindspore.toml has them."""
-    data = own_file("mindspore.toml").data
-    return MindsporeRules(
-        white_cells={name: frozenset(made) for name, made in data["O1"]["white_cells"].items()},
-        white_operators=frozenset(data["O1"]["white_operators"]),
-        python_operators=frozenset(data["O1"]["python_operators"]),
-        helper_cells=frozenset(data["O1"]["helper_cells"]),
-        unreached_containers=frozenset(data["O1"]["unreached_containers"]),
-        unreached_inside=frozenset(data["O1"]["unreached_inside"]),
-        black_cells={name: frozenset(made) for name, made in data["O2"]["black_cells"].items()},
-        layers=frozenset(data["O3"]["layers"]),
-        containers=frozenset(data["O3"]["containers"]),
-        parameter_operators=frozenset(data["O3"]["parameter_operators"]),
-        function_operators=frozenset(data["O3"]["function_operators"]),
-        auto_white=frozenset(data["auto"]["white"]),
-        auto_black=frozenset(data["auto"]["black"]),
-        auto_promote=frozenset(data["auto"]["promote"]),
-        follow_cells=frozenset(data["follow"]["cells"]),
-        norms=frozenset(data["O3"]["norms"]),
-        scaled=frozenset(data["numbers"]["scaled"]),
-        number_functions=frozenset(data["numbers"]["functions"]),
-    )
+    """The rules as mindspore.toml has them; what a short name would not say is called after its table too."""
+    tables = own_file("mindspore.toml").data
+    named = {"cells": "follow_cells", "functions": "number_functions"}
+    named |= {name: f"auto_{name}" for name in tables["auto"]}
+    rows = {named.get(name, name): row for table in tables.values() for name, row in table.items()}
+    found: MindsporeRules = reader(MindsporeRules)(rows)
+    return found

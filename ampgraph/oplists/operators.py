@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .check import user_files
-from .files import ListFile, own_file
-from .framework_lists import FOLLOWS, OWN, Framework, entries, framework
+from .files import ListFile, own_file, plain
+from .framework_lists import FOLLOWS, OWN, Framework, Listing, entries, framework
+from .kernels import TypeGroups
 from .levels import Level
-from .tied import Slots, TypeGroups, read_slots
 from .traits import Traits, merged
 
 if TYPE_CHECKING:
@@ -26,21 +26,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """One operator's entry."""
-
-    cls: str
-    reason: str
-    source: str
-    """`ampgraph.toml:57`: the file and line that said so."""
-
-
-@dataclass(frozen=True)
 class OpLists:
     """A policy's lists, with the user's merged over them. Operators are named `Conv` or `com.microsoft::Gelu`."""
 
     listings: Mapping[str, Listing]
-    slots: Slots
+    tied: Mapping[str, TypeGroups]
+    """Operator -> groups of type variables that must hold one type."""
+    tied_reasons: Mapping[str, str]
+    """Operator -> why its groups must."""
+    float32_slots: Mapping[str, Mapping[str, str]]
+    """Operator -> type variable, or `input:<name>` -> why it is always float32, but where a target's kernels take it in
+    the type of the data alone."""
+    firm: Mapping[str, frozenset[str]]
+    """Operator -> of its float32 slots those that are float32 even there, and the data with them."""
     regions: Mapping[str, str]
     """Decomposed forms that are recognised -> what they are made of."""
     traits: Traits
@@ -89,26 +87,6 @@ class OpLists:
         """What a level does with an operator in no list."""
         return "float32" if level.name == "O0" else self.framework.unlisted
 
-    @property
-    def tied(self) -> Mapping[str, TypeGroups]:
-        """Operator -> groups of type variables that must hold one type."""
-        return self.slots.tied
-
-    @property
-    def tied_reasons(self) -> Mapping[str, str]:
-        """Operator -> why its groups must."""
-        return self.slots.tied_reasons
-
-    @property
-    def firm(self) -> Mapping[str, frozenset[str]]:
-        """Operator -> of its float32 slots those that draw the data along where a kernel ties them."""
-        return self.slots.firm
-
-    @property
-    def float32_slots(self) -> Mapping[str, Mapping[str, str]]:
-        """Operator -> type variable, or `input:<name>` -> why it is always float32."""
-        return self.slots.float32
-
 
 def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> OpLists:
     """A policy's list; files in `extra` are merged over it in order, and the later one wins.
@@ -133,7 +111,7 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
     regions = {name: reason for file in (own, *users) for name, reason in file.data.get("regions", {}).items()}
     return OpLists(
         listings=MappingProxyType(listings),
-        slots=read_slots((own_file("tied_slots.toml"), *users)),
+        **_slots((own_file("tied_slots.toml"), *users)),
         regions=MappingProxyType(regions),
         traits=merged((own_file("traits.toml"), *users)),
         framework=whose,
@@ -145,4 +123,23 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
 
 
 def _listings(files: Sequence[ListFile], whose: Framework) -> dict[str, Listing]:
-    return {e.kind: Listing(e.cls, e.reason, e.line) for file in files for e in entries(file, whose)}
+    return {kind: listing for file in files for kind, listing in entries(file, whose)}
+
+
+def _slots(files: Sequence[ListFile]) -> dict[str, Any]:
+    """The fields of `OpLists` about slots, of several files together; a later file wins."""
+    tied: dict[str, TypeGroups] = {}
+    reasons: dict[str, str] = {}
+    float32: dict[str, dict[str, str]] = {}
+    firm: dict[str, frozenset[str]] = {}
+    for file in files:
+        for kind, entry in file.data.get("tied", {}).items():
+            tied[plain(kind)] = tuple(map(frozenset, entry["groups"]))
+            reasons[plain(kind)] = entry["reason"]
+        for table in ("float32", "firm"):
+            for kind, slots in file.data.get(table, {}).items():
+                float32.setdefault(plain(kind), {}).update(slots)
+        firm.update({plain(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
+    held = {kind: MappingProxyType(slots) for kind, slots in float32.items()}
+    found: dict[str, Mapping[str, Any]] = {"tied": tied, "tied_reasons": reasons, "float32_slots": held, "firm": firm}
+    return {name: MappingProxyType(table) for name, table in found.items()}

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from .files import plain
+from .files import known_operators, plain
 from .kernels import TARGETS, load_kernels
 from .levels import Level
 from .operators import OpLists
-from .schemas import known_operators
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,121 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args
 
-from ..core.errors import AmpError, nearest
-from .files import ListFile, mistake, own_file, plain
-from .schemas import check_operator
+from ..core.errors import AmpError
+from .files import ListFile, check_known, check_operator, mistake, own_file, plain
 
-Trait = Literal[
-    "additions",
-    "adds_and_normalizes",
-    "adds_epsilon",
-    "adds_exponentials",
-    "adds_up",
-    "affine",
-    "attention_bias",
-    "attention_mask",
-    "biased",
-    "bounded",
-    "bounds",
-    "by_element",
-    "cancels",
-    "carries_epsilon",
-    "casts",
-    "centres_features",
-    "channels_by_rows",
-    "compares",
-    "constants",
-    "control_flow",
-    "conversions",
-    "converts",
-    "dequantizes",
-    "divides",
-    "elementwise",
-    "ends_exponentials",
-    "exact",
-    "exponentials",
-    "extremes",
-    "fills",
-    "fused_attention",
-    "index_tuples",
-    "indices",
-    "integer_arithmetic",
-    "integer_products",
-    "inverse_roots",
-    "joins",
-    "keeps_all",
-    "keeps_order",
-    "learnt_scales",
-    "lengths",
-    "linear_in",
-    "log_probabilities",
-    "logarithms",
-    "lookups",
-    "loops",
-    "made_by_fusion",
-    "mask_path",
-    "means",
-    "moves",
-    "multiplies",
-    "multiplies_matrices",
-    "multiplies_up",
-    "needs_epsilon",
-    "needs_positive",
-    "negates",
-    "normalizes",
-    "norms",
-    "nothing_in_inference",
-    "orders",
-    "pads",
-    "passes_on",
-    "periodic",
-    "permutes",
-    "picks_rows",
-    "pools",
-    "powers",
-    "prefix_sums",
-    "probabilities",
-    "products",
-    "quantized",
-    "quantizes",
-    "random",
-    "rearranges",
-    "reshapes",
-    "roots",
-    "row_maxima",
-    "row_minima",
-    "same_size",
-    "scales",
-    "scalings",
-    "scores",
-    "selects",
-    "sequence_lengths",
-    "shapes",
-    "shares",
-    "sizes",
-    "slices",
-    "softmaxes",
-    "spectral",
-    "squares",
-    "stays_in_place",
-    "stored_statistics",
-    "subtracts",
-    "sums",
-    "sums_all_places",
-    "sums_squares",
-    "sums_windows",
-    "transforms",
-    "uncounted",
-    "views",
-    "windows",
-    "within_two",
-    "without_gradient",
-]
-"""The traits that code asks for."""
+Trait = str
+"""The name of a trait: one of op_lists/traits.toml."""
 
-TRAITS: tuple[str, ...] = get_args(Trait)
 ALL = "all"
 KEYS = ("about", "operators", "positions", "includes")
 FORM = '[traits.moves] has operators = ["mycompany::Shuffle"], or positions = { "mycompany::Pick" = 1 }'
@@ -161,6 +53,11 @@ class Traits:
         return places is None or index in places
 
 
+def names() -> list[str]:
+    """Every trait."""
+    return list(own_file("traits.toml").data["traits"])
+
+
 @cache
 def traits() -> Traits:
     """The traits as shipped."""
@@ -189,14 +86,14 @@ def at(role: str, trait: Trait, index: int) -> bool:
 
 def merged(files: Iterable[ListFile]) -> Traits:
     """The traits of several files together: a later file adds operators, and places the traits that it names anew."""
-    own: dict[str, dict[str, Places]] = {name: {} for name in TRAITS}
-    includes: dict[str, dict[str, None]] = {name: {} for name in TRAITS}
+    own: dict[str, dict[str, Places]] = {name: {} for name in names()}
+    includes: dict[str, dict[str, None]] = {name: {} for name in names()}
     for file in files:
         for name, entry in file.data.get("traits", {}).items():
             own[name].update({plain(kind): (0,) for kind in entry.get("operators", ())})
             own[name].update({plain(kind): _places(given) for kind, given in entry.get("positions", {}).items()})
             includes[name].update(dict.fromkeys(entry.get("includes", ())))
-    whole = {name: _with_included(name, own, includes, ()) for name in TRAITS}
+    whole = {name: _with_included(name, own, includes, ()) for name in own}
     return Traits(whole, {name: frozenset(kinds) for name, kinds in whole.items()})
 
 
@@ -222,39 +119,31 @@ def check_traits(file: ListFile) -> None:
     """Raises AmpError AMP301 for the first mistake in a file's traits."""
     for name, entry in file.data.get("traits", {}).items():
         table = f"traits.{name}"
-        if name not in TRAITS:
-            hint = nearest(name, list(TRAITS)) or f"traits are {', '.join(TRAITS)}"
-            raise mistake(file, table, "", f"unknown trait '{name}'", hint)
+        check_known(file, table, "", name, "trait", names())
         if not isinstance(entry, dict):
             raise mistake(file, "traits", name, f"trait '{name}' is a table", FORM)
         for key in entry:
-            if key not in KEYS:
-                hint = nearest(key, list(KEYS)) or f"keys are {', '.join(KEYS)}"
-                raise mistake(file, table, key, f"unknown key '{key}' of a trait", hint)
-        _check_entry(file, table, entry)
+            check_known(file, table, key, key, "key", KEYS, " of a trait")
+        for key in ("operators", "includes"):
+            found = entry.get(key, [])
+            if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+                raise mistake(file, table, key, f"'{key}' is an array of names", FORM)
+            for one in found:
+                if key == "operators":
+                    check_operator(file, table, one, key)
+                else:
+                    check_known(file, table, key, one, "trait", names())
+        _check_places(file, table, entry.get("positions", {}))
 
 
-def _check_entry(file: ListFile, table: str, entry: Mapping[str, Any]) -> None:
-    for key, allowed in (("operators", None), ("includes", TRAITS)):
-        names = entry.get(key, [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise mistake(file, table, key, f"'{key}' is an array of names", FORM)
-        for name in names:
-            if allowed is None:
-                check_operator(file, table, name, key)
-            elif name not in allowed:
-                raise mistake(file, table, key, f"unknown trait '{name}'", nearest(name, list(allowed)))
-    places = entry.get("positions", {})
+def _check_places(file: ListFile, table: str, places: object) -> None:
     if not isinstance(places, dict):
         raise mistake(file, table, "positions", "'positions' gives operands by operator", FORM)
     for kind, given in places.items():
-        inner = f"{table}.positions" if (f"{table}.positions", kind) in file.lines else table
-        check_operator(file, inner, kind, kind if inner != table else "positions")
-        if not _is_place(given):
-            message = f"'{kind}' has no operand {given!r}"
-            raise mistake(file, inner, kind if inner != table else "positions", message, '0, [0, 2] or "all"')
-
-
-def _is_place(given: object) -> bool:
-    numbers = given if isinstance(given, list) else [given]
-    return given == ALL or bool(numbers) and all(type(number) is int and number >= 0 for number in numbers)
+        inner, key = f"{table}.positions", kind
+        if (inner, kind) not in file.lines:
+            inner, key = table, "positions"
+        check_operator(file, inner, kind, key)
+        numbers = given if isinstance(given, list) else [given]
+        if given != ALL and not (numbers and all(type(number) is int and number >= 0 for number in numbers)):
+            raise mistake(file, inner, key, f"'{kind}' has no operand {given!r}", '0, [0, 2] or "all"')

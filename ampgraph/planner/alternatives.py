@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Note, Plan
-from .assemble import assemble
-from .decided import DecidedModel
+from .assemble import DecidedModel, assemble
 from .decisions import FP32_STREAM
 from .options import Options
 from .policies.registry import policy

@@ -1,16 +1,17 @@
-"""From a decided model to a Plan: decisions with reasons, cast edges, stored tensors that change."""
+"""From what a policy's rule gives, every unit decided with a reason, to a Plan: decisions, Casts, stored tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
-from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
+from ..core.plan import CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
 from ..oplists.traits import traits
 from ..rules.together import rounded_together
-from .costs import STORED_TWICE_LIMIT
-from .decided import DecidedModel
-from .decisions import FP32_STREAM, LOW
+from .costs import STORED_TWICE_LIMIT, CutTask
+from .decisions import FP32_STREAM, LOW, Decisions
+from .options import Options
 
 UNDECIDED = Why("cut", "no neighbour asks for low")
 
@@ -105,3 +106,38 @@ def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, pla
         megabytes = 4 * flow.weights.size(value) / 1e6
         message = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"
         plan.notes.append(Note("weight", value.name, message))
+
+
+@dataclass(frozen=True)
+class DecidedModel:
+    """A decided model.
+
+    Attributes:
+        settled: side, right and reason of every unit.
+        region_of: operators of a region, with the operator that it stands for.
+        seeded: whether anything is low by right, so that the model changes at all.
+        worth, counted, fused, joined: as for `CutTask`.
+        floors: mask constants, by value, with what replaces their lowest elements.
+        roundings: float32 values that some readers get rounded.
+        numbers: stored tensors that are numbers of the program's and no parameters, whatever the file calls them.
+    """
+
+    flow: Dataflow
+    options: Options
+    settled: Decisions
+    region_of: Mapping[int, str] = field(default_factory=dict)
+    seeded: bool = True
+    worth: Mapping[int, int] = field(default_factory=dict)
+    counted: Collection[int] = frozenset()
+    fused: Collection[int] = frozenset()
+    joined: Collection[int] = frozenset()
+    floors: Mapping[int, float] = field(default_factory=dict)
+    roundings: Sequence[Rounding] = ()
+    numbers: Collection[int] = frozenset()
+    notes: Sequence[Note] = ()
+
+    @property
+    def task(self) -> CutTask:
+        """What the cut would be asked to change a decision: the prices of a change of mind."""
+        sets = self.counted, self.fused, self.joined
+        return CutTask(self.flow, self.options, self.settled, self.worth, *sets)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..core.walk import source
-from ..oplists.tied import TypeGroups
+from ..oplists.kernels import TypeGroups
 from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
-from .gradients import tied_to_forward
-from .masked_rows import masked_rows
+from .joints import taken_by_product
 from .opsets import freed_at
 from .options import Options
 from .rules.kernels import broken_kernels
-from .taken import taken_by_product
 
 FEW = 8
 """Elements whose sum is like that of additions: 8 times as large at most."""
@@ -242,3 +240,65 @@ def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
         known = "no schema is known for it" if kind in flow.unknown_kinds else "it is in no list"
         notes.append(Note("unlisted", kind, f"{count} node{'s' * (count > 1)} in float32: {known}"))
     return notes
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """The operators of one place. ``why``: the Softmax is left to the cut, empty where it is not."""
+
+    softmax: Op
+    test: Op
+    select: Op
+    products: tuple[Op, ...]
+    why: str
+
+    @property
+    def ties(self) -> Iterator[Tie]:
+        """The selection has the type of the products that read it; where all has to be low, the test has it too."""
+        together = [self.select, *([self.test] if self.why else [])]
+        for product in self.products:
+            yield Tie(tuple(unit for op in (*together, product) for unit in op.slots.values()))
+
+
+def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
+    """Every such place."""
+    flow, options = facts.flow, facts.options
+    for op in flow.ops:
+        form = options.kernels.attention.get(op.kind)
+        if form is None:
+            continue
+        readers = [flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE]
+        tests = {reader.outputs[0]: reader for reader in readers if reader.kind == form.tests}
+        for select in (reader for reader in readers if reader.kind == form.selects):
+            test = next((tests[value] for value in select.inputs if value in tests), None)
+            products = tuple(_products(facts, select.outputs[0]))
+            if test is not None and products:
+                why = f"on {options.target} it is one kernel with the products around it, low"
+                yield MaskedRows(op, test, select, products, why if options.dtype in form.low else "")
+
+
+def _products(facts: Facts, value: int) -> Iterator[Op]:
+    """The products that read a value, under whatever shape."""
+    for use in facts.flow.uses[value]:
+        reader = facts.flow.ops[use.op] if use.op != NONE else None
+        if reader is not None and facts.traits.has(reader.role, "scores"):
+            yield reader
+        elif reader is not None and facts.traits.has(reader.role, "reshapes"):
+            yield from _products(facts, reader.outputs[0])
+
+
+def forward_of(flow: Dataflow, op: Op) -> Op:
+    """The forward operator of a gradient; any other operator itself."""
+    return flow.ops[op.follows] if op.follows != NONE else op
+
+
+def tied_to_forward(flow: Dataflow, op: Op) -> Iterator[tuple[int, int]]:
+    """Units of a gradient, each with the one of its forward operator: slot by slot, or the first where the gradient has
+    one slot of another name."""
+    if op.follows == NONE:
+        return
+    forward = flow.ops[op.follows].slots
+    for slot, unit in op.slots.items():
+        owner = forward.get(slot, next(iter(forward.values()), NONE) if len(op.slots) == 1 else NONE)
+        if owner != NONE and not flow.units[unit].fixed and not flow.units[owner].fixed:
+            yield owner, unit

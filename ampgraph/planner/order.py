@@ -13,33 +13,26 @@ from .decisions import Decisions, Ledger
 from .facts.facts import Facts
 from .overrides import read_overrides
 from .regions import Regions, find_tied
+from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
-from .rules.coarse_masks import coarse_masks
-from .rules.common_parts import common_part
 from .rules.constants import folded_constants
 from .rules.index import index_arithmetic
 from .rules.integers import integer_sums, quantized
-from .rules.near_zero import shrunk, small_epsilon
 from .rules.positions import positions
-from .rules.powers import power
-from .rules.probabilities import small_probability
 from .rules.ranges import hazards, measured_overflows
 from .rules.raw import raw_inputs
-from .rules.recurrences import recurrences
 from .rules.releases import branches, joined_kernels, tail, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.slots import SLOT_RULES
 from .rules.spectra import small_powers
-from .rules.streams import residual_streams, wide_streams
-from .rules.sums import long_sum, prefix_sum, sum_of_exponentials
-from .rules.weights import unstorable_weights
+from .rules.streams import recurrences, residual_streams, wide_streams
+from .rules.weights import coarse_masks, unstorable_weights
 
 LOOKS = (
     small_epsilon,
     sum_of_exponentials,
     long_sum,
     power,
-    shrunk,
     small_powers,
     small_probability,
     small_difference,
@@ -49,7 +42,7 @@ LOOKS = (
 """Accuracy, one operator after the other."""
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
-    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, common_part, wide_streams),
+    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, wide_streams),
     (residual_streams, recurrences),
     (unstorable_weights,),
     (measured_overflows,),

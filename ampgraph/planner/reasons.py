@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Op
 from ..core.plan import Why
+from .assemble import DecidedModel
 from .costs import extra_of, net_of
 from .cut import INFINITE, Problem
-from .decided import DecidedModel
 from .decisions import CUT, HIGH, LOW
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
@@ -10,17 +10,16 @@ from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
 from ..oplists.kernels import Fused
 from ..oplists.patterns import Region, find_biases, find_regions
-from ..rules.fusions import fused_when_wide, in_one_type, norm_axis
+from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, norm_axis
 from .classify import SIDES, Classes
-from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
+from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
-from .fusions import beside_fusion
+from .joints import bias_taken_by, taken_by_softmax
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
 from .streams import StreamFinder
-from .taken import bias_taken_by, taken_by_softmax
 
 LONGEST_BIAS = 1 << 20  # elements: what is longer is none
 
@@ -206,3 +205,37 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
     """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
     product = region.ops[0]
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
+
+
+def beside_fusion(facts: Facts, region: Region, units: list[int], side: int) -> list[Hold | Tie]:
+    """Keeps a cast from the place in front of a region from where a runtime's fusion would take it along.
+
+    ``units``: the region's. ``side``: what the level says of it: where that is float32 its source is too, else they
+    share one decision. So does what scales and shifts the norm by what is not stored.
+    """
+    flow, options = facts.flow, facts.options
+    if not is_fused(flow, options, region):
+        return []
+    kinds = options.kernels.fusions[region.kind].operators
+    behind = [] if region.complete else affine_behind(flow, region.result, kinds)
+    beside = {*_sources(facts, region.source), *(unit for op in behind for unit in op.slots.values())}
+    others = sorted(beside - set(units))
+    if not others:
+        return []
+    if side == HIGH:
+        return [Hold(tuple(others), VALIDITY, Why("kernel", options.kernels.fusions[region.kind].reason))]
+    return [Tie((units[0], *others))]
+
+
+def _sources(facts: Facts, value: int) -> Iterator[int]:
+    """The units that write a value, and what it is handed on from without a change: calls are written out too."""
+    values, scopes = facts.flow.values, facts.flow.scopes
+    if value == NONE or values[value].unit == NONE:
+        return
+    writer = facts.flow.writer(value)
+    yield values[value].unit
+    for before in facts.borders.before.get(value, ()):
+        if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
+            yield from _sources(facts, before)
+    if writer is not None and any(facts.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
+        yield from _sources(facts, writer.inputs[0])

@@ -9,8 +9,7 @@ from ..core.plan import Plan
 from ..core.rewrites import Rewrite, known_rewrites
 from ..oplists.rewrites import classes
 from ..rules.rewrite import RewriteRule
-from .assemble import assemble
-from .decided import DecidedModel
+from .assemble import DecidedModel, assemble
 from .decisions import Ledger
 from .facts.facts import Facts
 from .options import Options, with_kernels

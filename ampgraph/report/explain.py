@@ -12,14 +12,14 @@ from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
 from ..core.rewrites import Rewrite
 from ..core.shown import Shown
-from ..oplists.operators import Listing
+from ..oplists.framework_lists import Listing
+from ..planner.assemble import DecidedModel
 from ..planner.cut import LAUNCH
-from ..planner.decided import DecidedModel
+from ..planner.joints import taken_by_product
 from ..planner.options import Options
 from ..planner.reasons import Price, Reason, reasons_of
 from ..planner.selection import hint as pattern_hint
 from ..planner.selection import named
-from ..planner.taken import taken_by_product
 from .casts import label
 from .lines import in_rows
 

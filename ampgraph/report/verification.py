@@ -12,7 +12,7 @@ from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Shown
-from ..numerics.metrics.judged import Scores
+from ..numerics.metrics.agreement import Scores
 from .lines import in_rows, plural
 from .quantized import QuantizedParts
 

@@ -45,24 +45,22 @@ def in_child(function: Callable[[Any, Answer], None], argument: object, *, secon
 def _run(words: list[str], sent: bytes, seconds: float) -> tuple[str, bool]:
     """Runs a process to its end or to that of its time; how it ended, and whether it crashed."""
     try:
-        child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        child = subprocess.run(
+            words, input=sent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=seconds, check=False
         )  # fmt: skip
     except OSError as error:
         return f"no process could be started: {error.strerror or error}", False
-    try:
-        _, said = child.communicate(sent, timeout=seconds)
     except subprocess.TimeoutExpired:
         return f"the run took more than {seconds:g} seconds", False
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.communicate()
-    code = child.returncode
-    if code < 0:
-        return f"the run crashed: {signal.strsignal(-code) or f'signal {-code}'}", True
-    last = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
-    return f"the run failed: {last or f'exit status {code}'}", False
+    if child.returncode < 0:
+        return f"the run crashed: {died_of(child.returncode)}", True
+    last = (child.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+    return f"the run failed: {last or f'exit status {child.returncode}'}", False
+
+
+def died_of(code: int) -> str:
+    """The signal behind a negative exit status."""
+    return signal.strsignal(-code) or f"signal {-code}"
 
 
 def serve() -> None:

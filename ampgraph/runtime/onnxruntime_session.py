@@ -9,15 +9,19 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
 
 from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, first_line
+from ..core.low_types import numpy_type
 from .devices import choose, import_onnxruntime
-from .ports import Port, check_feeds, contradiction, numpy_dtype
+from .ports import Port, check_feeds, contradiction
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
 
 NUMPY_TYPES = {"float": "float32", "double": "float64", "string": "object"}
 QUIET = 4  # errors of the runtime are raised; nothing is logged beside them
@@ -52,26 +56,16 @@ class OnnxSession:
         profile: bool = False,
     ) -> None:
         """``model``: a path or onnx.ModelProto. Raises AmpError AMP501, AMP505 (device), AMP502 (model refused)."""
-        ort = import_onnxruntime()
         self.device, providers = choose(device)
-        options = ort.SessionOptions()
-        options.log_severity_level = QUIET
-        options.intra_op_num_threads = threads
+        options = quiet_options("", threads)
         self._profile = tempfile.mkdtemp(prefix="ampgraph-") if profile else ""
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = os.path.join(self._profile, "run")
         source = os.fspath(model) if isinstance(model, (str, os.PathLike)) else model.SerializeToString()
         self.where = source if isinstance(source, str) else "model"
-        try:
-            self._session = ort.InferenceSession(
-                source,
-                options,
-                providers=list(providers),
-                disabled_optimizers=CRASHING if self.device == "cpu" else None,
-            )
-        except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise refused(error, self.where) from error
+        kept_out = CRASHING if self.device == "cpu" else []
+        self._session = opened(source, options, providers, kept_out, self.where)
         self.inputs = {item.name: _port(item) for item in self._session.get_inputs()}
         self.outputs = {item.name: _port(item) for item in self._session.get_outputs()}
         self.required = list(self.inputs)
@@ -127,7 +121,7 @@ def as_numpy(value: OrtTensor) -> Array:
     if value.data_type() != "tensor(bfloat16)":
         return np.array(value.numpy())
     words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(words, numpy_dtype("bfloat16")).reshape(value.shape()).copy()
+    return np.frombuffer(words, numpy_type("bfloat16")).reshape(value.shape()).copy()
 
 
 def _port(item: Any) -> Port:
@@ -188,3 +182,67 @@ def out_of_memory(error: BaseException) -> bool:
 def no_memory(where: str) -> AmpError:
     """The error for it."""
     return AmpError("AMP504", f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
+
+
+# -- models in memory whose weights may lie in files -------------------------------------------------------------------
+
+CPU = ("CPUExecutionProvider",)
+SEARCHES = ["TransposeOptimizer", "CommonSubexpressionElimination"]
+"""Optimisers that search the whole graph: a fifth of the opening, and nothing won in a few runs; exact both ways."""
+
+
+def quiet_options(folder: str = "", threads: int = 0) -> SessionOptions:
+    """The runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
+    options = import_onnxruntime().SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = threads
+    if folder:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    return options
+
+
+def cpu_options(folder: str, threads: int = 0) -> SessionOptions:
+    """The options for a strict run: what a pair of Casts rounds stays rounded at this level."""
+    options = quiet_options(folder, threads)
+    options.enable_mem_reuse = False  # its plan takes the square of the nodes; arrays are freed all the same
+    options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return options
+
+
+def in_file_order(options: SessionOptions) -> SessionOptions:
+    """The options with nodes run in the order of the graph, but for sizes, which come as soon as they can."""
+    options.execution_order = import_onnxruntime().ExecutionOrder.PRIORITY_BASED
+    return options
+
+
+def opened(
+    model: str | bytes, options: SessionOptions, providers: tuple[str, ...] = CPU, kept_out: Sequence[str] = SEARCHES,
+    where: str = "model",
+) -> InferenceSession:  # fmt: skip
+    """A session of the runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
+    try:
+        return _session(model, options, providers, kept_out)
+    except Exception as error:  # onnxruntime raises kinds of its own for every fault
+        raise refused(error, where) from error
+
+
+def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
+    """A session on the CPU, without optimizations where these break the model: some do beside what nobody reads.
+
+    It raises the runtime's own first error where it does not open so either.
+    """
+    try:
+        return _session(content, options, CPU, SEARCHES)
+    except Exception as error:
+        options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return _session(content, options, CPU, SEARCHES)
+        except Exception:
+            raise error from None
+
+
+def _session(
+    model: str | bytes, options: SessionOptions, providers: tuple[str, ...], kept_out: Sequence[str]
+) -> InferenceSession:
+    session = import_onnxruntime().InferenceSession
+    return session(model, options, providers=[*providers], disabled_optimizers=[*kept_out] or None)

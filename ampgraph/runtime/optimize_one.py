@@ -1,20 +1,26 @@
-"""Opens one session and writes the graph that it would run: a script for the Python of any environment.
+"""Opens one session and writes the graph that it would run, or fuses one model by the runtime's transformers optimizer:
+a script for the Python of any environment.
 
-PYTHON -I optimize_one.py MODEL OPTIMIZED PROVIDER[,PROVIDER ...] LEVEL [EXTERNAL_FOLDER]
+PYTHON -I optimize_one.py optimize MODEL OPTIMIZED PROVIDER[,PROVIDER ...] LEVEL [EXTERNAL_FOLDER]
+PYTHON -I optimize_one.py fuse MODEL FOLDER ARCHITECTURE[,ARCHITECTURE ...]
 
-Needs onnxruntime and nothing else. Standard output gets one line of JSON: `runtime` (its version), `available` (all its
-providers), `providers` (those of the session) or `error`. What the runtime logs of placement goes to standard error.
-Nothing is run.
+Needs onnxruntime, and to fuse onnx and sympy. Standard output gets one line of JSON, which holds `error` where it
+failed. What the runtime logs of placement goes to standard error. Nothing is run.
 """
 
 import json
+import logging
+import os
 import sys
+import warnings
 
 KEPT_OUT = "session.optimized_model_external_initializers_"
 
 
-def main(model: str, optimized: str, providers: str, level: str, folder: str = "") -> None:
-    """Arguments as on the command line; ``folder`` holds the external data of a model that was moved."""
+def optimize(model: str, optimized: str, providers: str, level: str, folder: str = "") -> None:
+    """Answers `runtime` (its version), `available` (all its providers) and `providers` (those of the session).
+
+    ``folder`` holds the external data of a model that was moved."""
     try:
         import onnxruntime
     except ImportError:
@@ -45,5 +51,30 @@ def main(model: str, optimized: str, providers: str, level: str, folder: str = "
     print(json.dumps(told))
 
 
+def fuse(model: str, folder: str, architectures: str) -> None:
+    """Answers `made`: it writes FOLDER/ARCHITECTURE.onnx for each that takes the model. Those that break on it, which
+    other architectures' fusions often do, write nothing.
+
+    The fusions are Python code over the graph, so that no session of the target is opened."""
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    try:
+        import onnx
+        import sympy  # noqa: F401  # the optimizer asks for it in the middle of its work
+        from onnxruntime.transformers.optimizer import MODEL_TYPES, optimize_by_fusion
+    except ImportError as error:
+        print(json.dumps({"error": f"{error.name} is not installed"}))
+        return
+    made = []
+    for name in (name for name in architectures.split(",") if name in MODEL_TYPES):
+        try:
+            fused = optimize_by_fusion(onnx.load(model), name).model
+            onnx.save(fused, os.path.join(folder, f"{name}.onnx"))
+        except Exception:  # a fusion for one architecture raises whatever it trips over in another
+            continue
+        made.append(name)
+    print(json.dumps({"made": made}))
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    (fuse if sys.argv[1] == "fuse" else optimize)(*sys.argv[2:])

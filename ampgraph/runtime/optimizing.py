@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx
 
 from ..core.errors import AmpError
-from . import fuse_one, optimize_one
-from .optimized import Optimized, name_nodes, read_optimized
+from . import optimize_one
+from .child import died_of
+from .optimized import Optimized, kind_of, name_nodes, read_optimized, walk
 
 Level = Literal["DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL"]
 SIZE_LIMIT = 2_000_000_000  # bytes: protobuf writes no more in one piece
@@ -77,10 +78,11 @@ def _opened(
         raise NotOptimized("it is over 2 GB in one piece")
     given, made = scratch / "model.onnx", scratch / "optimized.onnx"
     given.write_bytes(proto.SerializeToString())
-    told, log = _ask(python, optimize_one.__file__, [str(given), str(made), _providers(provider), level, folder])
+    providers = ",".join(dict.fromkeys((provider, "CPUExecutionProvider")))
+    told, log = _ask(python, "optimize", str(given), str(made), providers, level, folder)
     runtime = f"ONNX Runtime {told.get('runtime', '')}"
     if "error" in told:
-        raise NotOptimized(f"{runtime}: {told['error']}", elsewhere=_absent(told, provider))
+        raise NotOptimized(f"{runtime}: {told['error']}", elsewhere=provider not in told["available"])
     if provider not in told["providers"]:
         raise NotOptimized(f"{runtime} cannot start {provider} here", elsewhere=True)
     return made, runtime, log
@@ -91,7 +93,7 @@ def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python
 
     Raises NotOptimized where that environment has no such optimizer, and as `optimized`.
     """
-    told, _ = _ask(python, fuse_one.__file__, [str(model), str(folder), ",".join(architectures)])
+    told, _ = _ask(python, "fuse", str(model), str(folder), ",".join(architectures))
     if "error" in told:
         raise NotOptimized(f"the transformers optimizer cannot be used: {told['error']}", elsewhere=True)
     return [folder / f"{name}.onnx" for name in told["made"]]
@@ -109,32 +111,150 @@ def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple
     return proto, os.path.abspath(folder) if folder else ""
 
 
-def _providers(provider: str) -> str:
-    return ",".join(dict.fromkeys((provider, "CPUExecutionProvider")))
-
-
-def _absent(told: dict[str, Any], provider: str) -> bool:
-    return provider not in told["available"]
-
-
-def _ask(python: str, script: str, words: list[str]) -> tuple[dict[str, Any], str]:
+def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
     """What the child process answered, and what the runtime logged."""
-    words = [python or sys.executable, "-I", script, *words]
+    try:
+        said, log = run_python(python, [optimize_one.__file__, *words], SECONDS, "that has onnxruntime-gpu")
+    except Died as how:
+        dies = f"ONNX Runtime dies of it while it loads: {how}"
+        raise NotOptimized(dies if str(how) else f"no session was made within {SECONDS:g} seconds") from how
+    told: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    return told, log
+
+
+class Died(Exception):
+    """How another Python ended: by which signal, or an empty text where its time was up."""
+
+
+def run_python(
+    python: str, words: Sequence[str], seconds: float, lacking: str, *, silent: bool = False
+) -> tuple[str, str]:  # fmt: skip
+    """What a script wrote to standard output and to standard error, run by a Python of any environment, this one's if
+    empty.
+
+    Raises Died, and AmpError AMP508 for what is no working Python; ``lacking``: what its environment has to have;
+    ``silent``: whether a script that works may write nothing."""
+    python = python or sys.executable
     try:
         ended = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS
-        )
+            [python, "-I", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=seconds, check=False,
+        )  # fmt: skip
     except OSError as error:
-        hint = "name the python of an environment that has onnxruntime-gpu"
+        hint = f"name the python of an environment {lacking}"
         raise AmpError("AMP508", f"cannot be started: {error.strerror or error}", where=python, hint=hint) from error
     except subprocess.TimeoutExpired as error:
-        raise NotOptimized(f"no session was made within {SECONDS:g} seconds") from error
+        raise Died from error
     if ended.returncode < 0:
-        died = signal.strsignal(-ended.returncode) or f"signal {-ended.returncode}"
-        raise NotOptimized(f"ONNX Runtime dies of it while it loads: {died}")
-    lines = ended.stdout.strip().splitlines()
-    if ended.returncode or not lines:
+        raise Died(died_of(ended.returncode))
+    if ended.returncode or not (silent or ended.stdout.strip()):
         last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise AmpError("AMP508", f"is not a working Python: {last}", where=python or sys.executable)
-    told: dict[str, Any] = json.loads(lines[-1])
-    return told, ended.stderr
+        raise AmpError("AMP508", f"is not a working Python: {last}", where=python)
+    return ended.stdout, ended.stderr
+
+
+# -- by a session of the target or by the transformers optimizer, whichever has fewer nodes ---------------------------
+
+CPU = "CPUExecutionProvider"
+ARCHITECTURES = ("bert", "gpt2", "t5", "bart", "clip", "unet", "conformer")
+"""Whose fusions of the transformers optimizer are tried: the others' are the same, or ask for more than a model."""
+Admits = Callable[[onnx.ModelProto], bool]
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Counts the nodes that a provider would run. Raises NotOptimized for what it refuses."""
+
+    provider: str
+    python: str
+    level: Level
+
+    def __call__(self, proto: onnx.ModelProto) -> int:
+        return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
+
+
+@dataclass(frozen=True)
+class FusedModel:
+    """``proto``: the model, as it was given where nothing has fewer nodes; ``how`` says what made it. ``before``,
+    ``after``: nodes of the graph that the provider of ``counter`` would run, in float32."""
+
+    proto: onnx.ModelProto
+    how: str
+    before: int
+    after: int
+    counter: Counter
+
+
+def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python: str = "") -> FusedModel:
+    """The best of what is tried; equals of the graph are told apart by the nodes of their files.
+
+    Args:
+        proto: with its weights in it.
+        provider: of the target. Where the environment has none such the CPU's counts, and no session fuses.
+        admits: whether the target can run what was made.
+        python: the interpreter of an environment with onnxruntime; this one if empty.
+
+    Raises:
+        NotOptimized: there is no onnxruntime, or it refuses the model.
+    """
+    counter = _counter(proto, provider, python)
+    before = counter(proto)
+    best, how, least = proto, "", (before, node_count(proto))
+    for made, name in _candidates(proto, counter, python):
+        if not _same_interface(proto, made) or not admits(made):
+            continue
+        size = (counter(made), node_count(made))
+        if size < least:
+            best, how, least = made, name, size
+    if best is not proto:
+        _keep_metadata(proto, best)
+    return FusedModel(best, how, before, least[0], counter)
+
+
+def _counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
+    """By the target's provider, else by the CPU's without its own layouts."""
+    try:
+        optimized(proto, provider, python=python, level="DISABLE_ALL")
+    except NotOptimized as why:
+        if not why.elsewhere:
+            raise
+        return Counter(CPU, python, "ENABLE_EXTENDED")
+    return Counter(provider, python, "ENABLE_ALL" if provider != CPU else "ENABLE_EXTENDED")
+
+
+def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
+    """What a session of the target writes out, and what the transformers optimizer makes, each kind once."""
+    if counter.level == "ENABLE_ALL":
+        yield written_out(proto, counter.provider, python=python), "a session"
+    seen: set[tuple[str, ...]] = set()
+    plain = written_out(proto, CPU, python=python, level="ENABLE_BASIC")
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        given = Path(scratch, "model.onnx")
+        given.write_bytes(plain.SerializeToString())
+        for path in fused_for(given, Path(scratch), ARCHITECTURES, python=python):
+            made = onnx.load(path)
+            kinds = tuple(sorted(kind_of(node) for node, _ in walk(made.graph)))
+            if kinds not in seen:
+                seen.add(kinds)
+                yield made, f"the transformers optimizer, as {path.stem}"
+
+
+def node_count(proto: onnx.ModelProto) -> int:
+    """Nodes of a file, bodies included."""
+    return sum(1 for _ in walk(proto.graph))
+
+
+def _same_interface(one: onnx.ModelProto, two: onnx.ModelProto) -> bool:
+    """Whether inputs and outputs have the same names and types, in the same order."""
+    return _interface(one) == _interface(two)
+
+
+def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    values = [value for value in proto.graph.input if value.name not in stored]
+    return [(value.name, value.type.tensor_type.elem_type) for value in (*values, *proto.graph.output)]
+
+
+def _keep_metadata(given: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    known = {entry.key for entry in made.metadata_props}
+    made.metadata_props.extend(entry for entry in given.metadata_props if entry.key not in known)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, DType, Feeds, Result
+from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, first_line, nearest
+from ..core.low_types import numpy_type
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,6 @@ class Port:
         if not self.ranked:
             return f"{self.dtype} of any shape"
         return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
-
-
-def numpy_dtype(name: str) -> DType:
-    """The numpy type of an element type; bfloat16 is ml_dtypes'."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        name = ml_dtypes.bfloat16
-    found: DType = np.dtype(name)
-    return found
 
 
 def array_of(port: Port, value: object) -> Array:
@@ -81,7 +72,7 @@ def _fitting(port: Port, value: Any) -> Any:
     array = array_of(port, value)
     wanted = port.dtype
     if wanted == "bfloat16" and array.dtype.kind == "V":
-        array = array.view(numpy_dtype(wanted))  # how numpy files keep it
+        array = array.view(numpy_type(wanted))  # how numpy files keep it
     if wanted != "object" and array.dtype.name != wanted:
         hint = f"array.astype('{wanted}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
@@ -91,3 +82,32 @@ def _fitting(port: Port, value: Any) -> Any:
         message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
         raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
     return array
+
+
+# -- what takes and gives them ----------------------------------------------------------------------------------------
+
+
+class Session(Protocol):
+    """A model that was opened once and is run often."""
+
+    @property
+    def inputs(self) -> Mapping[str, Port]:
+        """What may be fed, in the order of the model."""
+        ...
+
+    @property
+    def outputs(self) -> Mapping[str, Port]:
+        """What a run gives, in the order of the model."""
+        ...
+
+    @property
+    def required(self) -> Sequence[str]:
+        """The inputs that have no value of their own."""
+        ...
+
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
+        """The outputs by name, all or some: arrays, and for outputs that are no tensors what the runtime has.
+
+        Raises AmpError AMP503 for feeds that do not fit and for an output that is not there, AMP504 where it stops.
+        """
+        ...

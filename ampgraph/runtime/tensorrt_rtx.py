@@ -12,9 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +27,7 @@ from ..core.errors import AmpError
 from ..core.installing import pip_install
 from . import tensorrt_one
 from .optimized import kind_of, walk
-from .optimizing import named
+from .optimizing import Died, named, run_python
 
 SECONDS = 600.0
 EXTRA = "tensorrt-rtx"
@@ -204,33 +201,18 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
     jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
     answers.unlink(missing_ok=True)
-    ended = _run([python or sys.executable, "-I", tensorrt_one.__file__, str(jobs), str(answers)])
+    died = ""
+    try:
+        words = [tensorrt_one.__file__, str(jobs), str(answers)]
+        run_python(python, words, SECONDS, "with TensorRT for RTX", silent=True)
+    except Died as how:
+        died = f"TensorRT dies of it: {how}" if str(how) else f"no engine was built within {SECONDS:g} seconds"
     lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
     found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
-    if ended and len(found) < len(written):
-        found.append(BuildAnswer("TensorRT for RTX", died=ended))
+    if died and len(found) < len(written):
+        found.append(BuildAnswer("TensorRT for RTX", died=died))
     return found
-
-
-def _run(words: list[str]) -> str:
-    """Runs a child to its end or to that of its time; how it ended, empty for well."""
-    try:
-        ended = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS
-        )
-    except OSError as error:
-        hint = "name the python of an environment with TensorRT for RTX"
-        raise AmpError("AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint) from error
-    except subprocess.TimeoutExpired:
-        return f"no engine was built within {SECONDS:g} seconds"
-    if ended.returncode < 0:
-        died = signal.strsignal(-ended.returncode) or f"signal {-ended.returncode}"
-        return f"TensorRT dies of it: {died}"
-    if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise AmpError("AMP508", f"is not a working Python: {last}", where=words[0])
-    return ""
 
 
 def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:

@@ -25,8 +25,7 @@ from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
-from ampgraph.numerics.metrics.agreement import Agreement, Apart
-from ampgraph.numerics.metrics.vanishing import vanishing
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
 from formats.mindir.files import dense, write
 from onnx_text import parse
 

@@ -7,7 +7,7 @@ import pytest
 
 from ampgraph.api.mixlist import ascend_names, build_mixlist, write_mixlist
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.classes import LEVELS
+from ampgraph.core.spellings import LEVELS
 from ampgraph.oplists.files import data_folder
 from ampgraph.oplists.levels import load_level
 from ampgraph.oplists.mindspore_schemas import operators

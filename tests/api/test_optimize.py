@@ -17,7 +17,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.planner.resolve import resolve
-from ampgraph.runtime import fusing
+from ampgraph.runtime import optimizing
 from onnx_text import parse
 from planner.support import kinds
 
@@ -36,7 +36,7 @@ def own_kinds(model: ModelProto) -> set[str]:
 
 def only(monkeypatch: pytest.MonkeyPatch, architectures: Sequence[str]) -> None:
     """Tries these architectures alone."""
-    monkeypatch.setattr(fusing, "ARCHITECTURES", tuple(architectures))
+    monkeypatch.setattr(optimizing, "ARCHITECTURES", tuple(architectures))
 
 
 @pytest.mark.slow
@@ -77,11 +77,13 @@ def test_only_what_the_target_runs_is_taken(
     made.CopyFrom(PRODUCT)
     made.graph.node.add(op_type=fused, domain="com.microsoft")
     made.opset_import.add(domain="com.microsoft", version=1)
-    monkeypatch.setattr(fusing, "_counter", lambda *asked: fusing.Counter("CPUExecutionProvider", "", "ENABLE_ALL"))
-    monkeypatch.setattr(fusing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
-    monkeypatch.setattr(fusing, "_candidates", lambda *asked: iter([(made, "a test")]))
+    monkeypatch.setattr(
+        optimizing, "_counter", lambda *asked: optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+    )
+    monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
+    monkeypatch.setattr(optimizing, "_candidates", lambda *asked: iter([(made, "a test")]))
     options = resolve(Recipe(target=target), "ONNX")
-    found = fusing.best_fused(PRODUCT, options.kernels.provider, lambda m: optimize.runs_on(options, m))
+    found = optimizing.best_fused(PRODUCT, options.kernels.provider, lambda m: optimize.runs_on(options, m))
     assert found.how == ("a test" if taken else "")
 
 
@@ -93,7 +95,7 @@ def test_the_interface_must_stay(change: str) -> None:
         other.graph.output[0].name = "z"
     else:
         other.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
-    assert fusing._same_interface(PRODUCT, PRODUCT) and not fusing._same_interface(PRODUCT, other)
+    assert optimizing._same_interface(PRODUCT, PRODUCT) and not optimizing._same_interface(PRODUCT, other)
 
 
 def test_what_has_no_cast_or_no_node() -> None:
@@ -139,9 +141,9 @@ def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], pr
     """``counts``: nodes that are run of a conversion, by whether it holds the runtime's own operators."""
     made = ModelProto()
     made.CopyFrom(FUSED)
-    counter = fusing.Counter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
-    monkeypatch.setattr(fusing.Counter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
-    monkeypatch.setattr(optimize, "best_fused", lambda *a, **k: fusing.FusedModel(made, "a test", 9, 3, counter))
+    counter = optimizing.Counter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
+    monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
+    monkeypatch.setattr(optimize, "best_fused", lambda *a, **k: optimizing.FusedModel(made, "a test", 9, 3, counter))
     return PRODUCT
 
 
@@ -170,7 +172,7 @@ def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.Monke
         return 8
 
     given = fused_by_a_test(monkeypatch, {}, "CUDA")
-    monkeypatch.setattr(fusing.Counter, "__call__", refuses)
+    monkeypatch.setattr(optimizing.Counter, "__call__", refuses)
     assert "converted then, a test refuses it" in optimize.optimised(*asked(given)).notes[0].text
 
 

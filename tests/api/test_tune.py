@@ -21,8 +21,8 @@ from ampgraph.api import bench
 from ampgraph.api import tune as tuning
 from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.search import BUDGET, Point, PromotionSearch
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.tune.search import BUDGET, Point, PromotionSearch
 from cli_helpers import refused
 from hard_models import HARD_MODELS
 from npz import write_npz

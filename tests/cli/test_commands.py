@@ -17,8 +17,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import ampgraph
-from ampgraph.cli.bash_words import joined
-from ampgraph.cli.console import main
+from ampgraph.cli.console import joined, main
 from ampgraph.core.errors import AmpError
 from ampgraph.runtime.devices import choose
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process

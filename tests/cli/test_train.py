@@ -25,7 +25,7 @@ from cli_helpers import COMMAND, contents, process, refused
 from npz import write_npz
 from onnx_text import parse
 from present import present
-from training.small_steps import batches, regression
+from training.nets import batches, regression
 
 SIZES = (8, 48, 3)
 

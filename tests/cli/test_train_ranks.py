@@ -22,9 +22,8 @@ from ampgraph.training.run.fitting import FILE
 from ampgraph.training.run.trainer import Trainer
 from npz import write_npz
 from share import FULL
-from training.small_steps import batches
-from training.test_accumulation import built
-from training.test_cut import SCALE, bits
+from training.nets import batches
+from training.test_cut import SCALE, bits, built
 
 pytestmark = pytest.mark.slow  # two processes that import torch
 whole = pytest.mark.skipif(not FULL, reason="processes that are started again and again: AMPGRAPH_TESTS=full")

@@ -71,8 +71,7 @@ def _source(name: str, folder: Path, models: Path, forward_graphs: Callable[[], 
 
 
 def _graph_of_the_tests(name: str) -> bytes:
-    from training.joint_graphs import joint
-    from training.small_steps import regression
+    from training.nets import joint, regression
 
     model = joint() if name == "joint" else regression()
     return model.SerializeToString(deterministic=True)

@@ -23,7 +23,7 @@ from typer import main
 import ampgraph
 from ampgraph.cli.app import app
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.tune.search import BUDGET
+from ampgraph.numerics.search import BUDGET
 from onnx_text import parse, proto
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import ampgraph
-from ampgraph.numerics.tune.search import BUDGET
+from ampgraph.numerics.search import BUDGET
 from hard_models import HARD_MODELS
 from hard_models.measure import figures, reference
 from present import present

@@ -15,10 +15,9 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.api.verify import verify
-from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.trace.ranking import Ranking
+from ampgraph.numerics.search import Ranking, attribute
+from ampgraph.numerics.strict.session import StrictSession, SwitchedSession
 from ampgraph.numerics.trace.suspects import Inquest
-from ampgraph.numerics.trace.switched import SwitchedSession, attribute
 from ampgraph.numerics.trace.values import Tracer, compared
 from ampgraph.report.verification import Verification
 from fuzz.models import random_model

@@ -13,8 +13,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.numerics.decoding.cache import find_pairs
-from ampgraph.numerics.decoding.steps import decoder_of, sampled
+from ampgraph.numerics.decoding import decoder_of, find_pairs, sampled
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.report.verification import verification_lines
 from ampgraph.runtime.ports import Port

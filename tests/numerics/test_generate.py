@@ -15,13 +15,9 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.fitting import changes
-from ampgraph.numerics.inputs.generate import HIDDEN, numpy_type
-from ampgraph.numerics.inputs.kinds import KINDS, made
-from ampgraph.numerics.inputs.numbers import Numbers
-from ampgraph.numerics.inputs.pictures import page, pictures
-from ampgraph.numerics.inputs.sample_set import Samples
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.inputs.generate import HIDDEN, KINDS, made, numpy_type
+from ampgraph.numerics.inputs.painted import Numbers, page, pictures
+from ampgraph.numerics.inputs.samples import Samples, changes, load_samples
 from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
 from ampgraph.numerics.strict.session import StrictSession
 from needs import needs_runtime

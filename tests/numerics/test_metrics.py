@@ -17,11 +17,10 @@ from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.numerics.metrics.custom import address_of
-from ampgraph.numerics.metrics.metric import SAMPLE, metric_of
+from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
 from ampgraph.numerics.metrics.verdict import Judge
-from ampgraph.numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
+from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from ampgraph.report.verification import verification_lines
 from onnx_text import parse
 from present import plain, present

@@ -13,8 +13,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.given import MOST
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.inputs.samples import MOST, load_samples
 from onnx_text import parse
 
 

@@ -10,10 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ampgraph.oplists.files import data_folder
+from ampgraph.oplists.files import data_folder, known_operators
 from ampgraph.oplists.kernels import load_kernels
-from ampgraph.oplists.schemas import known_operators
-from ampgraph.oplists.traits import TRAITS
+from ampgraph.oplists.traits import names
 from present import present
 
 DATA = data_folder()
@@ -106,7 +105,7 @@ def test_what_targets_say():
     assert cpu.refuses("Add", 14, "float16", {}) == ""
     # a transpose fails on a cpu before products alone
     cpu = load_kernels("cpu")
-    assert cpu.broken["Transpose"].before in TRAITS and not cpu.broken["Transpose"].always
+    assert cpu.broken["Transpose"].before in names() and not cpu.broken["Transpose"].always
     assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
     # unmeasured targets say nothing
     kernels = load_kernels("cann")

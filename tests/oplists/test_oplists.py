@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -15,17 +16,15 @@ import pytest
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.oplists import traits
-from ampgraph.oplists.check import check_file
-from ampgraph.oplists.classes import CLASSES, LEVEL_VALUES
-from ampgraph.oplists.files import data_folder, own_file, read_file
-from ampgraph.oplists.framework_lists import FOLLOWS, INSIDE, entries, framework
+from ampgraph.oplists.check import CLASSES, LEVEL_VALUES, check_file
+from ampgraph.oplists.files import check_operator, data_folder, known_operators, own_file, read_file
+from ampgraph.oplists.framework_lists import FOLLOWS, INSIDE, Listing, entries, framework
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.levels import Level, load_level, load_levels
 from ampgraph.oplists.mindspore_schemas import operators
 from ampgraph.oplists.mindspore_schemas import operators as mindspore_operators
-from ampgraph.oplists.operators import Listing, load_op_lists
+from ampgraph.oplists.operators import load_op_lists
 from ampgraph.oplists.pattern_files import region_kinds
-from ampgraph.oplists.schemas import check_operator, known_operators
 from ampgraph.planner.resolve import lists_of
 from present import present
 
@@ -347,11 +346,11 @@ def test_classes_say_what_code_knows(name: str) -> None:
 def test_each_operator_is_in_one_class_and_exists(name: str) -> None:
     file, whose = read_file(data_folder() / name), framework(name)
     found = list(entries(file, whose))
-    assert [kind for kind, count in Counter(entry.kind for entry in found).items() if count > 1] == []
+    assert [kind for kind, count in Counter(kind for kind, _ in found).items() if count > 1] == []
     own = set(whose.own(file))
-    for entry in found:
-        if entry.kind not in own:
-            check_operator(file, entry.cls, entry.kind)
+    for kind, listing in found:
+        if kind not in own:
+            check_operator(file, listing.cls, kind)
     assert all(cls.source and cls.about for cls in whose.classes.values())
 
 
@@ -381,10 +380,20 @@ def trait_write(tmp_path: Path) -> Write:
     return written
 
 
+ASKS, ROOT = ("has", "at", "positions"), Path(__file__).parents[2]
+
+
 def test_the_traits() -> None:
     file = own_file("traits.toml")
     traits.check_traits(file)
-    assert sorted(file.data["traits"]) == sorted(traits.TRAITS)
+    paths = [path for folder in ("ampgraph", "passes") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    words = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
+    asked = [node.args[1] for node in calls if getattr(node.func, "id", getattr(node.func, "attr", "")) in ASKS]
+    words |= {other for entry in file.data["traits"].values() for other in entry.get("includes", ())}
+    words |= {load_kernels("cuda").broken["Add"].beside}
+    assert {arg.value for arg in asked if isinstance(arg, ast.Constant)} <= {*traits.names()} <= words
     assert all(entry["about"].strip() for entry in file.data["traits"].values())
     # what a trait includes has it too
     assert traits.operators("reshapes") < traits.operators("moves") < traits.operators("mask_path")
@@ -397,7 +406,7 @@ def test_the_traits() -> None:
     assert traits.at("Concat", "joins", 17) and not traits.at("MatMul", "joins", 0)
 
 
-@pytest.mark.parametrize("trait", traits.TRAITS)
+@pytest.mark.parametrize("trait", traits.names())
 def test_every_operator_of_a_trait_is_one(trait: traits.Trait) -> None:
     found = traits.operators(trait)
     assert found

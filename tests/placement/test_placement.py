@@ -21,7 +21,7 @@ from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_no
 from planner.test_numbers import BEFORE, BEHIND, DIVIDED, SCALED, SCALED_STORED, scores
 from planner.test_streams import root_mean_squares
 from planner.test_target_fusions import by_tanh
-from training.small_steps import layers
+from training.nets import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 

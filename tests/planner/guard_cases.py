@@ -259,27 +259,6 @@ OFFSETS = [
     )
 ]
 
-SMALL = [
-    Case(
-        f"a factor of a millionth {name}",
-        "tiny",
-        f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}",
-        {"x": NUMBERS},
-        {"w": SCALE["w"], "millionth": F(1e-6), "million": F(1e6), "thousandth": F(1e-3), "thousand": F(1e3)},
-        notes=notes,
-    )
-    for name, body, notes in (
-        ("undone by a product", "s = Mul (h, millionth)  r = Relu (s)  z = Mul (r, million)", ("tiny", "weight")),
-        ("undone by a quotient", "s = Mul (millionth, h)  r = LeakyRelu (s)  z = Div (r, millionth)", ("tiny",)),
-        (
-            "in two steps",
-            """a = Mul (h, thousandth)  t = Transpose <perm = [1, 0]> (a)  b = Div (t, thousand)  r = Relu (b)
-            c = Mul (r, thousand)  d = Mul (c, thousand)  z = Transpose <perm = [1, 0]> (d)""",
-            ("tiny",),
-        ),
-    )
-]
-
 TWINS = {"x": NUMBERS, "z": NUMBERS + F(0.1) * np.random.default_rng(12).standard_normal((8, 16)).astype(F)}
 DIFFERENCES += [
     Case(
@@ -756,5 +735,5 @@ RECURRENCES = [
 
 CASES = [
     *(*MASKS, *EPS, *PROBABILITIES, *RECURRENCES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED),
-    *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *PRODUCTS, *SMALL),
+    *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *PRODUCTS),
 ]

@@ -21,14 +21,13 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.formats.onnx import shapes
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.planner.bounded import float32_units
 from ampgraph.planner.costs import CutTask
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.policies.ampgraph import judge
 from ampgraph.planner.resolve import resolve
-from ampgraph.planner.undecided import Undecided
+from ampgraph.planner.undecided import Undecided, float32_units
 from effort import assert_linear
 from onnx_text import parse
 from planner.graphs import random_models

@@ -10,13 +10,11 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import ampgraph
-from ampgraph.core.plan import Note
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics.compare import difference
-from ampgraph.numerics.strict.session import StrictSession, run_strict
+from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.traits import traits
 from ampgraph.planner.facts.squares import Squares
-from needs import needs_runtime
 from onnx_text import parse
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, topics
@@ -495,91 +493,3 @@ def test_what_magnifies_nothing_leaves_its_products_low(body: str, level: str) -
     model = spectrum_model_of(body)
     result = converted(model, level)
     assert "MatMul:f32" not in decisions(result)
-
-
-# Norms behind products whose features are nearly alike, by strict runs: float32 at every level, O3 too.
-
-WIDE, HEADS = 32, 2
-RANDOM = np.random.default_rng(5)
-NORM = "LayerNormalization <epsilon = 1e-5>"
-OUT = {  # (the operator with its operands in either order, how the norm is written)
-    "norm": "u = Add (p, gb)  s = Add (u, r)  y = {norm} (s, one, one)",
-    "sums turned round": "u = Add (gb, p)  s = Add (r, u)  y = {norm} (s, one, one)",
-    "written out": """u = Add (p, gb)  s = Add (u, r)  m = ReduceMean <axes = [-1]> (s)  d = Sub (s, m)  q = Mul (d, d)
-        v = ReduceMean <axes = [-1]> (q)  e = Add (v, eps)  f = Sqrt (e)  z = Div (d, f)  t = Mul (z, one)
-        y = Add (t, one)""",
-    "of a Gemm": """j = Reshape (o, flat)  p2 = Gemm (j, g, gb)  h = Shape (o)  p3 = Reshape (p2, h)  s = Add (p3, r)
-        y = {norm} (s, one, one)""",
-}
-NORM_LEVELS = ("O2", "O3")
-EXACT_NORM = needs_runtime("the float32 LayerNormalization of older ones loses what is small beside the mean")
-GRAPHS = [*((name, past) for name in ("norm", "sums turned round") for past in (True, False)),
-          ("written out", False), ("of a Gemm", False)]  # fmt: skip
-
-
-def attention(out: str, weight: float = 1.0, spread: float = 0.0, *, past: bool = True) -> ModelProto:
-    """A block of GPT-2 as ONNX Runtime fuses it, of weights that are alike but for a spread, with a mask."""
-    kept = "o, now = com.microsoft.Attention <num_heads = 2, unidirectional = 1> (n, w, b, i, past)"
-    body = kept if past else "o = com.microsoft.Attention <num_heads = 2, unidirectional = 1> (n, w, b, i)"
-    inputs = f"float[1,S,{WIDE}] x1, float[1,S,{WIDE}] x2, float[1,T] mask"
-    more = (", float[2,1,2,P,16] past", ", float[2,1,2,T,16] now") if past else ("", "")
-    text = f"""g ({inputs}{more[0]}) => (float[1,S,{WIDE}] y{more[1]}) {{ r = Add (x1, x2)  n = {NORM} (r, one, one)
-        i = Cast <to = 6> (mask)  {body}  p = MatMul (o, g)  {out.format(norm=NORM)} }}"""
-    numbers = {"eps": F(1e-5), "flat": np.array([-1, WIDE])} if "flat" in text or "eps)" in text else {}
-    made = np.full((WIDE, WIDE), weight, F) + RANDOM.standard_normal((WIDE, WIDE)).astype(F) * F(spread)
-    stored = {
-        "one": np.ones(WIDE, F),
-        "w": np.ones((WIDE, 3 * WIDE), F),
-        "b": np.ones(3 * WIDE, F),
-        "g": made,
-    }
-    return parse(text, {**stored, "gb": np.ones(WIDE, F), **numbers}, opset=17, domains=["com.microsoft"])
-
-
-def norm_feeds(past: bool) -> dict[str, np.ndarray]:
-    drawn = np.random.default_rng(1)
-    given = {name: drawn.standard_normal((1, 6, WIDE)).astype(F) for name in ("x1", "x2")}
-    given["mask"] = np.ones((1, 9 if past else 6), F)
-    return {**given, "past": drawn.standard_normal((2, 1, 2, 3, 16)).astype(F)} if past else given
-
-
-def wrong(source: ModelProto, level: str, past: bool, dtype: str = "float16") -> str:
-    made = ampgraph.convert(source, level, dtype=dtype, check="off")
-    found = [StrictSession(model).run(norm_feeds(past)) for model in (source, made)]
-    return next((d.reason for name in found[0] if (d := difference(found[0][name], found[1][name]))), "")
-
-
-def said(source: ModelProto, level: str, **more: Any) -> list[Note]:
-    return [note for note in ampgraph.plan(source, level=level, **more).notes if note.topic == "common"]
-
-
-@EXACT_NORM
-@pytest.mark.parametrize("out, past", GRAPHS)
-def test_weights_that_are_all_ones(out: str, past: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = attention(OUT[out], past=past)
-    assert [wrong(source, level, past) for level in NORM_LEVELS] == [""] * len(NORM_LEVELS)
-    assert all("what its features have in common, infinitely" in said(source, level)[0].text for level in NORM_LEVELS)
-    without(monkeypatch, "common")
-    assert wrong(source, "O3", past) != ""
-
-
-@EXACT_NORM
-@pytest.mark.parametrize("level", ["O1", "O3"])
-def test_weights_that_are_nearly_alike(level: str) -> None:
-    """The product is float32 too: its own rounding is as large."""
-    source = attention(OUT["norm"], spread=0.01)
-    assert wrong(source, level, past=True) == ""
-    assert {d.dtype for d in ampgraph.plan(source, level=level).decisions if d.kind == "MatMul"} == {"float32"}
-
-
-def test_what_is_no_common_part() -> None:
-    """Uniform in 0 to 1: their mean is 1.7 times what is left."""
-    source = attention(OUT["norm"], weight=0.5, spread=0.29)
-    assert not said(source, "O2") and not said(source, "O3")
-    assert said(attention(OUT["norm"], spread=0.1), "O2", dtype="bfloat16")
-    assert not said(attention(OUT["norm"], spread=0.1), "O2", dtype="float16")
-    # Only what all features of one place share is taken away.
-    source = attention(OUT["norm"])
-    weight = np.tile(RANDOM.standard_normal(WIDE).astype(F), (WIDE, 1))
-    source.graph.initializer[3].raw_data = weight.tobytes()
-    assert source.graph.initializer[3].name == "g" and not said(source, "O3")

@@ -12,8 +12,7 @@ from onnx import ModelProto, numpy_helper
 
 import ampgraph
 from ampgraph.numerics.metrics.agreement import apart
-from ampgraph.numerics.strict.session import StrictSession, run_strict
-from ampgraph.numerics.trace.switched import SwitchedSession
+from ampgraph.numerics.strict.session import StrictSession, SwitchedSession, run_strict
 from onnx_text import parse
 from planner.form_models import attention
 from planner.support import decisions

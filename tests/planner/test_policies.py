@@ -13,11 +13,10 @@ from ampgraph.core.dataflow import Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.recipe import Recipe
-from ampgraph.planner.decided import DecidedModel
+from ampgraph.planner.assemble import DecidedModel
 from ampgraph.planner.options import Options
 from ampgraph.planner.policies import registry
-from ampgraph.planner.policies.begun import begin
-from ampgraph.planner.policies.forward import ForwardTypes, Typed
+from ampgraph.planner.policies.forward import ForwardTypes, Typed, begin
 from ampgraph.planner.policies.registry import Policy
 from ampgraph.report.explain import explanation_lines
 from ampgraph.report.text import list_lines

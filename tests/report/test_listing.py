@@ -6,7 +6,7 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
-from ampgraph.oplists.classes import LEVELS
+from ampgraph.core.spellings import LEVELS
 from ampgraph.oplists.files import data_folder
 from ampgraph.oplists.levels import load_level
 from ampgraph.oplists.mindspore_lists import load_mindspore_rules

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.runtime.mindir_ports import MindirPorts
-from ampgraph.runtime.mindspore_session import MindsporeSession, fault, import_mindspore, select_device
+from ampgraph.runtime.mindspore_session import MindirPorts, MindsporeSession, fault, import_mindspore, select_device
 from ampgraph.runtime.ports import Port
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)

@@ -20,8 +20,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
 from ampgraph.runtime.onnxruntime_session import OnnxSession
-from ampgraph.runtime.ports import Port, check_feeds
-from ampgraph.runtime.session import Session
+from ampgraph.runtime.ports import Port, Session, check_feeds
 from cli_helpers import MODELS
 from onnx_text import parse, proto
 from runtime.adder import BIAS, FEEDS, X, model, tensor, written

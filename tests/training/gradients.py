@@ -1,7 +1,7 @@
 """Checks a gradient rule two ways: against torch autograd, and against numerical differences in float64.
 
-``check(text, arrays, torch_function)`` reads a model in onnx's text form, whose first output is differentiated with a
-seeded gradient against every float input, or those named in ``wanted``.
+``check("y = Relu (x)", {"x": array}, torch.relu)`` makes a model of nodes in onnx's text form, whose output ``y`` is
+differentiated with a seeded gradient against every float input, or those named in ``wanted``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import pytest
 import torch
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from ampgraph.core.errors import AmpError
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse
 
 Arrays = Mapping[str, np.ndarray]
+Dims = str | Mapping[str, str]
+Stored = Mapping[str, Any] | None
 STEP = 1e-5  # of numerical differences: their error is near 1e-10 for values near 1
 
 
@@ -44,15 +48,36 @@ class Gelu(OpRun):
         return (np.asarray(found.numpy(), x.dtype),)
 
 
-def model_of(text: str, opset: int = 20) -> ModelProto:
+def model_of(text: str, stored: Stored = None, opset: int = 20) -> ModelProto:
     """``graph (...) => (...) { ... }`` as a model, its shapes inferred; other domains are imported when they are used.
 
     ``float[]`` is a scalar (in onnx's text form it has no known rank).
     """
     text = text.replace("[] ", " ")
     domains = ["com.microsoft"] if "com.microsoft." in text else []
-    model = parse(text, opset=opset, ir=9, domains=domains)
+    model = parse(text, stored, opset=opset, ir=9, domains=domains)
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def symbols(shape: Sequence[int], known: str) -> str:
+    """Sizes in the text form: all of them known, all but the first (``batch``), the second alone (``all``), or none."""
+    kept = {"static": range(len(shape)), "batch": range(1, len(shape)), "all": (1,), "none": ()}[known]
+    return ",".join(str(size) if axis in kept else f"S{axis}" for axis, size in enumerate(shape))
+
+
+def network(
+    body: str, arrays: Arrays, dims: Dims = "", rank: int = 2, stored: Stored = None, opset: int = 20
+) -> ModelProto:
+    """Nodes that make ``y`` of inputs like the arrays. ``dims``: sizes of the first in the text form, or of some by
+    name; ``rank``: of ``y``; ``stored``: constants by name."""
+    sizes = dims if isinstance(dims, Mapping) else {next(iter(arrays)): dims} if dims else {}
+    given = []
+    for name, array in arrays.items():
+        kind = {"float32": "float"}.get(array.dtype.name, array.dtype.name)
+        shape = sizes.get(name, ",".join(map(str, array.shape)))
+        given.append(f"{kind}[{shape}] {name}")
+    result = ",".join(f"R{n}" for n in range(rank))
+    return model_of(f"g ({', '.join(given)}) => (float[{result}] y) {{ {body} }}", stored, opset)
 
 
 def with_gradients(model: ModelProto, wanted: Sequence[str]) -> ModelProto:
@@ -112,27 +137,36 @@ def numerical(model: ModelProto, arrays: Arrays, name: str, seed: np.ndarray, co
 
 
 def check(
-    text: str | ModelProto,
+    body: str,
     arrays: Arrays,
     function: Callable[..., torch.Tensor] | None,
+    dims: Dims = "",
+    stored: Stored = None,
     *,
     wanted: Sequence[str] | None = None,
     tolerance: float = 2e-5,
     opset: int = 20,
+    rank: int | None = None,
     differences: bool = True,
 ) -> None:
-    """``function`` takes the arrays as tensors, in order. Errors count relative to the largest gradient of an input."""
-    model = text if isinstance(text, ModelProto) else model_of(text, opset)
-    names = list(wanted or floats(arrays))
+    """``function`` takes the arrays as tensors, in order. Errors count relative to the largest gradient of an input.
+
+    ``body``: nodes, as `network` takes with ``dims`` and ``stored``, or a whole graph; ``rank`` without a function.
+    """
+    tensors, names = {key: torch.tensor(wider(a)) for key, a in arrays.items()}, list(wanted or floats(arrays))
+    for name in names:
+        tensors[name].requires_grad_()
+    made = None if function is None else function(*tensors.values())
+    if body.startswith("g ("):
+        model = model_of(body, stored, opset)
+    else:
+        known = next(iter(arrays.values())).ndim if rank is None else rank
+        model = network(body, arrays, dims, known if made is None else made.ndim, stored, opset)
     result = forward(model, arrays)
     seed = np.asarray(np.random.default_rng(1).standard_normal(result.shape), result.dtype)
     found = gradients(model, arrays, names, seed)
     references: dict[str, np.ndarray] = {}
-    if function is not None:
-        tensors = {key: torch.tensor(wider(a)) for key, a in arrays.items()}
-        for name in names:
-            tensors[name].requires_grad_()
-        made = function(*tensors.values())
+    if made is not None:
         np.testing.assert_allclose(made.detach().numpy(), result, rtol=2e-4, atol=2e-4)
         (made * torch.tensor(seed.astype(np.float64))).sum().backward()
         for name in names:
@@ -190,3 +224,12 @@ def normal(*shape: int, seed: int = 0, low: float | None = None) -> np.ndarray:
     """Seeded float32; with ``low`` positive, at least that far from 0."""
     found = np.random.default_rng(seed).standard_normal(shape)
     return np.asarray(found if low is None else np.abs(found) + low, np.float32)
+
+
+def refused(
+    told: str, body: str, arrays: Arrays, dims: str | Mapping[str, str] = "", rank: int = 2, **more: Any
+) -> None:
+    """The gradient of the first input is refused in these words."""
+    model = network(body, arrays, dims, rank)
+    with pytest.raises(AmpError, match=told):
+        with_gradients(model, [next(iter(arrays))])

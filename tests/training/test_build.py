@@ -1,8 +1,9 @@
-"""Building training steps: losses, parameters, what is read and lowered, precision, and what is refused."""
+"""Building training steps: losses, labels, parameters, precision, batches of one size, and what is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,17 +11,25 @@ import onnx_ir as ir
 import pytest
 import torch
 from onnx import helper, numpy_helper
+from torch import nn
 
 import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.gradients import registry
+from ampgraph.training.run.binding import Binding, CapturedBinding
+from ampgraph.training.run.evaluation import trained_model
+from ampgraph.training.run.options import RunOptions
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.optimizers import SGD
+from ampgraph.training.step.packed_forward import FORWARD, unpack
+from ampgraph.training.step.training_step import ClassInput, StepLayout, TrainingStep
 from onnx_text import parse
 from present import present
-from training.small_steps import WEIGHTS, Runner, batches, regression, torch_loss, weights
+from training.nets import BATCH, WEIGHTS, Runner, batches, regression, weights
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-SGD = "sgd:lr=0.5"
+CNN = MODELS / "digits_cnn_forward.onnx"
 
 
 def linear(dims, weight=(6, 4), product="y = MatMul (x, w)", made=None, opset=20):
@@ -32,11 +41,12 @@ def linear(dims, weight=(6, 4), product="y = MatMul (x, w)", made=None, opset=20
     return parse(head, opset=opset, w=array)
 
 
-def build(model, **options):
-    return build_training_step(model, **{"optimizer": SGD, "level": "O0", "loss": "loss", **options})
+def build(model=None, **options):
+    given = {"optimizer": "sgd:lr=0.5", "level": "O0", "loss": "loss", **options}
+    return build_training_step(regression() if model is None else model, **given)
 
 
-def refused(code, model, **options):
+def refused(code, model=None, **options):
     with pytest.raises(AmpError) as caught:
         build(model, **options)
     assert caught.value.code == code and caught.value.hint, caught.value
@@ -58,9 +68,6 @@ def one_step(model, batch, reference, **options):
 
 def normal(*shape):
     return np.random.default_rng(4).standard_normal(shape).astype(np.float32)
-
-
-# -- losses --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dims", [(7, 6), (3, 5, 6), ("N", 6), ("N", "L", 6)])
@@ -88,16 +95,6 @@ def test_cross_entropy_of_pictures():
 
     step = one_step(model, {"x": x, "labels": labels}, reference, loss="cross_entropy")
     assert step.layout.classes == 4
-
-
-def test_mse():
-    x, labels = normal(7, 6), normal(7, 4)
-
-    def reference(weight):
-        return ((torch.tensor(x).double() @ weight - torch.tensor(labels)) ** 2).mean()
-
-    step = one_step(linear(("N", 6)), {"x": x, "labels": labels}, reference, loss="mse")
-    assert (step.layout.labels, step.layout.classes) == ("labels", 0)
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -134,9 +131,6 @@ def test_losses_that_are_none():
     whole.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     for loss in ("mse", "cross_entropy", "y"):
         refused("AMP213", whole, loss=loss)
-
-
-# -- parameters ----------------------------------------------------------------------------------------------------
 
 
 def test_freeze():
@@ -191,9 +185,6 @@ def test_one_parameter_alone(options):
     one_step(linear(("N", 6)), {"x": x, "labels": labels}, reference, loss="mse", **options)
 
 
-# -- rules ---------------------------------------------------------------------------------------------------------
-
-
 def mish():
     return linear((7, 6), product="m = MatMul (x, w)  s = Mish (m)  y = ReduceMean <keepdims = 0> (s)", made=(1,))
 
@@ -244,9 +235,6 @@ def test_a_rule_of_the_user_goes_before_ours(monkeypatch):
     assert (before.state["w1"] != weights()["w1"]).any()
 
 
-# -- what is read --------------------------------------------------------------------------------------------------
-
-
 def trained(step, count=5):
     runner = Runner(step)
     losses = [float(runner(batch)[step.layout.loss]) for batch in batches(count)]
@@ -258,22 +246,6 @@ def same(ours, theirs):
     assert ours == theirs
     for name in WEIGHTS:
         np.testing.assert_array_equal(state[name], other[name])
-
-
-def test_it_is_torch_that_it_follows():
-    parameters = {name: torch.tensor(array).requires_grad_() for name, array in weights().items()}
-    optimizer = torch.optim.SGD(parameters.values(), 0.5)
-    expected = []
-    for batch in batches(5):
-        optimizer.zero_grad()
-        loss = torch_loss(parameters, batch)
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
-    losses, state = trained(build(regression()))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    for name, value in parameters.items():
-        np.testing.assert_allclose(state[name], value.detach(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 17])
@@ -308,14 +280,6 @@ def test_mindir_and_steps_are_refused(tmp_path):
     assert "training step" in refused("AMP205", tmp_path / "step.onnx")
 
 
-def test_options_are_checked_before_anything_is_built():
-    assert "positive" in refused("AMP322", regression(), clip_norm=0.0)
-    refused("AMP322", regression(), optimizer="lion")
-    refused("AMP320", regression(), loss_scale="sometimes")
-    with pytest.raises(AmpError, match="AMP30"):
-        build(regression(), level="O7")
-
-
 def test_the_model_that_is_given_stays_as_it_was(tmp_path):
     model = regression()
     before = model.SerializeToString(deterministic=True)
@@ -326,3 +290,330 @@ def test_the_model_that_is_given_stays_as_it_was(tmp_path):
     assert ir.to_proto(held).SerializeToString(deterministic=True) == ir.to_proto(
         ir.from_proto(model)
     ).SerializeToString(deterministic=True)
+
+
+class Plain(SGD):
+    """An optimizer of the user."""
+
+
+def test_an_optimizer_of_the_user():
+    step = build(optimizer=Plain(0.5))
+    assert step.layout.options["optimizer"] == "Plain:lr=0.5,momentum=0.0,nesterov=no,weight_decay=0.0"
+    same(step, build())
+
+
+NONE = [
+    *(
+        ("AMP322", "is no optimizer", "optimizer", one)
+        for one in (torch.optim.SGD([torch.ones(2)], 0.1), SGD, None, 0.1)
+    ),
+    *(("AMP320", "neither a policy nor", "loss_scale", one) for one in (1024, 2.0**16, True, [1])),
+    *(
+        ("AMP322", "not a positive number", "clip_norm", one)
+        for one in ("1", True, -1, float("nan"), 1e-50, [1.0], 0.0)
+    ),
+    *(("AMP213", "is no name", "loss", one) for one in ([1], 1, {1: 2.0})),
+    *(("AMP301", "", "batch", one) for one in (0, -1, 2.5, "many", True)),
+    ("AMP322", "", "optimizer", "lion"),
+    ("AMP320", "", "loss_scale", "sometimes"),
+    ("AMP302", "", "level", "O7"),
+]
+
+
+@pytest.mark.parametrize(("code", "told", "option", "value"), NONE, ids=str)
+def test_options_that_are_none(code, told, option, value):
+    """Checked before anything is built."""
+    assert told in refused(code, **{option: value})
+
+
+def test_numbers_of_numpy_and_one_pattern_alone():
+    rate: Any = np.float32(0.5)
+    ours = build(optimizer=SGD(rate), clip_norm=np.float32(2), freeze="w*")
+    theirs = build(optimizer=SGD(0.5), clip_norm=2, freeze=["w*"])
+    assert ours.parameters == theirs.parameters == ["b1", "b2"] and ours.layout == theirs.layout
+
+
+@pytest.mark.parametrize("rate", [1e39, "0.1", True, float("inf"), -0.1])
+def test_what_is_no_learning_rate(rate):
+    with pytest.raises(AmpError, match="AMP322.*lr="):
+        SGD(rate)
+
+
+WEIGHT = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+
+
+def model(body, labels="int64[N] y", result="float loss"):
+    return parse(f"g (float[N,4] x, {labels}) => ({result}) {{ {body} }}", opset=20, w=WEIGHT)
+
+
+OWN = "a = MatMul (x, w)  loss = SoftmaxCrossEntropyLoss (a, y)"
+
+
+def stepped(step, feeds):
+    trainer = Trainer(step, "cpu", strict=step.layout.options["level"] != "O0")
+    before = trainer.state
+    result = trainer.step_checked(feeds)
+    return result, [name for name, array in trainer.state.items() if array.tobytes() != before[name].tobytes()]
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+@pytest.mark.parametrize("added", [False, True])
+def test_a_step_with_a_label_that_is_no_class_is_skipped(level, added):
+    source = model("p = MatMul (x, w)  u = Identity (y)", result="float[N,3] p") if added else model(OWN)
+    loss = "cross_entropy" if added else "loss"
+    step = build(source, loss=loss, level=level, loss_scale="dynamic:init=1024")
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    labels = np.array([0, 1, 2, 7, 0, 1, 2, 0])
+    feeds = {"x": x, "y": labels} | ({"labels": labels} if added else {})
+    result, moved = stepped(step, feeds)
+    assert np.isnan(result.loss) and not result.finite and result.scale == 512
+    assert moved == ["step/scale"]
+    right = {name: np.clip(array, 0, 2) if name != "x" else array for name, array in feeds.items()}
+    result, moved = stepped(step, right)
+    assert result.finite and "w" in moved
+
+
+def test_labels_of_a_loss_of_the_graph_are_refused_before_the_step_runs():
+    """At O0 there is no scale, and nothing would leave out the step."""
+    trainer = Trainer(build(model(OWN)), "cpu")
+    x = np.ones((3, 4), np.float32)
+    with pytest.raises(AmpError, match=r"AMP503.*label 3 at \[1\] of 'y' is no class"):
+        trainer.step({"x": x, "y": np.array([0, 3, 1])})
+    assert np.isfinite(trainer.step({"x": x, "y": np.array([0, 2, 1])}).loss)
+
+
+def read(source, **options):
+    layout = build(source, **options).layout
+    assert StepLayout.from_json(layout.to_json()) == layout
+    return layout.class_inputs
+
+
+def test_the_labels_of_a_loss_of_the_graph():
+    assert read(model(OWN)) == (ClassInput("y", 3, None),)
+    ignoring = "a = MatMul (x, w)  l = LogSoftmax (a)  loss = NegativeLogLikelihoodLoss <ignore_index = -1> (l, y)"
+    assert read(model(ignoring, "int32[N] y")) == (ClassInput("y", 3, -1),)
+
+
+def test_labels_that_are_reshaped_on_their_way():
+    body = """one = Constant <value_ints = [-1]> ()  c = Cast <to = 7> (y)  r = Reshape (c, one)
+        a = MatMul (x, w)  loss = SoftmaxCrossEntropyLoss (a, r)"""
+    assert read(model(body, "int32[N,1] y")) == (ClassInput("y", 3, None),)
+
+
+@pytest.mark.parametrize("made", ["Add (y, one)", "Slice (y, one, two)", "Cast <to = 7> (z)"])
+def test_labels_that_are_computed_or_read_in_part_are_not_known(made):
+    body = f"""one = Constant <value_ints = [0]> ()  two = Constant <value_ints = [8]> ()  r = {made}
+        a = MatMul (x, w)  loss = SoftmaxCrossEntropyLoss (a, r)"""
+    assert read(model(body, "int64[N] y, float[N] z")) == ()
+
+
+def test_another_loss_of_the_graph_says_nothing_of_its_labels():
+    body = OWN.replace("loss =", "other =") + "  s = Mul (a, a)  loss = ReduceMean <keepdims = 0> (s)"
+    both = model(body, result="float loss, float other")
+    assert read(both) == ()
+    assert read(both, loss="other") == (ClassInput("y", 3, None),)
+
+
+def test_an_added_loss_has_its_own_words():
+    source = model("p = MatMul (x, w)  u = Identity (y)", result="float[N,3] p")
+    layout = build(source, loss="cross_entropy").layout
+    assert (layout.labels, layout.classes, layout.class_inputs) == ("labels", 3, ())
+
+
+VECTORS = {"scale": [1.0, 0.5, 2.0], "shift": [0.1, 0, -0.1], "mean": [0.2, 0, -0.2], "variance": [1.0, 2.0, 0.5]}
+
+
+def normed(mode=0):
+    outputs = "n, new_mean, new_variance" if mode else "n"
+    model = parse(
+        f"""g (float[N,4] x, float[N,3] t) => (float loss) {{
+          a = MatMul (x, w)  {outputs} = BatchNormalization <training_mode = {mode}> (a, scale, shift, mean, variance)
+          d = Sub (n, t)  s = Mul (d, d)  loss = ReduceMean <keepdims = 0> (s)
+        }}""",
+        opset=20,
+    )
+    arrays = {"w": np.random.default_rng(2).standard_normal((4, 3)), **VECTORS}
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
+    return model
+
+
+def batch(seed=0):
+    random = np.random.default_rng(seed)
+    return {name: random.standard_normal((8, size)).astype(np.float32) for name, size in (("x", 4), ("t", 3))}
+
+
+def normed_step(model, level="O0", **options):
+    given = {"optimizer": "sgd:lr=0.1,momentum=0.9", "loss_scale": "dynamic:init=1024", **options}
+    return build(model, level=level, **given)
+
+
+def bits(trainer):
+    return {name: array.tobytes() for name, array in trainer.state.items() if not name.startswith("step/")}
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e30])
+@pytest.mark.parametrize("freeze", [[], ["w"], ["w", "scale"]])
+def test_a_step_that_overflows_leaves_all_as_it_was(level, bad, freeze):
+    """1e30: only the new variance overflows where the product is float32."""
+    trainer = Trainer(normed_step(normed(), level, freeze=freeze), "cpu", strict=level != "O0")
+    trainer.step(batch())
+    before, poisoned = bits(trainer), batch(1)
+    poisoned["x"][2, 1] = bad
+    result = trainer.step(poisoned)
+    assert not result.finite and result.scale == 512 and bits(trainer) == before
+    assert trainer.step(batch(2)).finite
+    now = bits(trainer)
+    assert {"mean", "variance", "shift"} <= {name for name in now if now[name] != before[name]}
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("freeze", ["mean", "variance", "*"])
+def test_frozen_statistics_stay_and_are_computed_with(mode, freeze):
+    freeze = [*VECTORS] if freeze == "*" else freeze
+    step = normed_step(normed(mode), optimizer="sgd:lr=0.1", freeze=freeze)
+    trainer = Trainer(step, "cpu")
+    assert not step.layout.of("running")
+    feeds, stored = batch(), {v.name: v.const_value.numpy() for v in step.model.graph.initializers.values()}
+    stored |= step.initial_state
+    tensors = {name: torch.tensor(stored[name]).double() for name in ("w", *VECTORS)}
+    tensors["w"].requires_grad_()
+    x, t = (torch.tensor(feeds[name]).double() for name in "xt")
+    scale, shift, mean, variance = (tensors[name] for name in VECTORS)
+    made = ((x @ tensors["w"] - mean) / torch.sqrt(variance + 1e-5) * scale + shift - t) ** 2
+    made.mean().backward()
+    assert trainer.step(feeds).loss == pytest.approx(made.mean().item(), rel=1e-5)
+    expected = tensors["w"].detach() - 0.1 * present(tensors["w"].grad)
+    np.testing.assert_allclose(trainer.value("w"), expected, rtol=1e-4, atol=1e-6)
+    exported = trained_model(step, trainer.state).graph.initializers
+    for name in ("mean", "variance"):
+        np.testing.assert_array_equal(present(exported[name].const_value).numpy(), np.array(VECTORS[name], np.float32))
+
+
+class Unaveraged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.first(x))).mean((2, 3)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_module_without_running_statistics(level, tmp_path):
+    """It normalizes by its batch, in the training and after it."""
+    torch.manual_seed(0)
+    module, path = Unaveraged(), tmp_path / "forward.onnx"
+    x = torch.randn(8, 1, 6, 6)
+    ampgraph.export_for_training(module, (x,), path)
+    step = normed_step(path, level, loss="mse", optimizer="sgd:lr=0.1")
+    assert not step.layout.of("running") and set(step.parameters) == set(dict(module.named_parameters()))
+    trainer, optimizer = Trainer(step, "cpu", strict=level != "O0"), torch.optim.SGD(module.parameters(), 0.1)
+    labels = torch.randn(8, 1)
+    feeds = {"x": x.numpy(), "labels": labels.numpy()}
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(module(x), labels)
+        loss.backward()
+        optimizer.step()
+        assert trainer.step(feeds).loss == pytest.approx(loss.item(), rel=1e-5 if level == "O0" else 1e-2)
+    evaluated = nn.functional.mse_loss(module.eval()(x), labels).item()
+    assert trainer.evaluate(feeds)["loss"] == pytest.approx(evaluated, rel=1e-4 if level == "O0" else 1e-2)
+
+
+SHAPES = {"Shape", "Size"}
+
+
+def small(batch: int | None = BATCH, **options: Any) -> TrainingStep:
+    return build(optimizer="adam:lr=0.05", batch=batch, **{"level": "O2", **options})
+
+
+@pytest.fixture(scope="module")
+def cnn() -> dict[int | None, TrainingStep]:
+    options: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adamw", "level": "O0"}
+    return {batch: build_training_step(CNN, batch=batch, clip_norm=1.0, **options) for batch in (None, 4)}
+
+
+def shapes(step: TrainingStep) -> list[str]:
+    return [node.op_type for node in step.model.graph.all_nodes() if node.op_type in SHAPES]
+
+
+@pytest.mark.slow
+def test_no_shape_is_computed(cnn: dict[int | None, TrainingStep]) -> None:
+    assert shapes(cnn[None]) and not shapes(cnn[4])
+    assert len(list(cnn[4].model.graph)) < len(list(cnn[None].model.graph))
+
+
+@pytest.mark.slow
+def test_it_learns_the_same(cnn: dict[int | None, TrainingStep]) -> None:
+    """Dropout, statistics of the batch and the update are those of the step for any batch."""
+    random = np.random.default_rng(0)
+    value = next(v for v in cnn[None].model.graph.inputs if v.name == cnn[None].layout.inputs[0])
+    assert value.shape is not None
+    sizes = [4, *(dim for dim in value.shape[1:] if isinstance(dim, int))]
+    feeds: dict[str, np.ndarray] = {
+        cnn[None].layout.inputs[0]: random.random(sizes, np.float32),
+        "labels": np.arange(4),
+    }
+    trainers = [Trainer(step, "cpu", threads=1) for step in cnn.values()]
+    losses = [[trainer.step(feeds).loss for _ in range(3)] for trainer in trainers]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    with pytest.raises(AmpError, match="AMP503"):
+        trainers[1].step({name: array[:3] for name, array in feeds.items()})
+
+
+def test_the_forward_graph_stays_open() -> None:
+    step = small()
+    forward = unpack(step.model.metadata_props[FORWARD], step.initial_state)
+    fed = [value for value in forward.graph.inputs if not value.is_initializer()]
+    assert fed and all(value.shape and isinstance(value.shape[0], ir.SymbolicDim) for value in fed)
+
+
+def test_a_fixed_batch_is_another() -> None:
+    model = regression()
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 8
+    assert build(model, batch=8).layout.inputs
+    with pytest.raises(AmpError, match="whose batch is fixed: 8"):
+        build(model, batch=16)
+
+
+class OnCpu(CapturedBinding):
+    """The places and turns of a graph, on a device that records none; each step is run twice, as for recording."""
+
+    def _asked(self, providers):
+        return providers
+
+    def _run_options(self, turn):
+        self._session.run_with_iobinding(self._bindings[turn])
+        return
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_steps_in_places_of_their_own(level: str) -> None:
+    step = small(level=level)
+    plain, captured = (kind(step, RunOptions("cpu", threads=1)) for kind in (Binding, OnCpu))
+    for binding in (plain, captured):
+        binding.put(step.initial_state)
+    for number, batch in enumerate(batches(5)):
+        made, scale = plain.run(batch)
+        found, other = captured.run(batch)
+        assert {name: value.numpy() for name, value in made.items()} == {n: v.numpy() for n, v in found.items()}
+        assert (scale and scale.numpy()) == (other and other.numpy())
+        if number == 2 and step.layout.rates:
+            for binding in (plain, captured):
+                binding.replace({step.layout.rates: np.array([0.01], np.float32)})
+    for entry in step.layout.states:
+        np.testing.assert_array_equal(plain.get(entry.name), captured.get(entry.name))
+
+
+def test_what_a_graph_needs_is_said() -> None:
+    with pytest.raises(AmpError, match="cpu has no CUDA graphs"):
+        Trainer(small(), "cpu", cuda_graph=True)
+    with pytest.raises(AmpError, match="build the step with --batch N"):
+        Trainer(small(None), "cpu", cuda_graph=True)
+    with pytest.raises(AmpError, match="of a whole step on one device"):
+        Trainer(small(), "cpu", cuda_graph=True, accumulate=2)

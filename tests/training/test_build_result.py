@@ -1,12 +1,15 @@
-"""Training steps as they come out of `build`: their bytes, their forward graph, their types and their operators."""
+"""Training steps as they come out of build-step: bytes, packed forward graph, layout, types, operators."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
+import resource
 import subprocess
 import sys
-from collections import Counter
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +17,22 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+import torch
 from onnx import numpy_helper
+from torch import nn
 
+import ampgraph
 from ampgraph.api.build_step import build_training_step
+from ampgraph.core.errors import AmpError
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.packed_forward import FORWARD, unpack
-from training.kernels import without_cuda_kernel
-from training.small_steps import batches, regression
+from ampgraph.training.step.loss_scale import DynamicLossScale
+from ampgraph.training.step.optimizers import Adam
+from ampgraph.training.step.packed_forward import FORWARD, pack, unpack
+from ampgraph.training.step.training_step import KEY, TrainingStep
+from present import present
+from training.nets import Runner, blobs, linear_step, regression, weights, without_cuda_kernel
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-LOW = ir.DataType.FLOAT16
 
 
 def build(model, **options):
@@ -83,39 +92,6 @@ def without_dropout(model):
             del node.input[2:]
 
 
-def test_o2_keeps_its_state_in_float32_and_casts_a_weight_once(cnn):
-    step = cnn["O2"]
-    assert {array.dtype.name for array in step.initial_state.values()} <= {"float32", "int64", "int32"}
-    casts = [use.node for name in step.parameters for use in cast_with_others(step, name)]
-    assert len(casts) >= 4 and len(set(casts)) == 1  # the weights of convolutions and products, all at once
-    heavy = Counter(node.outputs[0].dtype for node in step.model.graph if node.op_type in ("Conv", "MatMul", "Gemm"))
-    assert heavy[LOW] > 0 and heavy[ir.DataType.FLOAT] <= heavy[LOW]
-
-
-def cast_with_others(step, name):
-    """Casts to a low type behind the Concats that read a parameter, or behind the first piece of these."""
-    joined = [use.node for use in step.model.graph.initializers[name].uses() if use.node.op_type == "Concat"]
-    found = [use for node in joined for use in node.outputs[0].uses()]
-    found += [use for split in found if split.node.op_type == "Split" for use in split.node.outputs[0].uses()]
-    return [use for use in found if use.node.op_type == "Cast" and use.node.outputs[0].dtype == LOW]
-
-
-def test_o3_stores_parameters_low_and_everything_else_in_float32(cnn):
-    step = cnn["O3"]
-    state = step.initial_state
-    kinds = {entry.name: entry.kind for entry in step.layout.states}
-    low = {name for name, array in state.items() if array.dtype == np.float16}
-    assert low and all(kinds[name] == "parameter" for name in low)
-    for entry in step.layout.of("slot", "running"):
-        assert state[entry.name].dtype == np.float32
-    big = {name for name in step.parameters if state[name].ndim > 1}
-    assert big <= low
-
-
-def test_o0_casts_no_float(cnn):
-    assert all(value.dtype != LOW for node in cnn["O0"].model.graph for value in node.outputs)
-
-
 # -- kernels -------------------------------------------------------------------------------------------------------
 
 
@@ -128,13 +104,195 @@ def test_every_operator_has_a_cuda_kernel(cnn, level):
     assert not {kind for step in steps for kind in without_cuda_kernel(step)}
 
 
-def test_a_step_is_trained_by_the_trainer(tmp_path):
-    build(regression(), level="O2", loss_scale="dynamic", output=tmp_path / "step.onnx")
-    trainer = Trainer(tmp_path / "step.onnx", "cpu", strict=True)
-    losses = [trainer.step(batch).loss for batch in batches(25)]
-    assert losses[-1] < losses[0] / 3
-
-
 def test_a_step_prints_as_one_line():
     told = "level O2, dtype float16, loss loss, optimizer sgd, loss scale dynamic, 4 parameters, inputs x, t"
     assert repr(build(regression(), level="O2", loss_scale="dynamic")) == f"TrainingStep({told})"
+
+
+def text_of(data: bytes) -> str:
+    return base64.b85encode(data).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no base 85 ", text_of(b"no zlib"), text_of(zlib.compress(bytes(100))[:-2]), text_of(zlib.compress(b"\xff"))],
+)
+def test_what_is_not_a_packed_graph(text):
+    with pytest.raises(AmpError, match="AMP206.*cannot be read"):
+        unpack(text, {})
+
+
+def test_a_text_that_would_fill_the_memory_is_refused():
+    stream, pieces = zlib.compressobj(9), []
+    for _ in range(8):
+        pieces.append(stream.compress(bytes(16 << 20)))
+    text = text_of(b"".join(pieces) + stream.flush())  # 130 kilobytes hold 128 megabytes
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(AmpError, match="AMP206.*cannot be read"):
+        unpack(text, {})
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_a_graph_that_is_nearly_empty_of_information_is_read_again():
+    """Its text would be that of a bomb."""
+    model = ir.from_proto(regression())
+    model.metadata_props["note"] = "." * (2 << 20)
+    found = unpack(pack(model), weights())
+    assert found.metadata_props["note"] == model.metadata_props["note"]
+    np.testing.assert_array_equal(present(found.graph.initializers["w1"].const_value).numpy(), weights()["w1"])
+
+
+def _without(*names):
+    return lambda d: d.update(states=[entry for entry in d["states"] if entry["name"] not in names])
+
+
+HOSTILE = {
+    "no such input": lambda d: d.update(inputs=["x", "labels", "nope"]),
+    "an input fewer": lambda d: d.update(inputs=["x"], labels=""),
+    "an input twice": lambda d: d.update(inputs=["x", "x", "labels"]),
+    "an input that is state": lambda d: d.update(inputs=["x", "labels", "weight"]),
+    "a number of inputs": lambda d: d.update(inputs=3),
+    "inputs that are numbers": lambda d: d.update(inputs=[1, 2]),
+    "no such loss": lambda d: d.update(loss="nope"),
+    "no loss": lambda d: d.update(loss=""),
+    "a loss that is a list": lambda d: d.update(loss=["loss"]),
+    "a loss that is state": lambda d: d.update(loss="next/weight"),
+    "no such flag": lambda d: d.update(finite="nope"),
+    "no such norm": lambda d: d.update(norm="nope"),
+    "a norm that is the flag": lambda d: d.update(norm=d["finite"]),
+    "no such labels": lambda d: d.update(labels="nope"),
+    "labels that are state": lambda d: d.update(labels="weight"),
+    "no such state": lambda d: d["states"][0].update(name="nope"),
+    "a state twice": lambda d: d["states"].append(d["states"][0]),
+    "a state with a list for a name": lambda d: d["states"][0].update(name=["a"]),
+    "a state with a number for an output": lambda d: d["states"][0].update(output=7),
+    "a state with a number for a kind": lambda d: d["states"][0].update(kind=None),
+    "a state of another size": lambda d: d["states"][0].update(shape=[7, 9]),
+    "a state with a text for a shape": lambda d: d["states"][0].update(shape="two"),
+    "a state with a number for a shape": lambda d: d["states"][0].update(shape=3),
+    "a state with sizes below 0": lambda d: d["states"][0].update(shape=[-1, -1]),
+    "one output for two states": lambda d: d["states"][1].update(output=d["states"][0]["output"]),
+    "a field too many": lambda d: d["states"][0].update(more=1),
+    "no learning rates": _without("step/learning_rates"),
+    "no weight": _without("weight"),
+    "options that are a list": lambda d: d.update(options=[1]),
+    "classes that are text": lambda d: d.update(classes="3"),
+    "another version": lambda d: d.update(version=99),
+    "no version": lambda d: d.pop("version"),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("layout") / "step.onnx"
+    linear_step(Adam(0.1), DynamicLossScale(), clip=1.0).save(path)
+    return onnx.load(path)
+
+
+def saved(model, path, text):
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    next(row for row in changed.metadata_props if row.key == KEY).value = text
+    onnx.save(changed, path)
+    return path
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_description_that_does_not_fit(model, tmp_path, name):
+    data = json.loads(next(row.value for row in model.metadata_props if row.key == KEY))
+    HOSTILE[name](data)
+    path = saved(model, tmp_path / "step.onnx", json.dumps(data))
+    with pytest.raises(AmpError, match="AMP206") as found:
+        TrainingStep.load(path)
+    assert found.value.hint and found.value.where == str(path)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", "null", '"version"', "{", "[" * 100000])
+def test_a_description_that_is_none(model, tmp_path, text):
+    with pytest.raises(AmpError, match="AMP206"):
+        TrainingStep.load(saved(model, tmp_path / "step.onnx", text))
+
+
+def test_the_real_one(model, tmp_path):
+    text = next(row.value for row in model.metadata_props if row.key == KEY)
+    step = TrainingStep.load(saved(model, tmp_path / "step.onnx", text))
+    found = step.layout
+    assert (found.scale, found.count, found.rates, found.last_rate) == (
+        *("step/scale", "step/count", "step/learning_rates", "step/last_rate"),
+    )
+    assert Trainer(step, "cpu").step({name: array[:16] for name, array in blobs().items()}).finite
+    assert linear_step().layout.scale == ""
+
+
+WIDTH, HEADS, LENGTH, ROWS = 8, 2, 5, 4
+
+
+class Masked(nn.Dropout):
+    """Dropout by a mask that is given."""
+
+    mask: torch.Tensor | None = None
+
+    def forward(self, x):
+        return super().forward(x) if self.mask is None else x * self.mask.reshape(x.shape) / (1 - self.p)
+
+
+class Transformer(nn.Module):
+    """Dropout where BERT has it: of the embedding, of the attention, of both branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.norms = nn.Embedding(20, WIDTH), nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.queries, self.mixed = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+        self.last = nn.Linear(WIDTH, 3)
+        self.drops = nn.ModuleList(Masked(p) for p in (0.1, 0.3, 0.2, 0.5))
+
+    def forward(self, ids):
+        x = self.drops[0](self.words(ids))
+        heads = self.queries(x).reshape(ids.shape[0], LENGTH, HEADS, -1).transpose(1, 2)
+        q, k, v = heads.chunk(3, -1)
+        chances = self.drops[1](torch.softmax(q @ k.transpose(-1, -2) / 2, -1))
+        mixed = (chances @ v).transpose(1, 2).reshape(ids.shape[0], LENGTH, WIDTH)
+        x = self.norms[0](x + self.drops[2](self.mixed(mixed)))
+        x = self.norms[1](x + self.drops[3](self.down(nn.functional.gelu(self.up(x)))))
+        return self.last(x.mean(1))
+
+
+def masks_of(step):
+    """Adds the masks of a step to its outputs, in the order of the forward."""
+    graph = step.model.graph
+    found: list[ir.Value] = []
+    for node in graph:
+        mask = node.inputs[0] if node.op_type == "Where" else None
+        maker = None if mask is None else mask.producer()
+        if mask is None or maker is None or maker.op_type != "Reshape" or mask.dtype != ir.DataType.BOOL:
+            continue
+        if mask not in found:
+            found.append(mask)
+    graph.outputs.extend(found)
+    return [mask.name for mask in found]
+
+
+@pytest.mark.slow
+def test_it_trains_as_torch_does_with_the_same_masks(tmp_path):
+    torch.manual_seed(3)
+    module, random = Transformer(), np.random.default_rng(0)
+    ids, labels = random.integers(0, 20, (ROWS, LENGTH)), random.integers(0, 3, ROWS)
+    ampgraph.export_for_training(module, (torch.tensor(ids),), tmp_path / "forward.onnx")
+    step = build_training_step(tmp_path / "forward.onnx", loss="cross_entropy", optimizer="sgd:lr=0.5", level="O0")
+    names, runner = masks_of(step), None
+    assert len(names) == 4
+    runner, optimizer, seen = Runner(step), torch.optim.SGD(module.parameters(), 0.5), []
+    for _ in range(3):
+        made = runner({"ids": ids, "labels": labels})
+        for drop, name in zip(module.drops, names, strict=True):
+            drop.mask = torch.tensor(made[name]).float()
+        seen.append(b"".join(made[name].tobytes() for name in names))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(torch.tensor(ids)), torch.tensor(labels))
+        loss.backward()
+        optimizer.step()
+        assert made["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert len(set(seen)) == 3
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(runner.state[name], parameter.detach(), rtol=1e-4, atol=1e-5, err_msg=name)

@@ -1,6 +1,8 @@
-"""Training graphs that have their backward already, through build-step."""
+"""Training graphs that have their backward already, through build-step: the same step, buffers, and what is refused."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -8,23 +10,57 @@ import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
 import ampgraph
+from ampgraph.api.build_step import build_training_step
 from ampgraph.cli.app import app
 from ampgraph.core.errors import AmpError
 from ampgraph.training.forward.exported_backward import parse_gradients, read_exported_backward
 from ampgraph.training.forward.read import read_forward
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale
 from onnx_text import parse
 from present import present
-from training.joint_graphs import build, joint, marked, refused, trajectory, types
-from training.small_steps import WEIGHTS, Runner, batches, regression
+from training.nets import WEIGHTS, Runner, batches, joint, marked, regression, weights
 
-pytestmark = pytest.mark.slow  # a grid: many small cases
+pytestmark = pytest.mark.slow
+
+SCALE = DynamicLossScale(init=1024.0, interval=3)
+
+
+def build(model, **options):
+    given = {"optimizer": "adam:lr=0.02", "level": "O0", "loss_scale": SCALE, "clip_norm": 0.5}
+    return build_training_step(model, **{**given, **options})
+
+
+def trajectory(step, count=12, strict=False, poisoned=()):
+    """What every step tells, and the bits of the state at its end."""
+    trainer, told = Trainer(step, "cpu", strict=strict), []
+    for number, batch in enumerate(batches(count)):
+        if number in poisoned:
+            batch["x"][0, 0] = np.inf
+        result = trainer.step(batch)
+        told.append(f"{result.loss!r} {result.finite} {result.scale} {result.grad_norm!r}")  # NaN is NaN
+    return told, {name: array.tobytes() for name, array in trainer.state.items()}
+
+
+def types(step):
+    """Operators and the types of what they make; Identity is a name."""
+    nodes = [node for node in step.model.graph if node.op_type != "Identity"]
+    return Counter((node.op_type, str([value.dtype for value in node.outputs])) for node in nodes)
+
+
+def refused(code, model, **options):
+    with pytest.raises(AmpError) as caught:
+        build(model, **options)
+    assert caught.value.code == code and caught.value.hint, caught.value
+    return str(caught.value)
+
 
 # -- the same step as from the forward graph -----------------------------------------------------------------------
 
@@ -160,7 +196,6 @@ class JointOf(torch.nn.Module):
         return tuple(tree_leaves(made))
 
 
-@pytest.mark.slow
 def test_a_joint_graph_of_torch(tmp_path):
     torch.manual_seed(0)
     module, rng = Classifier(), np.random.default_rng(0)
@@ -271,3 +306,200 @@ def test_words_of_the_command():
     for words in (["a"], ["=b"], ["a="], ["a=b", "a=c"]):
         with pytest.raises(AmpError, match="AMP305"):
             parse_gradients(words)
+
+
+KEY = "pkg.torch.export.ExportedProgram.graph_signature"
+JOINT = """<ir_version: 9, opset_import: ["" : 20]>
+    g (float[8,4] x, float seed) => (float loss, float[4] w_grad, float[4] new_mean, int64 new_count)
+    <float[4] w = {1, 2, 3, 4}, float[4] mean = {0, 0, 0, 0}, int64 count = {5}, float k = {0.9}, float j = {0.1},
+     int64[1] ax = {0}, float n = {32.0}, int64 one = {1}> {
+      mu = ReduceMean <keepdims = 0> (x, ax)  a = Mul (mean, k)  b = Mul (mu, j)  new_mean = Add (a, b)
+      new_count = Add (count, one)  c = Sub (x, mu)  y = Mul (c, w)  y2 = Mul (y, y)
+      loss = ReduceMean <keepdims = 0> (y2)  two = Add (y, y)  d = Mul (two, c)  e = Div (d, n)  f = Mul (e, seed)
+      w_grad = ReduceSum <keepdims = 0> (f, ax)
+    }"""
+SIGNATURE = """loss: LOSS_OUTPUT\nw_grad: GRADIENT_TO_PARAMETER target='w'\nnew_mean: BUFFER_MUTATION target='mean'
+new_count: BUFFER_MUTATION target='count'\np: PARAMETER target='w'\nb: BUFFER target='mean'\nc: BUFFER target='count'"""
+
+
+def with_buffers(text=JOINT, told=SIGNATURE):
+    model = parse(text)
+    model.metadata_props.add(key=KEY, value=told)
+    return model
+
+
+def data(seed=0):
+    return {"x": np.random.default_rng(seed).standard_normal((8, 4)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+def test_running_values_of_a_joint_graph_are_state(level):
+    step = build(with_buffers(), level=level, optimizer="sgd:lr=0.1", clip_norm=None)
+    assert step.parameters == ["w"] and [entry.name for entry in step.layout.of("running")] == ["mean", "count"]
+    trainer, mean = Trainer(step, "cpu", strict=level != "O0"), np.zeros(4)
+    for number in range(5):
+        assert trainer.step(data(number)).finite
+        mean = 0.9 * mean + 0.1 * data(number)["x"].astype(np.float64).mean(0)
+    np.testing.assert_allclose(trainer.value("mean"), mean, rtol=1e-5 if level == "O0" else 2e-2, atol=1e-4)
+    assert trainer.value("mean").dtype == np.float32 and trainer.value("count") == 10
+    before, poisoned = trainer.state, data()
+    poisoned["x"][0, 0] = np.inf
+    assert not trainer.step(poisoned).finite
+    for name in ("w", "mean", "count"):
+        np.testing.assert_array_equal(trainer.value(name), before[name])
+    assert np.isfinite(trainer.evaluate(data())["loss"])
+    stored = trained_model(step, trainer.state).graph.initializers
+    np.testing.assert_array_equal(present(stored["mean"].const_value).numpy(), trainer.value("mean"))
+
+
+def test_what_a_step_adds_is_not_rounded_away():
+    """Between 256 and 512 float16 has steps of 1/4: a mean would not move by less."""
+    text = JOINT.replace("mean = {0, 0, 0, 0}", "mean = {300, 300, 300, 300}").replace("k = {0.9}", "k = {0.9999}")
+    trainer = Trainer(build(with_buffers(text), level="O2"), "cpu", strict=True)
+    trainer.step(data())
+    expected = 300 * 0.9999 + 0.1 * data()["x"].astype(np.float64).mean(0)
+    np.testing.assert_allclose(trainer.value("mean"), expected, atol=2e-3)
+
+
+def test_a_frozen_buffer_stays():
+    step = build(with_buffers(), freeze=["mean"])
+    trainer = Trainer(step, "cpu")
+    trainer.step(data())
+    assert [entry.name for entry in step.layout.of("running")] == ["count"]
+    assert not step.model.graph.initializers["mean"].const_value.numpy().any()
+
+
+def test_buffers_that_cannot_be_state():
+    assert "not in the graph" in refused(
+        "AMP215", with_buffers(told=SIGNATURE.replace("target='mean'", "target='lost'"))
+    )
+    assert "is no output" in refused("AMP215", with_buffers(told=SIGNATURE.replace("new_mean:", "a:")))
+    told = refused("AMP215", with_buffers(JOINT.replace("float[4] mean = {0, 0, 0, 0}", "float mean = {0}")))
+    assert "'new_mean' is FLOAT [4]" in told and "'mean' is FLOAT []" in told
+
+
+def test_a_count_of_batches_that_nobody_reads_is_no_matter():
+    told = SIGNATURE.replace("target='count'", "target='norm.num_batches_tracked'")
+    assert [entry.name for entry in build(with_buffers(told=told)).layout.of("running")] == ["mean"]
+
+
+class Moving(nn.Module):
+    average: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.norm = nn.Linear(4, 1), nn.BatchNorm1d(4)
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        self.average.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.last(self.norm(x - self.average))
+
+
+def test_a_module_that_moves_an_average_of_its_own(tmp_path):
+    """It is state, as that of its BatchNorm is; unless it is frozen. The export leaves the module's own as it was."""
+    torch.manual_seed(0)
+    module, x = Moving(), torch.randn(4, 4)
+    made = ampgraph.export_for_training(module, (x,), tmp_path / "forward.onnx")
+    assert not module.average.any() and made.outputs == ["linear"]
+    trainer = ampgraph.Trainer(build(made, loss="mse"))
+    for _ in range(3):
+        trainer.step({"x": x.numpy(), "labels": np.zeros((4, 1), np.float32)})
+        module(x)
+    np.testing.assert_allclose(trainer.state["average"], module.average.numpy(), rtol=1e-6)
+    step = build(tmp_path / "forward.onnx", loss="mse", freeze=["average"])
+    assert [entry.name for entry in step.layout.of("running")] == ["norm.running_mean", "norm.running_var"]
+
+
+def test_without_a_seed_there_is_no_scale():
+    model = joint(seed="")
+    assert "would protect nothing" in refused("AMP215", model)
+    assert "would protect nothing" in refused("AMP215", model, level="O2", loss_scale="default")
+    ours, theirs = build(model, loss_scale="none"), build(regression(), loss="loss", loss_scale="none")
+    assert trajectory(ours, 4) == trajectory(theirs, 4)
+
+
+def test_a_missing_gradient():
+    model = joint(wanted=("w1", "b1", "w2"))
+    assert "'b2'" in refused("AMP211", model)
+    assert build(model, freeze=["b2"]).parameters == ["w1", "b1", "w2"]
+
+
+def changed(model, name, dims, kind, *nodes):
+    """Output ``name`` is another one."""
+    [output] = [value for value in model.graph.output if value.name == name]
+    [node] = [node for node in model.graph.node if list(node.output) == [name]]
+    node.output[0] = "before"
+    model.graph.node.extend(nodes)
+    output.CopyFrom(helper.make_tensor_value_info(name, kind, dims))
+    return model
+
+
+def test_a_gradient_of_another_shape_or_type():
+    turned = helper.make_node("Transpose", ["before"], ["gradient:w1"], perm=[1, 0])
+    told = refused("AMP215", changed(joint(), "gradient:w1", [8, 6], TensorProto.FLOAT, turned))
+    assert "FLOAT [8, 6]" in told and "FLOAT [6, 8]" in told
+    wide = helper.make_node("Cast", ["before"], ["gradient:w1"], to=TensorProto.DOUBLE)
+    assert "DOUBLE" in refused("AMP215", changed(joint(), "gradient:w1", [6, 8], TensorProto.DOUBLE, wide))
+    rows = [
+        helper.make_node("NonZero", ["before"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["gradient:w1"], to=1),
+    ]
+    assert "N" in refused("AMP215", changed(joint(), "gradient:w1", [2, "N"], TensorProto.FLOAT, *rows))
+
+
+def test_options_that_name_nothing():
+    assert "did you mean 'gradient:w" in refused("AMP215", joint(), gradients={"w1": "gradient:w"})
+    assert "no parameter 'w9'" in refused("AMP215", joint(), gradients={"w9": "gradient:w1"})
+    assert "did you mean 'seed'" in refused("AMP215", joint(), seed="seeds")
+    assert "no output is a parameter's gradient" in refused("AMP215", regression(), loss="loss", seed="x")
+
+
+@pytest.mark.parametrize("seed, word", [("x", "no float32 scalar"), ("other", "does not depend on it")])
+def test_seeds_that_are_none(seed, word):
+    model = joint()
+    model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, []))
+    assert word in refused("AMP215", model, seed=seed)
+
+
+def test_a_loss_that_is_scaled_is_refused():
+    model = changed(joint(), "loss", [], TensorProto.FLOAT, helper.make_node("Mul", ["before", "seed"], ["loss"]))
+    for node in model.graph.node:
+        node.input[:] = ["before" if name == "loss" else name for name in node.input]
+    assert "depends on it too" in refused("AMP215", model, seed="seed")
+    assert "would protect nothing" in refused("AMP215", model)
+
+
+def test_losses_that_are_none():
+    assert "which is one of its outputs" in refused("AMP213", joint(), loss="cross_entropy")
+    assert "which is one of its outputs" in refused("AMP213", joint(), loss="gradient:w1")
+    model = joint()
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3]))
+    assert "no float32 scalar" in refused("AMP213", model, loss="y")
+    model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, []))
+    model.graph.node.append(helper.make_node("ReduceMax", ["y"], ["second"], keepdims=0))
+    assert "may each be the loss" in refused("AMP213", model)
+    assert trajectory(build(model, loss="loss"), 2) == trajectory(build(regression(), loss="loss"), 2)
+    del model.graph.output[0], model.graph.output[-1]
+    assert "no output is a float scalar" in refused("AMP213", model)
+
+
+def test_a_folded_copy_of_a_weight_is_refused():
+    """The backward of the product with w2 reads its transpose: as torch exports it with constants folded."""
+    model = joint()
+    [reader] = [
+        n for n in model.graph.node if n.op_type in ("MatMul", "Gemm") and "w2" in n.input and "h" not in n.input
+    ]
+    array = weights()["w2"]
+    stored = array if reader.op_type == "Gemm" else np.ascontiguousarray(array.T)
+    model.graph.initializer.append(numpy_helper.from_array(stored, "folded"))
+    reader.input[list(reader.input).index("w2")] = "folded"
+    assert "a copy of parameter 'w2'" in refused("AMP215", model)
+
+
+def test_two_outputs_for_one_parameter():
+    model = joint()
+    model.graph.output.append(helper.make_tensor_value_info("w1.grad", TensorProto.FLOAT, WEIGHTS["w1"]))
+    model.graph.node.append(helper.make_node("Identity", ["gradient:w1"], ["w1.grad"]))
+    assert "may both be the gradient" in refused("AMP215", model)
+    assert build(model, gradients={"w1": "w1.grad"}).parameters == list(WEIGHTS)

@@ -1,16 +1,26 @@
-"""Loss scales keep their bounds, read what the command line says, and refuse nonsense."""
+"""Loss scales: bounds, the command line's form, the traces of the real implementations, and the scale in the graph."""
 
 from __future__ import annotations
 
+import json
 import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.step.loss_scale import (
     MINDSPORE,
     RULES,
@@ -20,7 +30,10 @@ from ampgraph.training.step.loss_scale import (
     StaticLossScale,
     parse_loss_scale,
 )
-from training.scale_traces import steps_of, trace
+from ampgraph.training.step.scale_graph import ScaleValues, next_scale
+from oracles import scalers
+from share import share
+from training.nets import Runner, batches, regression, torch_loss, weights
 
 positive = st.floats(2.0**-60, 2.0**100, width=32)
 
@@ -210,3 +223,310 @@ def test_a_program_may_not_give_nonsense_either(value: Any) -> None:
             StaticLossScale(value)
     with pytest.raises(AmpError, match="AMP320"):
         DynamicLossScale(interval=value)
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+RATES = (0.0, 0.02, 0.2, 0.5, 0.9)
+
+
+def trace(policy: LossScale, steps: Iterable[bool], start: LossScaleState | None = None) -> list[float]:
+    """The scale after every step."""
+    state, scales = start or policy.start(), []
+    for finite in steps:
+        state = policy.update(state, finite)
+        scales.append(state.scale)
+    return scales
+
+
+def steps_of(seed: int, count: int) -> list[bool]:
+    """Random steps: stretches in which overflows are never, seldom, often or nearly always met."""
+    dice = random.Random(seed)
+    steps: list[bool] = []
+    while len(steps) < count:
+        rate = dice.choice(RATES)
+        steps += [dice.random() >= rate for _ in range(dice.randint(5, 60))]
+    return steps[:count]
+
+
+STARTS = (65536.0, 1.0, 1.25, 3e38, FLOAT32_MAX, 1000003.0)
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("init", [*STARTS, 1e-44, 2.0**-149])
+@pytest.mark.parametrize(("growth", "backoff"), [(2.0, 0.5), (1.7, 0.3), (1.001, 0.9)])
+@pytest.mark.parametrize("interval", [1, 2, 7])
+def test_the_trace_of_pytorch(init: float, growth: float, backoff: float, interval: int) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    real = torch.amp.GradScaler(
+        "cpu", init_scale=init, growth_factor=growth, backoff_factor=backoff, growth_interval=interval
+    )
+    steps = steps_of(interval, 300)
+    scales = []
+    for finite in steps:
+        real.scale(weight)  # makes the scale, the first time
+        weight.grad = torch.tensor(0.0 if finite else math.inf)
+        real.step(optimizer)
+        real.update()
+        scales.append(real.get_scale())
+    start = max(init, 2.0**-127)  # the smallest with a reciprocal; a scale may shrink below it
+    ours = DynamicLossScale.pytorch(start, growth, backoff, interval)
+    assert trace(ours, steps, replace(ours.start(), scale=float(np.float32(init)))) == scales
+
+
+def mindspore() -> Any:
+    return pytest.importorskip("mindspore")
+
+
+def real_scaler(real: Any) -> Callable[[bool], float]:
+    """A LossScaler of mindspore.amp, adjusted inside a compiled function as a training step does it."""
+    ms = mindspore()
+
+    @ms.jit
+    def step(finite: Any) -> Any:
+        real.adjust(finite)
+        return real.scale_value * 1.0
+
+    return lambda finite: float(step(ms.Tensor(finite, ms.bool_)).asnumpy())
+
+
+def real_cell(cell: Any) -> Callable[[bool], float]:
+    """An update cell inside a Cell that holds the scale, as TrainOneStepWithLossScaleCell holds it."""
+    ms: Any = mindspore()
+
+    class Holder(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.update = cell
+            self.scale_sense = ms.Parameter(ms.Tensor(cell.get_loss_scale(), ms.float32), name="scale_sense")
+
+        def construct(self, overflow: Any) -> Any:
+            self.update(self.scale_sense, overflow)
+            return self.scale_sense * 1.0
+
+    holder = Holder()
+    return lambda finite: float(holder(ms.Tensor(not finite, ms.bool_)).asnumpy())
+
+
+def real_manager(manager: Any) -> Callable[[bool], float]:
+    def step(finite: bool) -> float:
+        manager.update_loss_scale(not finite)
+        return float(manager.get_loss_scale())
+
+    return step
+
+
+FACTORS = ((2, 1), (2, 3), (3, 2), (7, 5))
+MINDSPORE_CASES = [(init, *FACTORS[(i + j) % 4]) for i, init in enumerate(STARTS) for j in (0, 1)]
+
+
+@pytest.mark.mindspore
+@pytest.mark.parametrize("name", ["DynamicLossScaler", "DynamicLossScaleUpdateCell", "DynamicLossScaleManager"])
+def test_the_traces_of_mindspore_dynamic(name: str) -> None:
+    ms = mindspore()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    for seed, case in enumerate(share(MINDSPORE_CASES, 6)):
+        if name == "DynamicLossScaleUpdateCell":
+            step = real_cell(ms.nn.DynamicLossScaleUpdateCell(*case))
+        elif name == "DynamicLossScaler":
+            step = real_scaler(ms.amp.DynamicLossScaler(*case))
+        else:
+            step = real_manager(ms.amp.DynamicLossScaleManager(*case))
+        steps = steps_of(seed, 300)
+        ours, scales = trace(MINDSPORE[name](*case), steps), [step(finite) for finite in steps]
+        if name == "DynamicLossScaleManager" and case[1] != 2:
+            np.testing.assert_allclose(ours, scales, rtol=1e-13)  # its scale may be a Python integer beyond 2**53
+        else:
+            assert ours == scales, case
+
+
+@pytest.mark.mindspore
+def test_the_managers_cell_and_its_end() -> None:
+    """The manager's own cell is a DynamicLossScaleUpdateCell; the manager gives up after 1,000 overflows in a row."""
+    ms = mindspore()
+    manager, ours = ms.amp.DynamicLossScaleManager(), MINDSPORE["DynamicLossScaleManager"]()
+    assert type(manager.get_update_cell()) is ms.nn.DynamicLossScaleUpdateCell
+    state = ours.start()
+    for _ in range(1000):
+        manager.update_loss_scale(True)
+        state = ours.update(state, False)
+    assert not ours.exhausted(state)
+    with pytest.raises(RuntimeError):
+        manager.update_loss_scale(True)
+    assert ours.exhausted(ours.update(state, False))
+
+
+@pytest.mark.mindspore
+def test_the_traces_of_mindspore_static() -> None:
+    ms = mindspore()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    steps = steps_of(3, 60)
+    step = real_scaler(ms.amp.StaticLossScaler(1000.5))
+    assert trace(MINDSPORE["StaticLossScaler"](1000.5), steps) == [step(finite) for finite in steps]
+    manager = ms.amp.FixedLossScaleManager()
+    by_cell, by_host = real_cell(manager.get_update_cell()), real_manager(manager)
+    ours = trace(MINDSPORE["FixedLossScaleManager"](), steps)
+    assert ours == [by_cell(finite) for finite in steps] == [by_host(finite) for finite in steps]
+    assert ms.amp.FixedLossScaleManager(8, False).get_update_cell() is None
+
+
+RECORDED = [("torch", "pytorch"), ("apex", "apex"), ("tf_keras", "tensorflow"), ("keras", "keras"), ("mxnet", "mxnet")]
+
+
+@pytest.mark.parametrize(("framework", "rule"), RECORDED)
+def test_the_recorded_traces_of_the_real_ones(framework: str, rule: str) -> None:
+    """300 steps in each of five cases, as `oracles/scalers.py` ran them in the framework's own environment."""
+    recorded = json.loads(scalers.ANSWERS.read_text())[framework]
+    assert len(recorded["traces"]) == len(scalers.CASES)
+    for (seed, init, interval), runs in zip(scalers.CASES, recorded["traces"], strict=True):
+        real = [scale for scale, times in runs for _ in range(times)]
+        steps = scalers.finite_steps(seed)
+        assert len(real) == len(steps) == 300
+        assert trace(DynamicLossScale.preset(rule, init=init, interval=interval), steps) == real, seed
+
+
+STEPS = 300
+POLICIES = [
+    *(DynamicLossScale.preset(rule, interval=4) for rule in RULES),
+    DynamicLossScale(init=2.0**100, interval=1),
+    DynamicLossScale(init=3 * 2.0**100, interval=1),
+    DynamicLossScale(init=2.0**120, interval=1, growth=4),
+    DynamicLossScale(init=2.0**-120, interval=9),
+    DynamicLossScale(interval=9000),
+    DynamicLossScale(init=8, interval=3, floor=2, cap=64),
+    DynamicLossScale(interval=5, hysteresis=3),
+    DynamicLossScale(interval=5, hysteresis=2, refill="finite"),
+    DynamicLossScale(growth=1.7, backoff=0.3, interval=3),
+]
+
+
+def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="scale")
+    number = ir.DataType.from_numpy(np.dtype(RULES[policy.rule].number))
+    types = {"scale": number, "counter": ir.DataType.INT32, "credit": ir.DataType.INT32, "overflows": ir.DataType.INT32}
+    types |= {"pending": number} if RULES[policy.rule].late else {}
+    values = {n: ir.Value(name=n, type=ir.TensorType(t), shape=ir.Shape([])) for n, t in types.items()}
+    finite = ir.Value(name="finite", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    graph.inputs.extend([*values.values(), finite])
+    after = next_scale(Builder(graph), policy, ScaleValues(**values), finite)
+    for name, value in values.items():
+        made = getattr(after, name)
+        made.type, made.shape = value.type, value.shape
+        graph.outputs.append(made)
+    model = ir.to_proto(ir.Model(graph, ir_version=9))
+    onnx.checker.check_model(model, full_check=True)
+    return onnxruntime.InferenceSession(model.SerializeToString())
+
+
+def after(session, policy: DynamicLossScale, state: LossScaleState, finite: bool) -> LossScaleState:
+    """The next state as the graph has it."""
+    feeds = {name: np.array(getattr(state, name), np.int32) for name in ("counter", "credit", "overflows")}
+    feeds["finite"] = np.array(finite)
+    for name in ("scale", "pending") if RULES[policy.rule].late else ("scale",):
+        feeds[name] = np.array(getattr(state, name), RULES[policy.rule].number)
+    found = session.run(None, feeds)
+    return LossScaleState(float(found[0]), *map(int, found[1:4]), *map(float, found[4:]))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_the_graph_does_what_the_policy_says(policy, share):
+    session, state = scale_session(policy), policy.start()
+    for finite in np.random.default_rng(5).random(STEPS) >= share:
+        made = after(session, policy, state, bool(finite))
+        state = policy.update(state, bool(finite))
+        assert made == state
+
+
+def overflowing(count: int, kinds=(np.inf, -np.inf, np.nan)):
+    """Batches of which some hold what makes gradients infinite or no numbers."""
+    random = np.random.default_rng(11)
+    for number, batch in enumerate(batches(count)):
+        broken = random.random() < 0.2
+        if broken:
+            batch["t"][random.integers(16), random.integers(3)] = kinds[number % len(kinds)]
+        yield batch, broken
+
+
+def test_three_hundred_steps_of_torchs_grad_scaler():
+    """Scale, counter and weights, with random overflows."""
+    policy = DynamicLossScale.pytorch(init=4096.0, interval=7)
+    run = Runner(build_training_step(regression(), loss="loss", optimizer="sgd:lr=0.05", level="O0", loss_scale=policy))
+    parameters = {name: torch.tensor(array).requires_grad_() for name, array in weights().items()}
+    optimizer = torch.optim.SGD(list(parameters.values()), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=7)
+    skipped = 0
+    for batch, broken in overflowing(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(torch_loss(parameters, batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        made = run(batch)
+        assert bool(made["finite"]) != broken
+        skipped += broken
+        assert float(run.state["step/scale"]) == scaler.get_scale()
+        assert int(run.state["step/counter"]) == scaler._get_growth_tracker()
+    assert skipped > 30 and int(run.state["step/count"]) == STEPS - skipped
+    for name, parameter in parameters.items():
+        np.testing.assert_allclose(run.state[name], parameter.detach().numpy(), rtol=2e-4, atol=2e-5)
+
+
+def test_a_norm_beyond_float32_is_an_overflow():
+    """It would clip every gradient, all of which are finite, to 0."""
+    [batch] = batches(1)
+    batch["t"][3, 1] = 1e25
+    for clip, finite in ((None, True), (1.0, False)):
+        step = build_training_step(
+            regression(), loss="loss", optimizer="sgd", level="O0", loss_scale="dynamic:init=1024", clip_norm=clip
+        )
+        run = Runner(step)
+        assert bool(run(batch)["finite"]) == finite
+
+
+def test_a_scale_that_is_late():
+    """MXNet: the step after an overflow still runs at the old scale."""
+    scale = "dynamic:rule=mxnet,init=1024"
+    run = Runner(build_training_step(regression(), loss="loss", optimizer="sgd", level="O0", loss_scale=scale))
+    good, bad = batches(2)
+    bad["t"][3, 1] = np.inf
+    scales = []
+    for batch in (good, bad, good, good):
+        run(batch)
+        scales.append((float(run.state["step/scale"]), float(run.state["step/pending_scale"])))
+    assert scales == [(1024, 1024), (1024, 512), (512, 512), (512, 512)]
+
+
+def test_a_static_scale():
+    for policy, kept in ((StaticLossScale(128), True), (StaticLossScale(128, skip=False), False)):
+        run = Runner(build_training_step(regression(), loss="loss", optimizer="sgd", level="O0", loss_scale=policy))
+        [batch] = batches(1)
+        batch["t"][0, 0] = np.nan
+        made = run(batch)
+        assert not made["finite"] and np.isfinite(run.state["w1"]).all() == kept
+        assert float(run.state["step/scale"]) == 128
+
+
+def test_without_a_scale_nothing_is_checked():
+    step = build_training_step(regression(), loss="loss", optimizer="sgd", level="O0", loss_scale=None)
+    assert step.layout.finite == "" and not step.layout.of("scale")
+
+
+def test_one_element_among_many_is_found():
+    """At every place of a tensor: a largest magnitude would not find a NaN."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="check")
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([33]))
+    graph.inputs.append(x)
+    from ampgraph.training.step.update import all_finite
+
+    made = all_finite(Builder(graph), [x])
+    made.type, made.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+    graph.outputs.append(made)
+    session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString())
+    huge = np.full(33, 3e38, np.float32)  # whose sum overflows, and is finite all the same
+    assert session.run(None, {"x": huge})[0]
+    for place in range(33):
+        for kind in (np.inf, -np.inf, np.nan):
+            broken = huge.copy()
+            broken[place] = kind
+            assert not session.run(None, {"x": broken})[0]

@@ -8,7 +8,7 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.training.gradients import registry, rules  # noqa: F401
 from onnx_text import parse
-from training.small_steps import regression
+from training.nets import regression
 
 ROOT = Path(__file__).resolve().parents[2]
 

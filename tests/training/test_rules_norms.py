@@ -125,7 +125,7 @@ def test_data_of_other_types(operator, operands, opset, kind):
     given = arrays((3, 4, 4), (4,)) | {"m": normal(4, seed=4), "v": normal(4, seed=5, low=0.5)}
     given = {name: given[name] for name in operands.split(", ")}
     typed = f"<{kind}[3,4,4] ly>"
-    model = model_of(f"g (float[3,4,4] x, {vectors}) => (float[3,4,4] y) {typed} {{ {body} }}", opset)
+    model = model_of(f"g (float[3,4,4] x, {vectors}) => (float[3,4,4] y) {typed} {{ {body} }}", opset=opset)
     proto = with_gradients(model, list(given))
     onnx.checker.check_model(proto, full_check=True)
     plain = model_of(
@@ -241,7 +241,7 @@ def rows(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_everything_is_held_in_float32(operator, operands, opset):
-    graph = ir.from_proto(model_of(text(operator, (4, 4, 4), (4,), False, operands), opset)).graph
+    graph = ir.from_proto(model_of(text(operator, (4, 4, 4), (4,), False, operands), opset=opset)).graph
     count = len(graph)
     seed = ir.Value(name="seed", type=graph.outputs[0].type, shape=graph.outputs[0].shape)
     graph.inputs.append(seed)

@@ -9,13 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from onnx import numpy_helper
-from sklearn.datasets import load_digits
 
 import ampgraph
 from ampgraph import AmpError, Trainer
 from onnx_text import parse
 from share import FULL
-from training.small_steps import batches, regression
+from training.nets import batches, regression
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gan_digits.py"
 
@@ -178,33 +177,6 @@ def test_one_step_twice_is_one_training_by_turns():
     for number, batch in enumerate(batches(6)):
         assert alone.step(batch).loss == (*turns, third)[number % 3].step(batch).loss
     assert all(np.array_equal(alone.value(name), first.value(name)) for name in step.parameters)
-
-
-def distance(real, made):
-    """Between the normal distributions with the means and covariances of both (Frechet)."""
-    one, two = np.cov(real.T), np.cov(made.T)
-    roots = np.sqrt(np.maximum(np.linalg.eigvals(one @ two).real, 0)).sum()
-    return float(np.square(real.mean(0) - made.mean(0)).sum() + np.trace(one) + np.trace(two) - 2 * roots)
-
-
-@pytest.mark.slow
-def test_what_is_made_comes_near_to_digits():
-    digits = load_digits().data.astype(np.float32) / 16
-    adam = ampgraph.Adam(1e-2, beta1=0.5)
-    generator, discriminator = pair(DIGITS, strict=False, level="O2", adam=adam, loss_scale="dynamic:init=1024")
-    rng = np.random.default_rng(0)
-    far = []
-    for epoch in range(31):
-        if epoch in (0, 30):
-            p = {name: generator.value(name) for name in SMALL.weights()}
-            noise = rng.standard_normal((1000, DIGITS.noise)).astype(np.float32)
-            far.append(distance(digits, np.tanh(noise @ p["g_w1"] + p["g_b1"]) @ p["g_w2"] + p["g_b2"]))
-        order = rng.permutation(len(digits))
-        for start in range(0, len(order) - 63, 64):
-            noise = rng.standard_normal((2, 64, DIGITS.noise)).astype(np.float32)
-            discriminator.step({"real": digits[order[start : start + 64]], "noise": noise[0]})
-            generator.step({"noise": noise[1]})
-    assert far[1] < far[0] / 2
 
 
 @pytest.mark.slow

@@ -12,21 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.arrays import Array, DType
-from ...core.dataflow import Dataflow
+from ...core.arrays import Array
+from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
-from .kinds import KINDS, PLAIN, SCALES, Kinds, made
-from .numbers import Numbers
-from .pictures import is_picture
+from ...core.low_types import numpy_type
+from ...oplists.traits import has, positions
+from .painted import Numbers, is_line, is_picture, pictures, sound, spectrum
 from .roles import InputReader, Reading
-from .sizes import GraphInput, Place, Sizes
-from .tables import Table, table_of
-from .text import reads_text
+from .sizes import GraphInput, Place, Sizes, reads_text, sounds
 
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
 HIDDEN = -1e4  # in a mask that is added: zero after Softmax, and within float16
 HIGH = 10_000  # a limit that lets all pass
-STEPS = 1000  # of a diffusion's schedule
+SCHEDULE = 1000  # of a diffusion's schedule
 LARGEST = 1 << 31  # bytes of one input
 
 
@@ -53,7 +51,7 @@ class Generator:
         learnt: Mapping[Place, int] | None = None,
     ) -> None:  # fmt: skip
         """``dims`` and ``learnt``: as `Sizes` has them."""
-        self.seed, self.flow, self.kinds = seed, flow, Kinds(flow)
+        self.seed, self.flow = seed, flow
         self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text(flow))
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
@@ -106,11 +104,11 @@ class Generator:
         if found.positive:
             return InputFill(port, shape, "uniform", "uniform in (0, 1)")
         if "timestep" in name:
-            return InputFill(port, shape, "integer", f"whole numbers below {STEPS}", 0, STEPS - 1)
+            return InputFill(port, shape, "integer", f"whole numbers below {SCHEDULE}", 0, SCHEDULE - 1)
         if found.bounded:  # a float that becomes an index
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
-        kind, note = self.kinds.of(port, shape)
+        kind, note = _kind_of(self.flow, port, shape)
         table = table_of(self.flow, port.value, shape[-1]) if kind == PLAIN and 0 < len(shape) <= 3 else None
         if table is not None:
             note = "about the means that the model takes off, with its deviations, 4 and 1/16 of them"
@@ -143,7 +141,9 @@ class Generator:
             tail = f", {pad} in the tail of every other sample" if pad is not None else ""
             return InputFill(port, shape, "index", f"indices {within}{tail}", first, last, pad)
         if "timestep" in name:
-            return InputFill(port, shape, "integer", f"whole numbers below {STEPS}", 0, min(STEPS - 1, int(limit.max)))
+            return InputFill(
+                port, shape, "integer", f"whole numbers below {SCHEDULE}", 0, min(SCHEDULE - 1, int(limit.max))
+            )
         if limit.bits == 8 and limit.min == 0 and is_picture(shape):
             return InputFill(port, shape, "pixels", "pictures of 0 to 255")
         if limit.bits == 8:
@@ -196,8 +196,167 @@ class Generator:
         return np.broadcast_to(np.arange(total) < column, shape)
 
 
-def numpy_type(name: str) -> DType:
-    """A numpy type by name; bfloat16 and its like are those of ml_dtypes, whatever else was registered under a name."""
-    import ml_dtypes
+# -- what kind of numbers: pictures, sound, spectra, plain ones -------------------------------------------------------
 
-    return np.dtype(getattr(ml_dtypes, name, name))
+SOUND = 4000  # numbers that are surely no vector of features
+SPECTRA = ("mel", "spec", "audio")  # in the names of what has bands of frequencies
+BANDS = 32  # at least
+SCALES = (1.0, 4.0, 1 / 16)  # of plain numbers, by sample
+FAINT = 0.1  # a first product whose weights are so small takes numbers of 0 to 255
+TOLD = 6  # operators from an input to the first that tells
+LARGE = 1 << 22  # elements of weights that are looked at
+# What becomes of pictures of 0 to 1, by sample: as means and deviations leave them. Readers of text take -1 to 1.
+SHIFTS, SHIFTS_OF_LINES = ((4.6, -2.1), (1.0, 0.0), (2.0, -1.0)), ((2.0, -1.0), (1.0, 0.0), (2.0, -1.0))
+
+
+PLAIN = "scaled"
+KINDS = ("picture", "pixels", "sound", "spectrum", PLAIN)
+
+
+def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
+    """The kind of an input of numbers by its name, its shape and the first operators, and what is said of it."""
+    if _are_spectra(port, shape):
+        return "spectrum", "spectra: of -1 to 1, logarithms, whitened"
+    if is_picture(shape):
+        if _takes_bytes(flow, port.value):
+            return "pixels", "pictures of 0 to 255"
+        return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
+    if shape and len(shape) <= 3 and (shape[-1] >= SOUND or (sounds(port.name) and shape[-1] >= SOUND // 10)):
+        return "sound", "speech-like sound, tones, noise and silence"
+    return PLAIN, "about standard normal, and of 4 and 1/16 times that"
+
+
+def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
+    words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
+    over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
+    named = over_time or any(word in port.name.lower() for word in words)
+    return named and len(shape) in (3, 4) and min(shape[-2:]) >= BANDS and shape[-1] < SOUND
+
+
+def _takes_bytes(flow: Dataflow, value: int) -> bool:
+    """Whether the first arithmetic on an input takes numbers up to 255 to small ones."""
+    work, seen = [(value, TOLD)], set()
+    while work:
+        value, steps = work.pop()
+        for op in flow.readers(value) if steps else []:
+            if op.id in seen:
+                continue
+            seen.add(op.id)
+            if has(op.role, "products"):
+                gain = _gain(flow, op)
+                if gain is not None:
+                    return gain < FAINT
+            elif _divides(flow, op, value):
+                return True
+            elif has(op.role, "passes_on") or has(op.role, "joins"):
+                work += [(made, steps - 1) for made in op.outputs]
+    return False
+
+
+def _divides(flow: Dataflow, op: Op, value: int) -> bool:
+    factors = _stored(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
+    if factors is None or not (has(op.role, "scalings") or has(op.role, "cancels")):
+        return False
+    return not 1 / 64 < float(np.abs(np.asarray(factors, np.float64)).max()) < 64
+
+
+def _gain(flow: Dataflow, op: Op) -> float | None:
+    """The root of the sum of squares of what one output of a product is made with, the median of all outputs.
+
+    Networks keep their numbers about one: where the weights are far below it, what comes in is far above."""
+    array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
+    if array is None or array.ndim < 4:
+        return None
+    rows = np.asarray(array, np.float64).reshape(len(array), -1)
+    return float(np.median(np.sqrt(np.square(rows).sum(1))))
+
+
+def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
+    """A weight with numbers, no more than so many."""
+    item = flow.values[value] if value != NONE else None
+    if item is None or not item.weight or not 0 < flow.weights.size(item) <= most:
+        return None
+    return flow.weights.array(item, most)
+
+
+def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+    """float32 numbers of one of `KINDS`; samples differ in content and in size."""
+    if kind == "sound":
+        return sound(numbers, shape, index)
+    if kind == "spectrum":
+        return spectrum(numbers, shape, index)
+    if kind == PLAIN:
+        return numbers.normal(shape) * np.float32(SCALES[index % len(SCALES)])
+    field = pictures(numbers, shape, index)
+    if kind == "pixels":
+        whole: Array = np.floor(field * np.float32(255))
+        return whole
+    shifts = SHIFTS_OF_LINES if is_line(shape) else SHIFTS
+    span, least = shifts[index % len(shifts)]
+    return field * np.float32(span) + np.float32(least)
+
+
+# -- rows of tables ---------------------------------------------------------------------------------------------------
+
+SCALERS = 4  # operators from an input
+WIDEST = 1 << 16  # columns
+SHARE = 0.1  # of a mean, which is the deviation where nothing tells one
+
+
+@dataclass(frozen=True)
+class Table:
+    """The mean and the deviation of each column."""
+
+    means: Array
+    deviations: Array
+
+    def rows(self, numbers: Numbers, shape: tuple[int, ...], scale: float) -> Array:
+        """float32 of ``shape``, whose last axis has the columns, with ``scale`` times the deviations."""
+        made: Array = self.means + self.deviations * numbers.normal(shape) * np.float32(scale)
+        return made.astype(np.float32)
+
+
+def table_of(flow: Dataflow, value: int, width: int) -> Table | None:
+    """What the first operators behind a value say of its ``width`` columns; None where they say nothing."""
+    gain, offset, steps = np.ones(width), np.zeros(width), 0
+    while steps < SCALERS and (found := _step(flow, value, width)) is not None:
+        op, factor, term = found
+        gain, offset, value, steps = gain * factor, offset * factor + term, op.outputs[0], steps + 1
+    if not steps or not offset.any() or not np.all(gain) or not np.all(np.isfinite(offset / gain)):
+        return None
+    means = -offset / gain
+    if np.all(gain == 1) and np.ptp(offset) == 0:  # log(x + 1) says nothing of a mean
+        return None
+    deviations = np.maximum(abs(means) * SHARE, SHARE) if np.all(gain == 1) else 1 / abs(gain)
+    return Table(means.astype(np.float32), deviations.astype(np.float32))
+
+
+def _step(flow: Dataflow, value: int, width: int) -> tuple[Op, Array, Array] | None:
+    """A reader that multiplies or shifts each column by a stored number, with the factor and the term."""
+    for op in flow.readers(value):
+        if has(op.role, "stored_statistics") and op.inputs[0] == value:
+            rows = [_columns(flow, v, width) for v in op.inputs[3:5]]
+            if len(rows) == 2 and rows[0] is not None and rows[1] is not None:
+                factor = 1 / np.sqrt(rows[1] + 1e-12)
+                return op, factor, -rows[0] * factor
+        other = next((v for v in op.inputs if v != value), NONE)
+        stored = _columns(flow, other, width) if has(op.role, "affine") and len(op.inputs) == 2 else None
+        if stored is None or (other == op.inputs[0] and not _commutes(op)):
+            continue
+        if has(op.role, "scalings"):
+            return op, 1 / stored if positions(op.role, "divides") else stored, np.zeros(width)
+        return op, np.ones(width), -stored if positions(op.role, "subtracts") else stored
+    return None
+
+
+def _commutes(op: Op) -> bool:
+    return not positions(op.role, "divides") and not positions(op.role, "subtracts")
+
+
+def _columns(flow: Dataflow, value: int, width: int) -> Array | None:
+    """A stored number for each column, or one for all; none of them zero in a quotient."""
+    array = _stored(flow, value, WIDEST)
+    if array is None or array.dtype.kind != "f" or array.size not in (1, width):
+        return None
+    columns: Array = np.broadcast_to(np.asarray(array, np.float64).reshape(-1), (width,))
+    return columns

@@ -4,25 +4,91 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ...core.arrays import Array, Result
 from ...core.dataflow import NONE, Dataflow
-from ...core.errors import AmpError, is_whole, nearest
+from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...core.graph import Graph
+from ...core.low_types import numpy_type
 from ...formats import adapters
 from ...formats.kinds import Model, is_graph
-from ...runtime.ports import Port
-from .fitting import Learnt
+from ...runtime.data import cannot_read, load_npz
+from ...runtime.ports import Port, check_feeds
 from .generate import Generator
-from .given import Inputs, from_arrays, from_iterable, from_list, from_path
-from .sample_set import Samples
 from .sizes import GraphInput, Place
 
 HINTS = 12  # sizes of weights that an input may have
 MOST_SAMPLES = 1_000_000  # that can be asked for
 COUNT = 8  # samples that are generated where nobody says how many
+MOST = 256  # samples that are kept of an iterable where nobody says how many: it may have no end
+
+Feeds = dict[str, Array]
+Learnt = Mapping[Place, int]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Feeds (arrays by input name), one after the other, as often as asked for. ``notes`` say where they are from."""
+
+    generated: bool
+    notes: tuple[str, ...]
+    _count: int = field(repr=False)
+    _start: Callable[[], Iterator[Feeds]] = field(repr=False)
+    _resized: Callable[[Learnt], tuple[Samples, Learnt]] | None = field(default=None, repr=False)
+    _hints: tuple[int, ...] = field(default=(), repr=False)
+
+    def fitted(self, run: Callable[[Feeds], object]) -> Samples:
+        """Samples of sizes with which a model runs: generated ones get others where the guessed ones do not.
+
+        ``run`` runs the model on one sample. Raises AmpError AMP504 where none is found."""
+        if self._resized is None or not self._resized({})[1]:
+            return self
+        resized = self._resized
+
+        def attempt(learnt: Learnt) -> tuple[str, Learnt]:
+            samples, places = resized(learnt)
+            try:
+                run(next(iter(samples)))
+            except AmpError as error:
+                if error.code != "AMP504" or "memory" in error.message:
+                    raise
+                return error.message, places
+            return "", places
+
+        learnt, failure = sizes_that_run(attempt, self._hints)
+        if learnt is None:
+            raise AmpError("AMP504", f"no generated input fits: {failure}", hint="give --data, or sizes with --dim")
+        return resized(learnt)[0]
+
+    def first(self, number: int) -> Samples:
+        """The first so many."""
+        return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
+
+    def within(self, number: int, seconds: float) -> Samples:
+        """The first so many, each pass as far as it comes in a time; one at least."""
+
+        def some() -> Iterator[Feeds]:
+            until = time.monotonic() + seconds
+            for place, feeds in enumerate(self.first(number)):
+                if place and time.monotonic() > until:
+                    return
+                yield feeds
+
+        return replace(self.first(number), _start=some)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return self._start()
 
 
 def load_samples(
@@ -69,11 +135,13 @@ def load_samples(
         frozenset(p.name for p in ports if flow.shape(p.value) is None),
     )
     if isinstance(data, (str, os.PathLike)):
-        return from_path(data, inputs, count)
+        return _from_path(data, inputs, count)
     if isinstance(data, Mapping):
-        return from_arrays(data, "data", inputs, count)
+        return _from_arrays(data, "data", inputs, count)
+    if isinstance(data, (list, tuple)):
+        return _from_list(data, inputs, count)
     if isinstance(data, Iterable) and not hasattr(data, "__array__"):
-        return from_list(data, inputs, count) if isinstance(data, (list, tuple)) else from_iterable(data, inputs, count)
+        return _from_iterable(data, inputs, count)
     message = f"cannot take samples from a {type(data).__name__}"
     hint = f"give an .npz file, a folder of them, or an iterable of mappings such as {inputs.example}"
     raise AmpError("AMP108", message, hint=hint)
@@ -120,16 +188,281 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
 
 def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]) -> Samples:
     needed = [port for port in ports if not _has_default(flow, port)]
+    weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
+    sizes = (size for item in weights for size in flow.shape(item.id) or () if isinstance(size, int) and size > 1)
 
-    def resized(learnt: Learnt) -> tuple[Samples, Mapping[Place, int]]:
+    def resized(learnt: Learnt) -> tuple[Samples, Learnt]:
         made = Generator(flow, needed, seed, dims, learnt)
         return Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized), made.places()
 
-    return replace(resized({})[0], _hints=_sizes_of_weights(flow))
+    return replace(resized({})[0], _hints=tuple(itertools.islice(dict.fromkeys(sizes), HINTS)))
 
 
-def _sizes_of_weights(flow: Dataflow) -> tuple[int, ...]:
-    """The sizes that the first weights have, in the order of their readers."""
-    weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
-    sizes = (size for item in weights for size in flow.shape(item.id) or () if isinstance(size, int) and size > 1)
-    return tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
+# -- the user's: files, folders, mappings, iterables ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a model, and those that may be left out."""
+
+    ports: dict[str, Port]
+    optional: frozenset[str]
+    unranked: frozenset[str]  # whose shape the file does not say: they are never split
+
+    @property
+    def example(self) -> str:
+        """What a sample looks like."""
+        return f"{{{', '.join(f'{name!r}: array' for name in self.ports)}}}"
+
+    def missing(self, arrays: Mapping[str, object]) -> list[str]:
+        """The inputs that have neither an array nor a default."""
+        return [name for name in self.ports if name not in arrays and name not in self.optional]
+
+    def checked(self, arrays: Mapping[str, object], where: str) -> Feeds:
+        """The arrays that are inputs, of the types and shapes that the model declares.
+
+        Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
+        float32 array for a float16 or bfloat16 input is rounded: files cannot name the latter.
+        """
+        ports = {name: port for name, port in self.ports.items() if name in arrays or name not in self.optional}
+        if missing := self.missing(arrays):
+            held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
+            hint = f"it holds {held}; the model takes {', '.join(ports)}"
+            raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
+        feeds = {name: _fed(port, arrays[name], where) for name, port in ports.items()}
+        try:
+            feeds = check_feeds(ports, feeds, set())
+        except AmpError as error:
+            raise AmpError(error.code, error.message, where=where, hint=error.hint) from None
+        self._refuse_no_rows(feeds, where)
+        for name, array in feeds.items():
+            _refuse_nan(name, array, where)
+        return feeds
+
+    def mapping(self, item: object, index: int) -> Feeds:
+        """The arrays of a sample of a list or an iterable, checked."""
+        if not isinstance(item, Mapping):
+            message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
+            raise AmpError("AMP503", message, hint=f"give {self.example}")
+        return self.checked(item, f"sample {index}")
+
+    def _refuse_no_rows(self, feeds: Feeds, where: str) -> None:
+        """One input may be empty, as a cache is at first, but not all that have rows."""
+        open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _says_rows(self.ports[n].shape)]
+        if open_ones and not any(len(feeds[name]) for name in open_ones):
+            message = f"input '{open_ones[0]}' has 0 rows: nothing would be compared or measured"
+            raise AmpError("AMP503", message, where=where, hint="give at least one row")
+
+
+def _says_rows(shape: tuple[int | str | None, ...]) -> bool:
+    """Whether the model says how many rows there are."""
+    return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
+
+
+def _from_arrays(arrays: Mapping[str, object], where: str, inputs: Inputs, count: int | None) -> Samples:
+    """One set of arrays, split where all of them hold several samples."""
+    held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
+    parts = None if inputs.missing(arrays) else _parts(held, inputs)
+    if parts is None:
+        feeds = inputs.checked(arrays, where)
+        return Samples(False, _notes(where, 1, 1, held, arrays), 1, lambda: iter([dict(feeds)]))
+    number, steps = parts
+    wanted = min(number, count or number)
+
+    def part(index: int) -> Feeds:
+        cut = {n: a[index] if steps[n] == 0 else a[index * steps[n] : (index + 1) * steps[n]] for n, a in held.items()}
+        return inputs.checked(cut, f"{where}, sample {index}")
+
+    for index in range(wanted):
+        part(index)  # a mistake is told before anything runs
+    return Samples(False, _notes(where, wanted, number, held, arrays), wanted, lambda: map(part, range(wanted)))
+
+
+def _parts(held: Mapping[str, Array], inputs: Inputs) -> tuple[int, dict[str, int]] | None:
+    """(how many samples, rows of each array in one; 0: the first dimension counts samples), None for one sample."""
+    number, steps = 0, {}
+    for name, array in held.items():
+        shape = inputs.ports[name].shape
+        if name in inputs.unranked:
+            return None
+        if array.ndim == len(shape) + 1:
+            mine, step = array.shape[0], 0
+        elif array.ndim == len(shape) and shape and isinstance(shape[0], int) and shape[0] > 0:
+            mine, rest = divmod(array.shape[0], shape[0])
+            step = shape[0]
+            if rest or mine < 2:
+                return None
+        else:
+            return None
+        if number not in (0, mine):
+            return None
+        number, steps[name] = mine, step
+    return (number, steps) if number else None
+
+
+def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None) -> Samples:
+    """Samples from a file or a folder."""
+    if not os.fspath(given):
+        raise AmpError("AMP101", "no path is given for the data", hint="name an .npz file, or a folder of them")
+    path = Path(given)
+    try:
+        folder = path.is_dir()
+        files = sorted(f for f in path.iterdir() if f.suffix == ".npz" and f.is_file()) if folder else []
+    except (OSError, ValueError) as error:
+        raise cannot_read(path, error) from None
+    if not folder:
+        return _from_arrays(load_npz(path), str(path), inputs, count)
+    if not files:
+        hint = "put one .npz file for each sample in it"
+        raise AmpError("AMP108", "the folder holds no .npz file", where=str(path), hint=hint)
+    chosen = files[:count]
+    first = load_npz(chosen[0])
+    notes = _notes(str(path), len(chosen), len(files), inputs.checked(first, str(chosen[0])), first)
+    return Samples(False, notes, len(chosen), lambda: (inputs.checked(load_npz(f), str(f)) for f in chosen))
+
+
+def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
+    if not data:
+        raise _no_sample()
+    wanted = data[:count]
+    notes = _notes("the iterable", len(wanted), len(data), inputs.mapping(data[0], 0), data[0])
+    return Samples(False, notes, len(wanted), lambda: (inputs.mapping(item, i) for i, item in enumerate(wanted)))
+
+
+def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
+    """Read once and copied: another pass may give other samples or none, and a buffer may be filled again."""
+    try:
+        source = iter(data)
+        size = len(data) if isinstance(data, Sized) else 0
+    except TypeError as error:
+        message = f"cannot take samples from a {type(data).__name__}: {first_line(error)}"
+        raise AmpError("AMP108", message, hint=f"give a list of mappings such as {inputs.example}") from None
+    kept: list[Feeds] = []
+    names: dict[Any, None] = {}
+    for index, item in enumerate(itertools.islice(source, MOST if count is None else count)):
+        feeds = inputs.mapping(item, index)
+        kept.append({name: array.copy() if isinstance(array, np.ndarray) else array for name, array in feeds.items()})
+        names = names or dict.fromkeys(item)
+    if not kept:
+        raise _no_sample()
+    more = count is None and len(kept) == MOST and next(source, None) is not None
+    found = size if len(kept) == count and size > count else len(kept)
+    notes = _notes("the iterable", len(kept), found, kept[0], names)
+    if more:
+        hint = "a list is used to its end; or say how many"
+        notes = (notes[0], f"the iterable has more than {MOST} samples, the rest was not read: {hint}", *notes[1:])
+    return Samples(False, notes, len(kept), lambda: map(dict, kept))
+
+
+def _no_sample() -> AmpError:
+    return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
+
+
+def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays: Iterable[Any]) -> tuple[str, ...]:
+    message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
+    left = [str(name) for name in arrays if name not in held]
+    return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)
+
+
+def _array(name: str, value: Result, where: str) -> Array:
+    """What was given for an input as an array; a sequence stays one in an array of objects."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
+        message = f"what is given for input '{name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
+
+
+def _fed(port: Port, value: Result, where: str) -> Result:
+    """What is given for an input as the model takes it, rounded; a map for what is no tensor stays one."""
+    if not port.dtype and isinstance(value, Mapping):
+        return value
+    array = _array(port.name, value, where)
+    if port.dtype in ("float16", "bfloat16") and array.dtype == np.float32:
+        with np.errstate(over="ignore"):
+            return array.astype(numpy_type(port.dtype))
+    return array
+
+
+def _refuse_nan(name: str, array: Result, where: str) -> None:
+    """Raises AmpError AMP503 for NaN in data; infinities are let through, since masks have them."""
+    if not isinstance(array, np.ndarray) or not (array.dtype.kind in "fc" or array.dtype.name == "bfloat16"):
+        return
+    bad = np.isnan(array if array.dtype.kind in "fc" else array.astype(np.float32))
+    if bad.any():
+        first = [int(i) for i in np.argwhere(bad)[0]]
+        message = f"input '{name}' holds NaN: {int(bad.sum()):,} of {array.size:,} elements, the first at {first}"
+        raise AmpError("AMP503", message, where=where, hint="repair the data: NaN in makes NaN out")
+
+
+# -- sizes with which a model runs, learnt from what a runtime says of its failure ------------------------------------
+
+TRIALS = 48  # runs that fail early, mostly
+LARGEST, ROWS = 4096, 64  # of a size, and of one in front
+SECONDS = 60.0  # for all of them
+COMMON = (32, 1, 2, 8, 16, 48, 224, 256, 80, 128, 512, 640)  # tried where no number in a message helps
+
+_SOURCE = re.compile(r"\S*\.(?:h|cc|cpp|cu)\b\S*|0x[0-9a-fA-F]+|'[^']*'")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
+
+
+def sizes_that_run(
+    attempt: Callable[[Learnt], tuple[str, Learnt]], hints: Sequence[int] = ()
+) -> tuple[Learnt | None, str]:
+    """What has to be learnt for an attempt to succeed, or None and what the first one failed with.
+
+    ``attempt`` runs a model with some sizes learnt; it gives what that failed with, empty if it did not, and the sizes
+    of all open places. A failure elsewhere than before is a step forward, from where the search goes on. ``hints``:
+    sizes that the model is made of, as not every message has numbers.
+    """
+    first, places = attempt({})
+    if not first:
+        return {}, ""
+    trials, start = 1, time.monotonic()
+    seen: set[frozenset[tuple[Place, int]]] = {frozenset()}
+    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [({}, changes(first, places, hints), first)]
+    while work and trials < TRIALS and time.monotonic() - start < SECONDS:
+        learnt, proposed, failure = work[-1]
+        change = next(proposed, None)
+        if change is None:
+            work.pop()
+            continue
+        wanted = {**learnt, **change}
+        if frozenset(wanted.items()) in seen:
+            continue
+        seen.add(frozenset(wanted.items()))
+        trials += 1
+        message, places = attempt(wanted)
+        if not message:
+            return wanted, ""
+        if _stage(message) != _stage(failure):
+            work.append((wanted, changes(message, places, hints), message))
+    return None, first
+
+
+def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
+    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them."""
+    said = message.rpartition("Status Message:")[2]
+    numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
+    numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
+    inner = {place: size for place, size in places.items() if place[1]}
+    for some in (inner, {place: size for place, size in places.items() if place not in inner}):
+        for propose in (_named, _in_ratio, lambda *_: (*hints, *COMMON)):
+            for place, size in some.items():
+                most = LARGEST if some is inner else ROWS
+                yield from ({place: n} for n in propose(size, numbers) if n != size and 0 < n <= most)
+
+
+def _named(size: int, numbers: list[int]) -> list[int]:
+    return numbers if size in numbers else []
+
+
+def _in_ratio(size: int, numbers: list[int]) -> list[int]:
+    pairs = [(got, wanted) for got in numbers for wanted in numbers if got > wanted > 0]
+    return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
+
+
+def _stage(message: str) -> str:
+    """A failure without its numbers: the operators with their names, from the outermost in; for one that has a name."""
+    nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
+    return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

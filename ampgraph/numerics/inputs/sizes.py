@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.dataflow import NONE
+from ...core.dataflow import NONE, Dataflow
+from ..metrics.roles import LOGARITHMS, PROBABILITIES, roles_of
 
 BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 256, 3
 SECOND = 16000  # of sound, in samples
@@ -179,3 +180,21 @@ def _evaluate(text: str) -> int | None:
             return None
         total += -product if sign == "-" else product
     return total
+
+
+# -- what a model is for ----------------------------------------------------------------------------------------------
+
+LETTERS = 20  # classes at least: those of an alphabet
+
+
+def reads_text(flow: Dataflow) -> bool:
+    """Whether all outputs are probabilities of letters, place by place along a line: ``[batch, places, letters]``."""
+    outputs, roles = flow.scopes[0].outputs, roles_of(flow)
+    return bool(outputs) and all(
+        roles[flow.values[v].name] in (PROBABILITIES, LOGARITHMS) and _of_letters(flow.shape(v)) for v in outputs
+    )
+
+
+def _of_letters(shape: tuple[int | str | None, ...] | None) -> bool:
+    letters = shape[-1] if shape is not None and len(shape) == 3 else 0
+    return isinstance(letters, int) and letters >= LETTERS

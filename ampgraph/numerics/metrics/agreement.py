@@ -3,13 +3,104 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
+import ml_dtypes
 import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
-from .judged import SCALE_SHARE, Judged, Scores, quantile, scale_of
+from .roles import LOGARITHMS, PROBABILITIES
+
+QUANTILE = 0.9  # the share of samples that decides
+SCALE_SHARE = 0.1
+"""Of an output's own scale: what a sample is measured against at least.
+
+At a tolerance of 1e-2 that allows 1e-3 of the scale, float16's step there (2^-10): an output whose samples are around 5
+is not asked to be nearer to zero, in the one sample where it nearly vanishes, than float16 knows numbers of
+its size. The scale is the median over the samples of their root mean squares, which no single large sample moves.
+"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """``error`` is ``off`` over ``size``: of a difference and a reference in one unit, ``size`` at least ``least``.
+
+    Attributes:
+        sort: what the output was taken for.
+        scaled: whether the output's scale over the samples is a floor as well.
+        paired: rows that have a partner, of how many on both sides together; None where rows are not paired.
+    """
+
+    off: float
+    size: float = 1.0
+    least: float = 0.0
+    sort: str = ""
+    scaled: bool = False
+    paired: tuple[int, int] | None = None
+
+    def error(self, scale: float = 0.0) -> float:
+        """Against the scale of the output, 0 for none."""
+        size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
+        return self.off / size if size else 0.0 if not self.off else math.inf
+
+
+def scale_of(sizes: Iterable[float]) -> float:
+    """The scale of an output: the median of what its samples have, 0 for none."""
+    known = [size for size in sizes if math.isfinite(size)]
+    return float(median(known)) if known else 0.0
+
+
+def quantile(errors: Sequence[float], share: float) -> float:
+    """An error that occurred: of 8 samples the 90th percentile is the eighth."""
+    return sorted(errors)[max(0, math.ceil(share * len(errors)) - 1)]
+
+
+class Spread:
+    """Errors of many samples, by quantiles of those that count."""
+
+    def counting(self) -> list[float]:
+        """Of the samples that say something."""
+        raise NotImplementedError
+
+    @property
+    def median(self) -> float:
+        return quantile(self.counting(), 0.5)
+
+    @property
+    def p90(self) -> float:
+        return quantile(self.counting(), QUANTILE)
+
+    @property
+    def worst(self) -> float:
+        return max(self.counting())
+
+
+@dataclass
+class Scores(Spread):
+    """The errors of all samples by one metric. ``over_all``: their mean is judged, else the 90th percentile."""
+
+    name: str
+    errors: list[float] = field(default_factory=list)
+    over_all: bool = False
+
+    def counting(self) -> list[float]:
+        return self.errors
+
+    @property
+    def decisive(self) -> float:
+        """What is held against the tolerance."""
+        if not all(map(math.isfinite, self.errors)) and self.over_all:
+            return math.inf
+        return sum(self.errors) / len(self.errors) if self.over_all else self.p90
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON; null stands for an infinite error."""
+        figures = {"median": self.median, "p90": self.p90, "worst": self.worst, "judged": self.decisive}
+        return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
 
 # Of an output's root mean square: float16's step at one. Smaller outputs are probabilities near zero or differences of
 # numbers around one, and are not known better than that: a change in their own digits is no error of the model.
@@ -131,7 +222,7 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
 
 
 @dataclass
-class Agreement:
+class Agreement(Spread):
     """One output over all samples: what was seen of each, and what a metric says where one was asked for.
 
     ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged; ``compared``:
@@ -201,9 +292,8 @@ class Agreement:
         known = [part.same_argmax for part in self.parts if part.same_argmax is not None]
         return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 
-    def quantile(self, share: float) -> float:
-        """An error that occurred: of 8 samples the 90th percentile is the eighth."""
-        return quantile(self._heard(self.errors), share)
+    def counting(self) -> list[float]:
+        return self._heard(self.errors)
 
     def _heard(self, errors: list[float]) -> list[float]:
         """Those of samples whose reference says something, all if none does."""
@@ -242,18 +332,6 @@ class Agreement:
         found = [judged.paired for judged in self.judged if judged.paired is not None]
         return (sum(pair[0] for pair in found), sum(pair[1] for pair in found)) if found else None
 
-    @property
-    def median(self) -> float:
-        return self.quantile(0.5)
-
-    @property
-    def p90(self) -> float:
-        return self.quantile(0.9)
-
-    @property
-    def worst(self) -> float:
-        return self.quantile(1.0)
-
     def within(self, tolerance: float) -> bool:
         """Whether the error of 9 of 10 samples is within it and nothing is infinite or NaN that should not be.
 
@@ -283,3 +361,68 @@ class Agreement:
             "silent_samples": sorted(self.silent),
             "reason": self.reason,
         }
+
+
+def add_sample(found: dict[str, Agreement], expected: Mapping[str, Result], result: Mapping[str, Result]) -> None:
+    """Takes in how far the outputs of one sample are apart."""
+    for name, value in expected.items():
+        found.setdefault(name, Agreement(name)).add(apart(value, result[name]))
+
+
+# -- what a model is like, whatever is low in it ----------------------------------------------------------------------
+
+
+def sensitivity(
+    run: Callable[[dict[str, Result]], Mapping[str, Result]], samples: Iterable[dict[str, Result]], dtype: str
+) -> tuple[str, float]:
+    """How sensitive a model is by itself: what the rounding of its inputs alone, all else in float32, does to it.
+
+    Where that passes a tolerance, the model is chaotic: no choice of precision inside it brings it below, as long as
+    its inputs come in a low type or are not known better than one.
+
+    Returns the output that changes most, and its error at the 90th percentile of the samples; ("", 0.0) for none.
+    ``run`` runs the float32 model. Samples without a floating input, or with one beyond ``dtype``, tell nothing.
+    """
+    outputs: dict[str, Agreement] = {}
+    for feeds in samples:
+        rounded = {name: _rounded(value, dtype) for name, value in feeds.items()}
+        if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_finite, rounded.values())):
+            continue
+        add_sample(outputs, run(feeds), run(rounded))
+    floating = [output for output in outputs.values() if output.floating and output.compared]
+    worst = max(floating, key=lambda output: output.p90, default=None)
+    return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)
+
+
+def _rounded(value: Result, dtype: str) -> Result:
+    """A floating array rounded to a low type and back; anything else as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
+        return value
+    low = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
+    with np.errstate(over="ignore"):
+        return value.astype(low).astype(value.dtype)
+
+
+def _finite(value: Result) -> bool:
+    return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+LIKELY = (PROBABILITIES, LOGARITHMS)  # one at most, and as near to zero as they like
+LOST = 0.1  # of the size of an output below the floor
+
+
+def vanishing(outputs: Iterable[Agreement], roles: Mapping[str, str]) -> str:
+    """The output that is too small for float16, in words; empty if there is none: the measure's floor calls it right.
+
+    It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``roles``: what
+    `roles_of` says of the outputs; probabilities may be that small.
+    """
+    for output in outputs:
+        largest = max((size for _, size in output.sizes), default=FLOOR)
+        if largest >= FLOOR or roles.get(output.name) in LIKELY:
+            continue
+        lost = median(off / size for off, size in output.sizes)
+        if lost >= LOST:
+            share = "all" if lost >= 1 else f"{lost:.0%}"
+            return f"'{output.name}' vanishes in float16: {share} of it is lost, which is {largest:.2g} at most"
+    return ""

@@ -1,90 +1,92 @@
-"""A metric: what says how far the outputs of one sample are from the reference's."""
+"""A metric: what says how far the outputs of one sample are from the reference's, output by output or by a function of
+the user's own."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from ...core.arrays import Array, Result
-from ...core.errors import AmpError, nearest
+from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
 from ...core.metric_names import CUSTOM, METRICS, OVER_ALL
-from . import custom, sorts
-from .agreement import Apart, apart, is_float
+from .agreement import FLOOR, Apart, Judged, apart, is_float
 from .detections import WIDTHS, Pairing, paired
-from .judged import Judged
 from .roles import LOGARITHMS, NUMBERS, PROBABILITIES, ROWS
 
 Outputs = Mapping[str, Result]
+Function: TypeAlias = Callable[[Outputs, Outputs], float]
+"""``function(reference, result) -> error``: the outputs of one sample by name, as arrays (sequences as lists, maps as
+dictionaries), float32 where a model has low ones. 0 says that they are alike, a larger number that they are further
+apart; infinite misses every tolerance."""
 NEEDS = {
     "argmax": "an axis of classes", "logits": "an axis of classes", "tokens": "integers",
     "detections": "rows of boxes, [n, 4] to [n, 7],",
 }  # fmt: skip
 SAMPLE = ""  # the name under which stands what is said of a sample as a whole
+LIKELY = 0.1
+"""The least norm that probabilities are measured against, all of an output together.
+
+A tolerance of 1e-2 then allows an absolute error of 1e-3, float16's step at one: no more is known of a probability's
+complement, or of the largest in its row. An output whose norm is larger is judged as numbers are.
+"""
+SUM = 1e-3  # by which a row of probabilities may miss one
+TOKENS = "tokens"
 
 
-class Metric(Protocol):
-    """``over_all``: errors are shares, whose mean over the samples is judged."""
-
-    name: str
-    over_all: bool
-
-    def judge(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """What it says of each output that it is about, or of the whole sample under the name `SAMPLE`."""
-        ...
-
-
-def metric_of(given: str | custom.Function | None, roles: Mapping[str, str] | None = None) -> Metric:
+def metric_of(given: str | Function | None, roles: Mapping[str, str] | None = None) -> Metric:
     """A metric by name, by the place of a function, or by the function itself; ``auto`` for None.
 
     ``roles``: what `roles_of` says of the reference's outputs. Raises AmpError AMP312 for an unknown name.
     """
     if given is None or (isinstance(given, str) and given in METRICS):
-        return Named(given or "auto", roles or {})
+        return Metric(given or "auto", roles or {})
     if callable(given):
-        return Custom(getattr(given, "__name__", "function"), given)
+        return Metric(getattr(given, "__name__", "function"), {}, given)
     if not isinstance(given, str) or ":" not in given:
         hint = nearest(str(given), list(METRICS)) or f"{', '.join(METRICS)}; or {CUSTOM}"
         raise AmpError("AMP312", f"unknown metric '{given}'", hint=hint)
-    return Custom(given, custom.loaded(given))
+    return Metric(given, {}, loaded(given))
 
 
-class Custom:
-    """A function of the user's own; see `custom.Function`."""
+@dataclass
+class Metric:
+    """One of METRICS, or a function of the user's own, whose ``name`` is where it is.
 
-    over_all = False
+    ``roles``: what the reference's outputs are; ``sorts``: by output, as its first sample shows it."""
 
-    def __init__(self, name: str, function: custom.Function) -> None:
-        self.name, self._function = name, function
+    name: str
+    roles: Mapping[str, str]
+    function: Function | None = None
+    sorts: dict[str, str] = field(default_factory=dict)
 
-    def judge(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
-        return {SAMPLE: Judged(custom.error_of(self._function, self.name, ours, theirs), sort=self.name)}
-
-
-def _plain(value: Result) -> Result:
-    """Low types as float32, which every library knows."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.name in LOW else value
-
-
-class Named:
-    """One of METRICS."""
-
-    def __init__(self, name: str, roles: Mapping[str, str]) -> None:
-        self.name, self.over_all, self._roles = name, name in OVER_ALL, roles
-        self._sorts: dict[str, str] = {}  # by output, as its first sample shows it
+    @property
+    def over_all(self) -> bool:
+        """Whether errors are shares, whose mean over the samples is judged."""
+        return self.function is None and self.name in OVER_ALL
 
     def judge(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """Raises AmpError AMP312 where the metric is about none of the outputs."""
+        """What it says of each output that it is about, or of the whole sample under the name `SAMPLE`.
+
+        Raises AmpError AMP312 where it is about none of the outputs, and for a function that fails."""
+        if self.function is not None:
+            ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
+            return {SAMPLE: Judged(_called(self.function, self.name, ours, theirs), sort=self.name)}
         judged = self._sets(reference, result)
         for name, want in reference.items():
             if name not in judged and self._about(want):
-                judged[name] = self._one(name, want, result[name])
+                found, got = apart(want, result[name]), result[name]
+                sort = self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort(name, found, want))
+                judged[name] = _judged_as(sort, found, want, got)
         if not judged and reference:
             hint = "use --metric l2, or auto, which judges each output as what it is"
             raise AmpError("AMP312", f"no output has {NEEDS[self.name]} for metric {self.name}", hint=hint)
@@ -92,61 +94,117 @@ class Named:
 
     def _about(self, want: Result) -> bool:
         if self.name in ("argmax", "logits"):
-            return sorts.has_classes(want)
-        if self.name == "tokens":
+            return _has_classes(want)
+        if self.name == TOKENS:
             return isinstance(want, np.ndarray) and want.dtype.kind in "iu"
         return self.name != "detections"
-
-    def _one(self, name: str, want: Result, got: Result) -> Judged:
-        found = apart(want, got)
-        by_name: dict[str, Callable[[], Judged]] = {
-            "l2": lambda: sorts.numbers(found),
-            "max": lambda: sorts.largest(found, want),
-            "cosine": lambda: sorts.cosine(found),
-            "argmax": lambda: sorts.argmax(found, want, got),
-            "probabilities": lambda: sorts.probabilities(found),
-            "logits": lambda: sorts.logits(found, want, got),
-            "tokens": lambda: sorts.tokens(found, want, got),
-            "auto": lambda: self._by_sort(name, found, want, got),
-        }
-        return by_name[self.name]()
-
-    def _by_sort(self, name: str, found: Apart, want: Result, got: Result) -> Judged:
-        sort = self._sorts.setdefault(name, self._sort(name, found, want))
-        if sort == PROBABILITIES:
-            return sorts.probabilities(found)
-        if sort == LOGARITHMS:
-            return sorts.log_probabilities(found, want, got)
-        return sorts.tokens(found, want, got) if sort == sorts.TOKENS else sorts.numbers(found, scaled=True)
 
     def _sort(self, name: str, found: Apart, want: Result) -> str:
         """What an output is: as the graph says, if its values can be that, or as they show by themselves."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
-            return sorts.TOKENS
+            return TOKENS
         if not found.floating or found.nested:
             return NUMBERS
-        role = self._roles.get(name, NUMBERS)
+        role = self.roles.get(name, NUMBERS)
         if role == LOGARITHMS:
-            return LOGARITHMS if bool((np.asarray(want) <= sorts.SUM).all()) else NUMBERS
-        likely = sorts.within_one(want) if role == PROBABILITIES else sorts.sums_to_one(want)
+            return LOGARITHMS if bool((np.asarray(want) <= SUM).all()) else NUMBERS
+        likely = _within_one(want) if role == PROBABILITIES else _sums_to_one(want)
         return PROBABILITIES if likely else NUMBERS
-
-    # -- rows as sets -------------------------------------------------------------------------------------------------
 
     def _sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
         """The outputs that hold detections: boxes, and what stands beside them row by row."""
         if self.name not in ("auto", "detections"):
             return {}
-        names = [n for n in reference if self.name == "detections" or self._roles.get(n) == ROWS]
-        arrays = {n: (reference[n], result[n]) for n in names if _both_arrays(reference[n], result[n])}
+        names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
+        both = {n: (reference[n], result[n]) for n in names}
+        arrays = {n: sides for n, sides in both.items() if all(isinstance(side, np.ndarray) for side in sides)}
         boxes = next((name for name, (want, got) in arrays.items() if _boxes(want, got)), None)
-        if boxes is None:
-            return {}
-        return _judged_rows(boxes, arrays)
+        return {} if boxes is None else _judged_rows(boxes, arrays)
 
 
-def _both_arrays(want: Result, got: Result) -> bool:
-    return isinstance(want, np.ndarray) and isinstance(got, np.ndarray)
+# -- an output as what it is ------------------------------------------------------------------------------------------
+
+
+def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
+    """One output of one sample, by one of METRICS or by its role.
+
+    An error that has no floor of its own stands for itself: of integers, sequences, maps, and of what cannot be
+    compared."""
+    if sort == TOKENS:
+        return _tokens(found, np.asarray(want), np.asarray(got))
+    if not found.floating or not math.isfinite(found.error) or (found.nested and sort != "cosine"):
+        return _by_error(found, "classes" if sort == "argmax" and not found.floating else "")
+    if sort == "cosine":
+        return Judged(1 - found.cosine if found.cosine is not None else float(found.error > 0), sort=sort)
+    if sort == "max":
+        array = np.asarray(want, np.float64)
+        largest = float(np.abs(array[np.isfinite(array)]).max(initial=0))
+        return Judged(found.max_abs, largest or 1.0, sort="largest")
+    if sort == "argmax":
+        places = [np.asarray(x).argmax(_class_axis(np.asarray(want))) for x in (want, got)]
+        return Judged(float(np.mean(places[0] != places[1])) if places[0].size else 0.0, sort="classes")
+    if sort in ("logits", LOGARITHMS):  # what they are logarithms of
+        turned = _softmax if sort == "logits" else np.exp
+        found = apart(*(turned(np.asarray(x, np.float64)) for x in (want, got)))
+        if not math.isfinite(found.error):
+            return _by_error(found)
+    if sort in ("logits", LOGARITHMS, PROBABILITIES):
+        return Judged(found.off, found.size, max(FLOOR, LIKELY / math.sqrt(max(found.compared, 1))), sort)
+    return Judged(found.off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS)
+
+
+def _by_error(found: Apart, sort: str = "") -> Judged:
+    return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
+
+
+def _tokens(found: Apart, ours: Array, theirs: Array) -> Judged:
+    """The share of integers that differ, place by place; where one side ends earlier along the last axis, what it lacks
+    differs."""
+    whole = ours.dtype.kind in "iu" and theirs.dtype.kind in "iu"
+    if not found.reason or not whole or not ours.ndim == theirs.ndim > 0 or ours.shape[:-1] != theirs.shape[:-1]:
+        return _by_error(found, TOKENS)
+    short, long = sorted((ours.shape[-1], theirs.shape[-1]))
+    rows = math.prod(ours.shape[:-1])
+    same = int((ours[..., :short] == theirs[..., :short]).sum())
+    return Judged(1 - same / (rows * long) if rows * long else 0.0, sort=TOKENS)
+
+
+def _softmax(wide: Array) -> Array:
+    """Over the classes."""
+    axis = _class_axis(wide)
+    top = wide.max(axis, keepdims=True)
+    raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
+    whole: Array = raised / raised.sum(axis, keepdims=True)
+    return whole
+
+
+def _class_axis(array: Array) -> int:
+    """The second axis of maps [N, C, H, W], else the last."""
+    return 1 if array.ndim >= 4 else array.ndim - 1
+
+
+def _has_classes(value: Result) -> bool:
+    """Whether an output says which class is where, or holds classes."""
+    if value is None or isinstance(value, (list, dict)):
+        return False
+    array = np.asarray(value)
+    return array.dtype.kind in "iu" or (is_float(array) and array.ndim > 0 and array.shape[_class_axis(array)] > 1)
+
+
+def _within_one(value: Result) -> bool:
+    array = np.asarray(value)
+    return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
+
+
+def _sums_to_one(value: Result) -> bool:
+    """Whether an array holds the probabilities of classes: within 0 to 1, one together in every row."""
+    if not _within_one(value) or not _has_classes(value):
+        return False
+    array = np.asarray(value, np.float64)
+    return bool((np.abs(array.sum(_class_axis(array)) - 1) <= SUM).all())
+
+
+# -- rows as sets -----------------------------------------------------------------------------------------------------
 
 
 def _boxes(want: Array, got: Array) -> bool:
@@ -165,27 +223,21 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
         for name, both in arrays.items()
         if all(a.shape[:depth] == s for a, s in zip(both, sizes, strict=True))
     }
-    flat = {n: [_in_batches(a, depth) for a in both] for n, both in beside.items()}
+    flat = {n: [a if depth == 2 else a[None] for a in both] for n, both in beside.items()}
     classes = [n for n, (want, got) in beside.items() if want.ndim == depth and _whole(want) and _whole(got)]
-    count = len(flat[boxes][0])
     ours, theirs = flat[boxes]
     pairings = [
-        paired(_wide(ours[b]), _wide(theirs[b]), *([flat[n][i][b] for n in classes] for i in (0, 1)))
-        for b in range(count)
+        paired(
+            *(side[b].astype(np.float64) for side in (ours, theirs)),
+            *([flat[n][i][b] for n in classes] for i in (0, 1)),
+        )
+        for b in range(len(ours))
     ]
     judged = {name: _aligned(both, pairings) for name, both in flat.items()}
     for name, (want, got) in arrays.items():
         if name not in judged and _counts(want, got, pairings):
             judged[name] = Judged(float(np.abs(want - got).sum()), float(want.sum()) or 1.0, sort="counts")
     return judged
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.float64)
-
-
-def _in_batches(array: Array, depth: int) -> Array:
-    return array if depth == 2 else array[None]
 
 
 def _whole(array: Array) -> bool:
@@ -197,8 +249,7 @@ def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
     found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
     whole = sum(pair[0] for pair in rows), sum(pair[1] for pair in rows)
-    judged = sorts.numbers(found) if found.floating else sorts.by_error(found)
-    return replace(judged, sort="detections", paired=whole)
+    return replace(_judged_as("l2", found, None, None), sort="detections", paired=whole)
 
 
 def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
@@ -207,3 +258,76 @@ def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)
     return all(side.reshape(-1).tolist() == list(rows) for side, rows in sides)
+
+
+# -- a function of the user's own -------------------------------------------------------------------------------------
+
+
+def loaded(text: str) -> Function:
+    """The function that ``module:function`` or ``file.py:function`` names.
+
+    Raises AmpError AMP312 where there is none.
+    """
+    place, _, name = text.rpartition(":")
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:  # whatever a file of the user's own raises
+        raise AmpError("AMP312", f"metric {text}: {_line(error)}", hint=f"give {CUSTOM}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        there = ", ".join(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
+        message = f"metric {text}: {place} has no function '{name}'"
+        raise AmpError("AMP312", message, hint=f"it has {there}" if there else f"give {CUSTOM}")
+    return found  # type: ignore[no-any-return]
+
+
+def _from_file(path: Path) -> Result:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
+    assert spec is not None and spec.loader is not None  # a file that ends in .py has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def address_of(function: Function) -> str:
+    """Where another process finds a function, empty if nowhere: what is defined in a function or a session is not."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if not module or module == "__main__" or not name.isidentifier():
+        return ""
+    home = sys.modules.get(module)
+    if getattr(home, name, None) is not function:
+        return ""
+    file = getattr(home, "__file__", None)
+    return f"{os.path.abspath(file)}:{name}" if module.startswith("ampgraph_metric_") and file else f"{module}:{name}"
+
+
+def _called(function: Function, name: str, reference: Outputs, result: Outputs) -> float:
+    """What a function says of one sample. Raises AmpError AMP312 where it raises, or gives no error from 0 on."""
+    try:
+        found = function(dict(reference), dict(result))
+    except AmpError:
+        raise
+    except Exception as error:  # whatever the user's function raises
+        raise AmpError("AMP312", f"metric {name} raised {_line(error)}", hint="see its traceback in Python") from error
+    try:
+        number = float(found)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number) or number < 0:
+        message = f"metric {name} gives {found!r}, which is no error from 0 on"
+        raise AmpError("AMP312", message, hint="return a float: 0 for alike, larger for further apart")
+    return number
+
+
+def _plain(value: Result) -> Result:
+    """Low types as float32, which every library knows."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.name in LOW else value
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

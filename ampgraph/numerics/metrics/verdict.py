@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array, DType, Feeds, Result
+from ...core.arrays import Feeds, Result
 from ...core.errors import AmpError
 from ...core.files import unwritable
-from .agreement import apart
-from .judged import Scores, scale_of
+from .agreement import Scores, apart, scale_of
 from .metric import SAMPLE, Metric
 
 IN_MEMORY = 256 << 20  # bytes of the reference's outputs
-
-
-@dataclass(frozen=True)
-class _Spilled:
-    """An array in a file: bytes, since files cannot name bfloat16."""
-
-    path: Path
-    start: int
-    dtype: DType
-    shape: tuple[int, ...]
-
-    def load(self) -> Array:
-        size = math.prod(self.shape) * self.dtype.itemsize
-        return np.fromfile(self.path, np.uint8, size, offset=self.start).view(self.dtype).reshape(self.shape)
 
 
 class Judge:
@@ -73,7 +57,7 @@ class Judge:
 
     def error(self, sample: int, outputs: Feeds) -> float:
         """The error of one sample's result: of its worst output."""
-        expected = {name: _read(want) for name, want in self._expected[sample].items()}
+        expected = self._expected[sample]
         if any(apart(expected[name], outputs[name]).astray for name in self.outputs):
             return math.inf
         judged = self.metric.judge(expected, outputs)
@@ -82,7 +66,7 @@ class Judge:
     def distance(self, sample: int, outputs: Feeds) -> float:
         """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
         nothing of small errors."""
-        found = [apart(_read(self._expected[sample][name]), outputs[name]) for name in self.outputs]
+        found = [apart(self._expected[sample][name], outputs[name]) for name in self.outputs]
         return max((math.inf if each.astray else each.error for each in found), default=0.0)
 
     def over_samples(self, errors: Sequence[float]) -> float:
@@ -102,14 +86,8 @@ class Judge:
             return value
         try:
             with open(self._spill, "ab") as file:
-                stored = _Spilled(self._spill, file.tell(), value.dtype, value.shape)
-                file.write(np.ascontiguousarray(value).tobytes())
+                start = file.tell()
+                value.tofile(file)
         except OSError as error:
             raise unwritable(self._spill, error) from error
-        return stored
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_read(item) for item in value]
-    return value.load() if isinstance(value, _Spilled) else value
+        return np.memmap(self._spill, value.dtype, "r", start, value.shape)

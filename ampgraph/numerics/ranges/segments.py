@@ -16,9 +16,8 @@ from ...core.arrays import Feeds, Result
 from ...core.dataflow import Op, Value
 from ...core.runnable import RunnableGraph
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import refused, stopped
+from ...runtime.onnxruntime_session import in_file_order, opened, quiet_options, stopped
 from ..graphs import reads_of
-from ..sessions import in_file_order, opened, quiet_options
 
 LIMIT = 96 << 20  # bytes of values that one segment exposes
 GROWTH = 1.5  # a sample this much larger than the one that was planned for is planned for anew
@@ -143,10 +142,7 @@ class SegmentedModel:
         options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
-        try:
-            return opened(part, options, self._providers)
-        except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise refused(error, "model") from error
+        return opened(part, options, self._providers)
 
     def _run(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
         try:

@@ -8,7 +8,8 @@ output is rounded once. What a kernel does inside its accumulators is not modell
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,21 @@ from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW, Graph
+from ...core.low_types import numpy_type
+from ...core.sites import SWITCHES
 from ...formats.kinds import Model
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import no_memory, older_than_the_model, out_of_memory, stopped
-from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
+from ...runtime.onnxruntime_session import (
+    cpu_options,
+    no_memory,
+    older_than_the_model,
+    opened,
+    opened_anyhow,
+    out_of_memory,
+    stopped,
+)
+from ...runtime.ports import Port, check_feeds, contradiction
 from ..graphs import flat_graph, port_of
-from ..sessions import cpu_options, opened_anyhow
 from .rewrite import rewrite
 
 
@@ -136,4 +146,46 @@ def _to_low(value: Any, low: str) -> Any:
     if isinstance(value, list):
         return [_to_low(v, low) for v in value]
     with np.errstate(over="ignore"):
-        return value.astype(numpy_dtype(low))
+        return value.astype(numpy_type(low))
+
+
+# -- some nodes low, some not -----------------------------------------------------------------------------------------
+
+EARLIEST = 9  # the opset in which a switch can be written
+
+
+class SwitchedSession:
+    """A strict run of a model in which each low node can compute in float32 instead, chosen run by run.
+
+    Attributes:
+        units: the nodes that can be switched, in the order of the file.
+        types: of its inputs, by name, as the low model declares them.
+    """
+
+    def __init__(self, reference: Model | Graph, low: Model | Graph) -> None:
+        """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
+
+        Raises AmpError AMP1xx for files, AMP208 for an opset before 9, AMP502 where the runtime refuses.
+        """
+        with quiet_collector():
+            graph, given = flat_graph(low), flat_graph(reference)
+            flow = graph.dataflow()
+            if flow.opset < EARLIEST:
+                raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
+            self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
+            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False))
+            self._names = [value.name for value in graph.declared()[1]]
+            content, options = graph.content(), cpu_options(graph.folder())
+        self._session = opened(content, options)
+
+    def run(self, feeds: Mapping[str, Result], low: Collection[int]) -> dict[str, Result]:
+        """The outputs where only some units are low. Raises AmpError AMP504."""
+        switches = np.zeros(len(self.units), bool)
+        switches[list(low)] = True
+        fed = {n: np.asarray(v).astype(np.float32) if self.types.get(n) in LOW else v for n, v in feeds.items()}
+        fed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in fed.items()}
+        try:
+            found = self._session.run(self._names, {**fed, SWITCHES: switches})
+        except Exception as error:
+            raise stopped(error, "cpu") from error
+        return dict(zip(self._names, found, strict=True))

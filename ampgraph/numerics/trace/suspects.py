@@ -15,12 +15,14 @@ from ...core.node_names import pattern_for
 from ...core.repairs import fp32_options
 from ...core.sites import Site
 from ...oplists.traits import has
-from .magnified import AMPLIFIES, FLOOR
-from .values import HUGE, Extremes, Observed, Trace
+from .values import HUGE, Extremes, Trace
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
 MASK = -1e30
+AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
+FLOOR = 1e-6  # an error below it is float32's own noise
+NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}  # the smallest with all its digits
 
 Weights = Callable[[Site], Mapping[str, Array]]
 
@@ -96,8 +98,8 @@ class Inquest:
             if seen is not None and seen.astray and seen.reference is not None:
                 dtype = self.trace.dtypes[name]
                 why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {LARGEST[dtype]:,.0f}"
-                made = (self._operand(name, seen),)
                 hint = f"keep it in float32: convert without --io {name}=low"
+                made = self._operands((name,))
                 return Suspect(name, "input", "", self.inside, dtype, (), made, why, (), (hint,))
         return None
 
@@ -111,8 +113,9 @@ class Inquest:
             return self.suspect(i, f"its weight '{spoiled}' holds infinities or NaN", [i])
         if reached > limit:
             ends = (HUGE, float("inf")) if reached >= HUGE else (limit, HUGE)  # masks, or numbers
-            carriers = (j for j in range(len(self.trace.sites)) if self._is_low(j) and self._reaches(j, *ends))
-            nodes = sorted(carriers, key=lambda j: j != i)
+            near = {n for n in self.trace.values if ends[0] < self.trace.reach(n) <= ends[1]}
+            carries = [not near.isdisjoint((*each.inputs, *each.outputs)) for each in self.trace.sites]
+            nodes = sorted((j for j, so in enumerate(carries) if so and self._is_low(j)), key=lambda j: j != i)
             why = f"its result reaches {reached:.4g} in the reference; {self.low_type} ends at {limit:,.0f}"
             lowest = min((self.trace.lowest(out) for out in site.outputs), default=0.0)
             if lowest < MASK:
@@ -141,11 +144,6 @@ class Inquest:
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
                 return name
         return ""
-
-    def _reaches(self, i: int, least: float, most: float) -> bool:
-        """Whether a node reads or makes a value that reaches that far."""
-        site = self.trace.sites[i]
-        return any(least < self.trace.reach(name) <= most for name in (*site.inputs, *site.outputs))
 
     def _vanishing(self, names: list[str]) -> list[int]:
         """The nodes that made them zero, back to where the first one did."""
@@ -192,6 +190,30 @@ class Inquest:
         if amplified or not nodes:
             nodes += self._causes(i)
         return self.suspect(i, why, nodes)
+
+    def magnified(self, i: int) -> str:
+        """By which node behind a node the relative error grows most, in words; empty where it does not grow fourfold:
+        in a logarithm, a quotient, a difference of large numbers."""
+        waiting, met = deque([i]), {i}
+        best, most = None, AMPLIFIES
+        while waiting:
+            site = self.trace.sites[waiting.popleft()]
+            for j in (reader for name in site.outputs for reader in self.readers.get(name, ())):
+                if j not in met:
+                    met.add(j)
+                    waiting.append(j)
+                    growth = self._growth(self.trace.sites[j])
+                    if growth > most:
+                        best, most = self.trace.sites[j], growth
+        return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
+
+    def _growth(self, site: Site) -> float:
+        """What a node's relative error is, of that of what it reads.
+
+        Values below the low type's normal numbers are left out: there relative errors are large, and mean nothing."""
+        normal, before = NORMAL[self.low_type], self.error_in(site)
+        errors = [self.trace.error(out) for out in site.outputs if self.trace.reach(out) >= normal]
+        return max((e for e in errors if e is not None), default=0.0) / before if before > FLOOR else 0.0
 
     def error_in(self, site: Site) -> float:
         """The largest error of what a node reads, before Casts that were added round it."""
@@ -262,7 +284,8 @@ class Inquest:
         return next((origin for origin in made if origin is not None), None)
 
     def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
-        return tuple(self._operand(n, self.trace.values[n]) for n in dict.fromkeys(names) if n in self.trace.values)
-
-    def _operand(self, name: str, seen: Observed) -> TracedValue:
-        return TracedValue(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)
+        known = {name: self.trace.values[name] for name in names if name in self.trace.values}
+        return tuple(
+            TracedValue(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)
+            for name, seen in known.items()
+        )

@@ -9,7 +9,7 @@ from functools import cached_property
 from ...core.borders import Borders
 from ...core.dataflow import Dataflow, Op
 from ...core.low_types import LowType, low_type
-from ...oplists.operators import Listing
+from ...oplists.framework_lists import Listing
 from ...oplists.traits import Traits
 from ..joints import Joint, find_joints
 from ..options import Options

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ...core.dataflow import Dataflow
 from ...core.plan import Why
 from ...core.spellings import LEVELS
-from ..bounded import float32_units
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Decisions, Ledger, Verdict
 from ..facts.facts import Facts
 from ..options import Options
 from ..order import REPORTS, Judgement, judge
 from ..rules.weights import floors_read_low, report_floors
+from ..undecided import float32_units
 from .registry import Policy, register
 
 

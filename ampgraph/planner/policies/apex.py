@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..options import Options
-from .begun import begin
-from .forward import Typed
+from .forward import Typed, begin
 from .promotion import PromotedTypes
 from .registry import Policy, register
 

@@ -14,7 +14,7 @@ from ...oplists.mindspore_lists import load_mindspore_rules
 from ...oplists.mindspore_schemas import Operator
 from ...oplists.operators import OpLists
 from ...oplists.rows import ListRow, mindspore_roles
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..decisions import Ledger
 from ..options import Options
 from .forward import Typed

@@ -14,8 +14,7 @@ import numpy as np
 from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
 from ...core.plan import Note
 from ...oplists.mindspore_lists import MindsporeRules
-from .mindspore_owners import Cell, is_of, is_within
-from .mindspore_rules import O3, Rules
+from .mindspore_rules import O3, Cell, Rules, is_of, is_within
 
 LOW_TYPES = ("float16", "bfloat16")
 TOPIC = "mindspore"

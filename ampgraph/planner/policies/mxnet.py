@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..decisions import HIGH, LIST, LOW, USER, Ledger, describe
 from ..options import Options
-from .begun import PARITY, Begun, begin
+from .forward import PARITY, Begun, begin
 from .registry import Policy, register
 
 FOLLOWS = "either"

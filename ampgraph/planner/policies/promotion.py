@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Origin, Use, Value
 from ...core.plan import Note, Rounding
-from ...oplists.framework_lists import FOLLOWS, INSIDE
-from ...oplists.operators import Listing, OpLists
+from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
+from ...oplists.operators import OpLists
 from ...oplists.patterns import find_biases, find_regions
 from ..decisions import VALIDITY, Decisions, describe
 from ..options import Options
-from .begun import PARITY
-from .forward import ForwardTypes
+from .forward import PARITY, ForwardTypes
 
 
 @dataclass

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ...core.dataflow import Dataflow
 from ...core.plan import Note
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..options import Options
-from .begun import PARITY, begin
-from .forward import Typed
+from .forward import PARITY, Typed, begin
 from .promotion import PromotedTypes
 from .registry import Policy, Setting, register
 

@@ -25,7 +25,7 @@ from ...oplists.levels import Level
 from ...oplists.mindspore_schemas import Operator
 from ...oplists.operators import OpLists
 from ...oplists.rows import ListRow, list_rows
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..options import Options
 
 Rule = Callable[[Dataflow, Options], DecidedModel]

@@ -1,19 +1,24 @@
-"""The policy ``tensorflow``: what the graph rewrite auto_mixed_precision of TensorFlow does, by its painting."""
+"""The policy ``tensorflow``: what the graph rewrite auto_mixed_precision of TensorFlow does, by its painting.
+
+Seeds are operators on the allow list; low spreads from them through infer and clear operators, unless what a deny
+operator made flows there. Source of the algorithm: TensorFlow 2.21, core/grappler/optimizers/auto_mixed_precision.cc.
+An item is a type attribute of an operator, here a unit; edges join items by data flow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Dataflow, Unit
 from ...core.plan import Note, Why
-from ..decided import DecidedModel
+from ..assemble import DecidedModel
 from ..decisions import HIGH, LIST, LOW, VALIDITY, Ledger, describe
 from ..options import Options
-from .begun import PARITY, Begun, begin
-from .painting import ALLOW, CLEAR, DENY, INFER, Item, Painted, paint
+from .forward import PARITY, Begun, begin
 from .registry import Policy, Setting, register
 
+ALLOW, INFER, DENY, CLEAR = "allow", "infer", "deny", "clear"
 ABSENT = {"O1": (INFER, DENY, CLEAR)}
 """The lists that a level empties (TENSOR_CORES_ONLY)."""
 RENAMED = {"O2": {INFER: DENY}}
@@ -21,6 +26,131 @@ RENAMED = {"O2": {INFER: DENY}}
 FORCING = "O3"
 """The level at which every operator is a seed (UNSAFE_FORCE_ALL)."""
 UNLISTED = "unlisted"
+
+
+@dataclass
+class Item:
+    """What is painted.
+
+    Attributes:
+        cls: the class of its operator, empty for none.
+        free: whether it may be painted at all: float32 now, and no border of the model.
+        admits: whether the schema takes the low type.
+        has_kernel: whether there is a kernel for it as well.
+        converts: whether it is the result of a conversion in the model, low where all its readers are.
+        before, after: numbers of the items that it reads, in order, and that read it.
+    """
+
+    cls: str
+    free: bool
+    admits: bool = True
+    has_kernel: bool = True
+    converts: bool = False
+    before: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+
+    @property
+    def spreads(self) -> bool:
+        """Whether paint may reach it through its neighbours."""
+        return self.free and self.admits and self.has_kernel
+
+
+@dataclass
+class Painted:
+    """By number of an item. ``low``: why it is; ``denied``: the deny operator that it goes back to."""
+
+    low: dict[int, str] = field(default_factory=dict)
+    denied: dict[int, int] = field(default_factory=dict)
+
+
+def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
+    """Paints items, which are in the order of the model. ``forced``: what is a seed whatever its class; then nothing is
+    denied (UNSAFE_FORCE_ALL)."""
+    painted = Painted()
+    for number, item in enumerate(items):
+        if item.free and (item.cls == ALLOW or number in forced):
+            painted.low[number] = "is a seed" if item.cls == ALLOW else "is forced"
+    if painted.low:
+        if not forced:
+            _deny(items, painted)
+        _between(items, painted)
+        _directly_after(items, painted)
+        _through_clear(items, painted)
+        for number in [n for n in painted.low if items[n].cls == ALLOW and not items[n].admits]:
+            del painted.low[number]
+        for number, item in enumerate(items):
+            if item.converts and item.free and item.after and all(n in painted.low for n in item.after):
+                painted.low.setdefault(number, "is a conversion that low operators alone read")
+    return painted
+
+
+def _deny(items: Sequence[Item], painted: Painted) -> None:
+    """What a deny operator makes flows on through clear and infer, up to the last deny or infer one."""
+    up, denied = set[int](), painted.denied
+    for root in _of(items, DENY, INFER):
+        for number in _reached(root, lambda n: n not in up and items[n].cls == CLEAR, lambda n: items[n].before):
+            up.add(number)
+    for root in _of(items, DENY):
+        if root not in denied:
+            for number in _reached(root, lambda n: n not in denied and n in up, lambda n: items[n].after):
+                denied[number] = number if items[number].cls == DENY else root
+
+
+def _between(items: Sequence[Item], painted: Painted) -> None:
+    """Clear and infer between two seeds."""
+    down, reached = set[int](), set[int]()
+
+    def enters(number: int) -> bool:
+        item = items[number]
+        return number not in down and number not in painted.denied and item.spreads and item.cls in (CLEAR, INFER)
+
+    seeds = [number for number in _of(items, ALLOW) if items[number].free]
+    for root in seeds:
+        for number in _reached(root, enters, lambda n: items[n].after):
+            down.add(number)
+    for root in seeds:
+        if root not in reached:
+            for number in _reached(root, lambda n: n not in reached and n in down, lambda n: items[n].before):
+                reached.add(number)
+                painted.low.setdefault(number, "stands between two operators of the allow list")
+
+
+def _directly_after(items: Sequence[Item], painted: Painted) -> None:
+    """Infer directly after low, in the order of the model; the first operand that is denied forbids it."""
+    low, denied = painted.low, painted.denied
+    for number, item in enumerate(items):
+        if item.cls != INFER or not item.free or not item.admits or number in denied or number in low:
+            continue
+        known = [n for n in item.before if n in denied or n in low]
+        if known and not any(n in denied for n in known):
+            low[number] = "stands directly after what is low"
+
+
+def _through_clear(items: Sequence[Item], painted: Painted) -> None:
+    """Low spreads in both directions through clear."""
+
+    def enters(number: int) -> bool:
+        item = items[number]
+        return number not in painted.low and number not in painted.denied and item.spreads and item.cls == CLEAR
+
+    for root in sorted(painted.low):
+        for number in _reached(root, enters, lambda n: [*items[n].before, *items[n].after]):
+            painted.low.setdefault(number, "is joined to what is low through operators that compute nothing")
+
+
+def _of(items: Sequence[Item], *classes: str) -> Iterator[int]:
+    return (number for number, item in enumerate(items) if item.cls in classes)
+
+
+def _reached(root: int, enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """A root and, from there, whatever may be entered once what came before has been taken."""
+    stack, seen = [root], set[int]()
+    while stack:
+        number = stack.pop()
+        if number not in seen and (number == root or enters(number)):
+            seen.add(number)
+            yield number
+            stack += [n for n in follow(number) if n not in seen]
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:

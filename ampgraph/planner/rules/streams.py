@@ -1,11 +1,16 @@
-"""Residual streams: additions that follow one another, and that norms read."""
+"""Roundings that add up: in residual streams, which norms read, and in states that a loop adds to."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold
+from ...oplists.traits import Trait
+from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold, describe
+from ..facts.facts import Facts
+from ..regions import Regions
 from ..streams import StreamFinder
 from .rule import Findings, Ruling, Sight, runs
 
@@ -50,3 +55,86 @@ def wide_streams(sight: Sight, decided: Decisions) -> Findings:
         ops = (facts.flow.ops[op] for op in sorted(wide))
         rulings.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]))
     return Findings(rulings)
+
+
+KEEPS: tuple[Trait, ...] = (
+    "cancels",
+    "scalings",
+    "moves",
+    "joins",
+    "conversions",
+    "nothing_in_inference",
+    "bounds",
+    "extremes",
+)
+"""Traits of what hands a state on, changed a little or not: no product, and no function that bounds it anew."""
+
+
+@runs(
+    "recurrence",
+    trigger="a loop's state that is its old value plus something in every round: n + z (h - n), a sum, a sample",
+    action="float32 for the state, and what lies between its old value and its new one",
+)
+def recurrences(sight: Sight, decided: Decisions) -> Findings:
+    """What is made anew in every round, tanh(W h), is none."""
+    facts, found = sight.facts, list[Ruling]()
+    flow, dtype = facts.flow, facts.options.dtype
+    for state, path in _states(facts, sight.regions):
+        value = flow.values[state]
+        why = Why("recurrence", f"every round adds to '{value.name}': its roundings to {dtype} add up")
+        units = (*dict.fromkeys(u for op in path for u in op.slots.values()), value.unit)
+        note = Note(why.rule, describe(flow, flow.ops[flow.scopes[value.scope].op]), why.text)
+        found.append(Ruling([Hold(units, ACCURACY, why)], note))
+    return Findings(found)
+
+
+def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
+    """States that are added to, as a body takes them, with the operators between their old and their new value."""
+    flow = facts.flow
+    for after, before in flow.passed:
+        if NONE in (after, before) or flow.values[before].dtype != FLOAT32 or flow.values[before].unit == NONE:
+            continue
+        scope = flow.values[before].scope
+        if flow.values[after].scope != scope or flow.scopes[scope].kind != "body" or after == before:
+            continue
+        path = _between(facts, regions, before, after)
+        if _is_added_to(facts, before, path):
+            yield before, path
+
+
+def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op]:
+    """The operators on the ways from a state's old value to its new one that only keep it."""
+    flow, scope = facts.flow, facts.flow.values[before].scope
+    reached, on_way = {before}, list[Op]()
+    for op in flow.ops:  # writers come before readers
+        if op.scope == scope and any(v in reached for v in op.inputs) and _keeps(facts, regions, op):
+            reached.update(op.outputs)
+            on_way.append(op)
+    needed, path = {after}, list[Op]()
+    for op in reversed(on_way):
+        if any(v in needed for v in op.outputs):
+            needed.update(op.inputs)
+            path.append(op)
+    return path[::-1] if after in reached else []
+
+
+def _keeps(facts: Facts, regions: Regions, op: Op) -> bool:
+    traits = facts.traits
+    return bool(op.slots) and op.id not in regions.inside and any(traits.has(op.role, trait) for trait in KEEPS)
+
+
+def _is_added_to(facts: Facts, state: int, path: list[Op]) -> bool:
+    """Whether something that is computed is added to a state before a gate scales it.
+
+    What a gate scales down first, f c + i g, forgets its roundings with the rest.
+    """
+    whole = {state}
+    for op in path:
+        if not any(v in whole for v in op.inputs):
+            continue
+        alone = len([v for v in op.inputs if v != NONE and not facts.flow.values[v].weight]) == 1
+        if facts.traits.has(op.role, "cancels") and not alone:
+            return True
+        if alone or not facts.traits.has(op.role, "scalings"):
+            whole.update(op.outputs)
+    return False

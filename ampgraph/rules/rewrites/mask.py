@@ -1,5 +1,6 @@
-"""A mask of numbers like -10,000 less its largest in each row: no Softmax sees the difference, and rows that are hidden
-whole keep their scores, of which a low type would know nothing beside such a number."""
+"""Masks that are written for low types: less the largest in each row, which no Softmax sees, so that rows that are
+hidden whole keep their scores beside numbers like -10,000; and the number before the mask, where the target's runtime
+fails to read it behind."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import Attribute, NodeEditor
 from ...oplists.traits import at
 from ..fusions import regions
-from ..known import IsLow, Known
+from ..known import IsLow, Known, named
 from ..rewrite import RewriteRule, in_function, is_read_low
 
 SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one over the last
@@ -149,3 +150,35 @@ def _is_fused(known: Known) -> bool:
         return False
     kinds = (*(op.role for op in known.flow.ops), *(region.kind for region in regions(known.flow)))
     return any(known.traits.has(kind, "centres_features") for kind in kinds)
+
+
+@dataclass(frozen=True)
+class NumberFirst(RewriteRule):
+    """Of a product of two, ``mask`` and ``number``."""
+
+    number: str
+    mask: str
+
+    names = ("order",)
+    reading = ("number", "mask")
+    writes = "number * mask"
+    tried = rewires = exchanges = True
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[NumberFirst]:
+        flow, broken = known.flow, known.options.kernels.broken
+        kinds = {kind for kind, entry in broken.items() if entry.mask_below and known.traits.has(kind, "multiplies")}
+        for op in flow.with_roles(kinds):
+            if not op.slots or len(op.inputs) != 2 or not known.masks.broken_number(op):
+                continue
+            if not in_function(flow, op) and flow.scalar(op.inputs[0]) is None and op.id not in named(known):
+                mask, number = (flow.values[value].name for value in op.inputs)
+                yield cls("order", *cls.place(flow, op), number, mask)
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Where the mask is added low."""
+        return is_read_low(known, self.ops(known.flow)[0], is_low)
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        for place, value in enumerate(self.operands(editor, flow)):
+            editor.give(value, [(self.scope, self.nodes[0], place)])

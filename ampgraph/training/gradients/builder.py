@@ -1,15 +1,189 @@
-"""What gradient rules and lowerings write with: nodes and constants, and shapes, as constants where they are known."""
+"""What gradient rules and lowerings write with: nodes, constants, formulas, and shapes, constants where they are known.
+
+New nodes go behind all others (or in front of the node `before`), so that a builder's order is the order of its calls.
+Each keeps float32 if it is made inside ``with b.float32(reason)``: the planner reads the reason from the node. Inside
+``with b.float32_as_norms(reason)`` it does so at levels whose norms are float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import onnx_ir as ir
 
-from .node_builder import NodeBuilder
+from ...core.arrays import Array
+from ...core.dataflow import HELD, KEPT
+from ...core.names import FreshNames
 
-INT64 = ir.DataType.INT64
+Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | None
+Dim = int | str | ir.SymbolicDim | None
+Size = int | ir.SymbolicDim
+FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOATS = frozenset({FLOAT, ir.DataType.DOUBLE, *LOW})
+REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
+
+
+class NodeBuilder:
+    """Appends to ``graph``; names start with ``prefix`` and are unique in it."""
+
+    def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
+        self.graph, self.prefix = graph, prefix
+        self.scope = ""  # the forward node that is being worked on
+        self.trained: set[ir.Value] = set()  # initializers that are no constants
+        self.rectified: set[ir.Value] = set()  # gradients that are 0 already where a Relu in front lets nothing through
+        self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
+        self.fresh = FreshNames(_names(graph))
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        self._kept = HELD, ""
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
+        """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
+        """One node with several outputs."""
+        domain, _, op_type = kind.rpartition("::")
+        name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
+        values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
+        given = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items() if value is not None]
+        read = [value.value if isinstance(value, Term) else value for value in inputs]
+        node = ir.Node(domain, op_type, read, given, outputs=values, name=name)
+        key, reason = self._kept
+        if reason:
+            node.meta[key] = reason
+        if self.before is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self.before, node)
+        return values
+
+    def typed(self, value: ir.Value, like: ir.Value | ir.DataType, *dims: Dim) -> ir.Value:
+        """The value, with type and shape: those of ``like``, or ``dims``. Rules want both of forward values."""
+        if isinstance(like, ir.Value):
+            value.type, value.shape = like.type, like.shape
+        else:
+            value.type, value.shape = ir.TensorType(like), ir.Shape(dims)
+        return value
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another type; itself if it has that."""
+        if value.dtype == dtype:
+            return value
+        made = self.op("Cast", value, to=int(dtype))
+        made.type, made.shape = ir.TensorType(dtype), value.shape
+        return made
+
+    def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
+        """An output that an operator may leave out: added to the forward node if it is not there."""
+        if len(node.outputs) <= index:
+            node.resize_outputs(index + 1)
+        value = node.outputs[index]
+        for found in node.outputs:
+            if not found.name:
+                found.name = self.fresh(f"{self.prefix}/{node.name or node.op_type}")
+        if value.dtype is None:
+            value.type, value.shape = ir.TensorType(dtype), shape
+        return value
+
+    @contextmanager
+    def float32(self, reason: str) -> Iterator[None]:
+        """Nodes made inside compute in float32 at every level; without a reason, as those outside."""
+        before, self._kept = self._kept, (HELD, reason) if reason else self._kept
+        try:
+            yield
+        finally:
+            self._kept = before
+
+    @contextmanager
+    def float32_as_norms(self, reason: str) -> Iterator[None]:
+        """Nodes made inside compute in float32 where norms do."""
+        before = self._kept
+        self._kept = before if before[1] else (KEPT, reason)
+        try:
+            yield
+        finally:
+            self._kept = before
+
+    # -- constants ----------------------------------------------------------------------------------------------------
+
+    def constant(self, array: Array) -> ir.Value:
+        """An initializer; equal ones are one."""
+        array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._constants:
+            name = self.fresh(f"{self.prefix}/constant")
+            value = ir.Value(
+                name=name,
+                type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+                shape=ir.Shape(array.shape),
+                const_value=ir.tensor(array, name=name),
+            )
+            self.graph.register_initializer(value)
+            self._constants[key] = value
+        return self._constants[key]
+
+    def drop_unused_constants(self, kept: set[ir.Value]) -> None:
+        """Those that no node reads and nobody keeps."""
+        for key, value in list(self._constants.items()):
+            if value not in kept and not value.uses() and value.name is not None:
+                del self._constants[key], self.graph.initializers[value.name]
+
+    def ints(self, *numbers: int) -> ir.Value:
+        """An int64 vector."""
+        return self.constant(np.array(numbers, np.int64))
+
+    def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
+        """A scalar of the element type of ``like``, float32 by default."""
+        dtype = np.dtype(np.float32) if like is None or like.dtype is None else like.dtype.numpy()
+        return self.constant(np.array(number, dtype))
+
+    def given(self, value: ir.Value | None) -> Array | None:
+        """The numbers of an initializer or a Constant, None for anything else: what is trained is none."""
+        if value is None or value.is_graph_input() or value in self.trained:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        return None if tensor is None else tensor.numpy()
+
+
+def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]:
+    return lambda one, other: one.made(kind, other, one) if swapped else one.made(kind, one, other)
+
+
+class Term:
+    """A value in a formula: Python's operators add nodes, and numbers become constants of the type of ``like``."""
+
+    def __init__(self, b: NodeBuilder, value: ir.Value, like: ir.Value) -> None:
+        self.b, self.value, self.like = b, value, like
+
+    def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> Term:
+        """A node of this and other operands."""
+        given = [self.b.number(one, self.like) if isinstance(one, (int, float)) else one for one in operands]
+        return Term(self.b, self.b.op(kind, *given, **attributes), self.like)
+
+    def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
+        """A node that reads this value first."""
+        return self.made(kind, self, *others, **attributes)
+
+    def where(self, chosen: Operand, other: Operand) -> Term:
+        return self.op("Where", chosen, other)
+
+    def __neg__(self) -> Term:
+        return self.op("Neg")
+
+    __add__, __radd__ = _binary("Add"), _binary("Add", swapped=True)
+    __sub__, __rsub__ = _binary("Sub"), _binary("Sub", swapped=True)
+    __mul__, __rmul__ = _binary("Mul"), _binary("Mul", swapped=True)
+    __truediv__, __rtruediv__ = _binary("Div"), _binary("Div", swapped=True)
+    __lt__, __le__ = _binary("Less"), _binary("LessOrEqual")
+    __gt__, __ge__ = _binary("Greater"), _binary("GreaterOrEqual")
+
+
+Operand = Term | ir.Value | float | None
 
 
 class Builder(NodeBuilder):
@@ -19,6 +193,27 @@ class Builder(NodeBuilder):
         super().__init__(graph, prefix)
         self._shapes: dict[ir.Value, ir.Value] = {}
         self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
+
+    def terms(self, *values: ir.Value | None) -> list[Term]:
+        """Values to compute with; numbers beside them have the type of the first one."""
+        given = [value for value in values if value is not None]
+        return [Term(self, value, given[0]) for value in given]
+
+    def inside(self, name: str = "", graph: ir.Graph | None = None) -> Builder:
+        """A builder of a graph inside of this one, a new one by default: names are unique in both."""
+        if graph is None:
+            opsets = dict(self.graph.opset_imports)
+            graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name=self.fresh(f"{self.prefix}/{name}"))
+        inner = Builder(graph, self.prefix)
+        inner.fresh, inner.scope = self.fresh, self.scope
+        return inner
+
+    def input(self, like: ir.Value, dims: Sequence[int | ir.SymbolicDim] | None = None) -> ir.Value:
+        """A new input of the graph, by default in the shape of ``like``."""
+        shape = like.shape if dims is None else ir.Shape(dims)
+        value = ir.Value(name=self.fresh(f"{self.prefix}/row"), type=like.type, shape=shape)
+        self.graph.inputs.append(value)
+        return value
 
     def rank(self, value: ir.Value) -> int:
         """Raises ValueError where the rank is not known; `driver` makes an AmpError of it."""
@@ -56,6 +251,11 @@ class Builder(NodeBuilder):
         """A size of `size` and a number."""
         known = self.given(size)
         return self.op("Add", size, self.ints(number)) if known is None else self.ints(int(known[0]) + number)
+
+    def counted(self, count: ir.Value) -> ir.Value:
+        """0, 1, ... below an int64 scalar."""
+        zero, one = (self.constant(np.array(number, np.int64)) for number in (0, 1))
+        return self.typed(self.op("Range", zero, count, one), INT64, None)
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """How many elements a sum over axes adds up, as a float scalar of the value's type.
@@ -119,6 +319,10 @@ class Builder(NodeBuilder):
         sides = self.op("Concat", begin, end, axis=0)
         return self.op("Pad", value, self.op("ScatterElements", self.ints(*[0] * (2 * rank)), places, sides, axis=0))
 
+    def joined(self, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
+        """Values side by side along an axis; one alone as it is."""
+        return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
         """The sum over axes; nothing for no axes."""
         if not axes:
@@ -129,3 +333,57 @@ class Builder(NodeBuilder):
         """The mean over axes, which stay."""
         listed = {"axes": list(axes)} if self.graph.opset_imports.get("", 18) < 18 else {}
         return self.op("ReduceMean", value, *([] if listed else [self.ints(*axes)]), keepdims=1, **listed)
+
+
+def sum_to(b: Builder, gradient: ir.Value, value: ir.Value, result: ir.Value) -> ir.Value:
+    """The gradient of ``value``, given one of the shape of ``result``, to which it was broadcast."""
+    return sum_to_dims(b, gradient, value, None if result.shape is None else list(result.shape))
+
+
+def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence[Size] | None) -> ir.Value:
+    """The gradient of ``value``, given one of the dimensions ``whole``, to which it was broadcast.
+
+    Dimensions count as equal if they are the same number or the same symbol; a symbol is taken to be 2 or more, as
+    torch.export specialises 0 and 1. Where that does not decide, the axes are found when the graph runs.
+    """
+    if value.shape is None or whole is None:
+        return _at_run_time(b, gradient, value)
+    own = list(value.shape)
+    missing = len(whole) - len(own)
+    axes = list(range(missing))
+    for position, dim in enumerate(own):
+        other = whole[missing + position]
+        if dim == 1 and other != 1:
+            axes.append(missing + position)
+        elif not isinstance(dim, int) and not same(dim, other):
+            return _at_run_time(b, gradient, value)
+    if not axes:
+        return gradient
+    summed = b.sum(gradient, axes)
+    return b.op("Squeeze", summed, b.ints(*range(missing))) if missing else summed
+
+
+def same(one: Size, other: Size) -> bool:
+    """Whether two sizes are known to be equal: the same number or the same symbol."""
+    if isinstance(one, int) or isinstance(other, int):
+        return one == other
+    return one.value is not None and one.value == other.value
+
+
+def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
+    """Sums over the axes where the value's shape, filled up with ones in front, has 1."""
+    shape = b.shape(value)
+    missing = b.op("Sub", b.op("Shape", b.shape(gradient)), b.op("Shape", shape))
+    filled = b.op("Concat", b.op("Expand", b.ints(1), missing), shape, axis=0)
+    ones = b.op("NonZero", b.op("Equal", filled, b.ints(1)))
+    with b.float32(REASON):
+        summed = b.op("ReduceSum", gradient, b.op("Squeeze", ones, b.ints(0)), keepdims=1, noop_with_empty_axes=1)
+    return b.op("Reshape", summed, shape, allowzero=1)
+
+
+def _names(graph: ir.Graph) -> Iterator[str | None]:
+    yield from (value.name for value in graph.inputs)
+    yield from graph.initializers
+    for node in graph.all_nodes():
+        yield node.name
+        yield from (value.name for value in node.outputs)

@@ -13,13 +13,11 @@ import onnx_ir as ir
 from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
+from ...formats.onnx.walk import bodies, captured
 from . import rules  # noqa: F401
-from .broadcast import sum_to
-from .builder import Builder
+from .builder import FLOATS, Builder, sum_to
 from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
-from .rules.control import bodies, read_inside, through_bodies
-
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+from .rules.control import through_bodies
 
 
 def differentiate(
@@ -45,7 +43,7 @@ def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
     found = {loss}
     for node in reversed(list(graph)):
         if DETACHED not in node.metadata_props and any(value in found for value in node.outputs):
-            inputs = [value for value in (*node.inputs, *read_inside(node)) if value is not None]
+            inputs = [value for value in (*node.inputs, *captured(node)) if value is not None]
             found.update(value for value in inputs if value.dtype is None or value.dtype in FLOATS)
     return found
 
@@ -65,7 +63,7 @@ class _Differentiation:
         for node in self.nodes:
             if DETACHED in node.metadata_props:
                 continue
-            if any(value in active for value in (*node.inputs, *read_inside(node)) if value is not None):
+            if any(value in active for value in (*node.inputs, *captured(node)) if value is not None):
                 active.update(out for out in node.outputs if out.dtype is None or out.dtype in FLOATS)
         return active
 

@@ -16,16 +16,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from .builder import Builder, Term
 
-if TYPE_CHECKING:
-    from .builder import Builder
-
-Gradients = Sequence["ir.Value | None"] | ir.Value | None
+Gradients = Sequence[ir.Value | Term | None] | ir.Value | Term | None
 RuleFunction = Callable[..., Gradients]
 
 ALL = range(sys.maxsize)
@@ -51,7 +49,8 @@ class GradientRule:
     def __call__(self, b: Builder, node: ir.Node, gradients: Sequence[ir.Value | None]) -> list[ir.Value | None]:
         """The gradient of every input of the node."""
         found = self.function(b, node, *gradients)
-        rows: list[Any] = list(found) if isinstance(found, (list, tuple)) else [found]
+        given = list(found) if isinstance(found, (list, tuple)) else [found]
+        rows: list[Any] = [row.value if isinstance(row, Term) else row for row in given]
         wrong = next((row for row in rows if row is not None and not isinstance(row, ir.Value)), None)
         if wrong is not None or len(rows) > len(node.inputs):
             message = f"{type(wrong).__name__}" if wrong is not None else f"{len(rows)} for {len(node.inputs)} inputs"
@@ -138,8 +137,8 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     return default if found is None else found.value
 
 
-def operand(node: ir.Node) -> ir.Value:
-    """The first input, which no operator may leave out."""
-    value = node.inputs[0]
+def operand(node: ir.Node, index: int = 0) -> ir.Value:
+    """An input that no node may leave out."""
+    value = node.inputs[index]
     assert value is not None
     return value

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.errors import AmpError
 from ...formats.mindir.training import refuse_whole_step
-from ...runtime.mindir_ports import MindirPorts
+from ...runtime.mindspore_session import MindirPorts
 
 
 def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:

@@ -25,7 +25,7 @@ from ...core.errors import AmpError
 from ...formats.mindir import schema
 from ...formats.mindir.training import NOT_IN_A_FILE, STANDS_FOR
 from ...runtime import mindspore_session as runtime
-from ...runtime.mindir_ports import TENSOR_KINDS
+from ...runtime.mindspore_session import TENSOR_KINDS
 
 MONADS = (schema.UMONAD, schema.IOMONAD)
 LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}

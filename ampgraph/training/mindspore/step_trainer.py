@@ -22,7 +22,7 @@ from ...formats.mindir.float_status import check_finite, has_float_status
 from ...formats.mindir.graph import MindirGraph
 from ...formats.mindir.whole_step import LOSS_SCALE_CELL, SCALE, is_step
 from ...runtime import mindspore_session as runtime
-from ...runtime.mindir_ports import MindirPorts, read_ports
+from ...runtime.mindspore_session import MindirPorts, read_ports
 from ...runtime.ports import Port
 from ..run import checkpoint as files
 from ..run.dataset import TrainingData

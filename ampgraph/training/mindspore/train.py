@@ -24,7 +24,7 @@ from ...core.errors import AmpError
 from ...core.files import whole_file
 from ...formats.mindir.training import written_parameters
 from ...runtime import mindspore_session as runtime
-from ...runtime.mindir_ports import MindirPorts, read_ports
+from ...runtime.mindspore_session import MindirPorts, read_ports
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
 from ..step.step_result import StepResult
 from . import compiled_steps as steps

@@ -14,12 +14,12 @@ import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
+from ...core.low_types import numpy_type
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
 from ...numerics.strict.rewrite import rewrite
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
-from ...runtime.ports import numpy_dtype
 from ..step.aliasing import in_place
 from ..step.session_model import session_model
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING, StateTensor
@@ -327,7 +327,7 @@ def _empty(output: Any) -> Array:
     """An array as an output of the session."""
     names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
     dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
-    return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_dtype(dtype))
+    return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))
 
 
 def _is_bfloat16(array: Array) -> bool:

@@ -26,7 +26,7 @@ from ...core.arrays import Array, DType
 from ...core.errors import AmpError, first_line
 from ...core.files import sweep, whole_file
 from ...core.json_types import JsonObject
-from ...runtime.ports import numpy_dtype
+from ...core.low_types import numpy_type
 from ..step.training_step import TrainingStep
 
 KEY = "ampgraph.checkpoint"
@@ -201,7 +201,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
             _refuse_damaged(path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         for name in head[WORDS]:
-            tensors[name] = tensors[name].view(numpy_dtype(WORDS))
+            tensors[name] = tensors[name].view(numpy_type(WORDS))
         place = LATER | head["position"]
         numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
         if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):

@@ -18,7 +18,7 @@ import ampgraph
 from ampgraph.api import optimize
 from ampgraph.api.steps import Conversion, Job, run
 from ampgraph.core.recipe import Recipe
-from ampgraph.runtime import fusing
+from ampgraph.runtime import optimizing
 from formats.onnx.helpers import (
     LEVELS,
     code,
@@ -65,8 +65,8 @@ def test_unsorted_nodes_in_every_graph() -> None:
 @pytest.mark.parametrize("options", [{}, {"opset": 20}, {"opset": "auto"}, {"optimize": True}])
 def test_unsorted_nodes_of_every_kind_of_model(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     """What is tried on a copy, and what ONNX Runtime's optimizer writes unsorted, needs a copy of unsorted nodes."""
-    counter = fusing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
-    found = fusing.FusedModel(unsorted(), "a test", 9, 3, counter)
+    counter = optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+    found = optimizing.FusedModel(unsorted(), "a test", 9, 3, counter)
     monkeypatch.setattr(optimize, "best_fused", lambda proto, *asked, **python: found)
     given = ir.from_proto(unsorted())
     for model in (given, unsorted()):

@@ -13,7 +13,7 @@ from ampgraph.core.dataflow import FLOAT32
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.planner.decided import DecidedModel
+from ampgraph.planner.assemble import DecidedModel
 from ampgraph.planner.options import Options
 from ampgraph.planner.resolve import resolve
 from ampgraph.planner.steps import decide

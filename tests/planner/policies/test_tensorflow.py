@@ -9,7 +9,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.plan import Plan
-from ampgraph.planner.policies.painting import Item, paint
+from ampgraph.planner.policies.tensorflow import Item, paint
 from ampgraph.report.explain import explanation_lines
 from onnx_text import parse
 from oracles import onnx_graphs, tensorflow_forms

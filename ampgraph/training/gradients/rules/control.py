@@ -7,7 +7,7 @@ the body reads from around. Nothing but these states is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from ....core.errors import AmpError
 from ....core.names import FreshNames
+from ....formats.onnx.walk import bodies, captured
 from ....oplists.traits import has
-from ..builder import INT64, Builder
+from ..builder import FLOATS, Builder
 from ..registry import Unsupported, attribute, kind_of, place_of
 
 Value = ir.Value
@@ -24,28 +25,7 @@ Pairs = list[tuple[Value, Value]]
 Inside = Callable[[ir.Graph, Pairs, Sequence[Value], FreshNames], list["Value | None"]]
 """Differentiates a body: its graph, outputs and their gradients, what is wanted; None where nothing flows back."""
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 SUMMED = "the sum over all steps of what they bring to one value"
-
-
-def bodies(node: ir.Node) -> list[ir.Graph]:
-    """The graphs inside of a node."""
-    found: list[ir.Graph] = []
-    for given in node.attributes.values():
-        if given.type == ir.AttributeType.GRAPH:
-            found.append(given.as_graph())
-        elif given.type == ir.AttributeType.GRAPHS:
-            found.extend(given.as_graphs())
-    return found
-
-
-def read_inside(node: ir.Node) -> Iterator[Value]:
-    """What the bodies of a node read, values from around among it."""
-    for body in bodies(node):
-        yield from body.outputs
-        for inner in body:
-            yield from (value for value in inner.inputs if value is not None)
-            yield from read_inside(inner)
 
 
 def through_bodies(
@@ -56,13 +36,13 @@ def through_bodies(
     Raises AmpError AMP210 for another node with bodies, and for bodies that cannot be computed again; Unsupported for
     a form that has no gradient here.
     """
-    around = [value for value in dict.fromkeys(read_inside(node)) if value in active and _is_around(value, node)]
+    around = [value for value in captured(node) if value in active]
     if not around and not any(value in active for value in node.inputs if value is not None):
         return []
     kinds = {"If": _branches, "Loop": _loop, "Scan": _scan}
     if kind_of(node) not in kinds:
         raise _refused(node, f"nothing flows back through the body of {kind_of(node)}")
-    for inner in _all_inside(node):
+    for inner in (deep for body in bodies(node) for deep in body.all_nodes()):
         if inner.op_type == "Dropout" or has(kind_of(inner), "random"):
             raise _refused(node, f"{inner.op_type} inside of {node.op_type} would draw other numbers on the way back")
         if inner.op_type == "BatchNormalization":
@@ -73,22 +53,6 @@ def through_bodies(
 def _refused(node: ir.Node, message: str) -> AmpError:
     hint = "move it out of the body, compute both branches and choose by torch.where, or unroll the loop"
     return AmpError("AMP210", message, where=place_of(node), hint=hint)
-
-
-def _all_inside(node: ir.Node) -> Iterator[ir.Node]:
-    for body in bodies(node):
-        for inner in body:
-            yield inner
-            yield from _all_inside(inner)
-
-
-def _is_around(value: Value, node: ir.Node) -> bool:
-    """Whether a value that a body reads is none of the bodies' own."""
-    own = {out for inner in _all_inside(node) for out in inner.outputs}
-    for body in (*bodies(node), *(deep for inner in _all_inside(node) for deep in bodies(inner))):
-        own.update(body.inputs)
-        own.update(body.initializers.values())
-    return value not in own
 
 
 @dataclass(frozen=True)
@@ -108,16 +72,6 @@ class _Way:
         _rename(graph, self.b.fresh)
         return graph
 
-    def builder(self, graph: ir.Graph) -> Builder:
-        inner = Builder(graph, self.b.prefix)
-        inner.fresh, inner.scope = self.b.fresh, self.b.scope
-        return inner
-
-    def input(self, like: Value, graph: ir.Graph) -> Value:
-        value = Value(name=self.b.fresh(f"{self.b.prefix}/row"), type=like.type, shape=like.shape)
-        graph.inputs.append(value)
-        return value
-
 
 def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
     for name, value in list(graph.initializers.items()):
@@ -136,9 +90,7 @@ def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
 
 def _end(b: Builder, found: Value | None, like: Value) -> None:
     """An output of a body: a gradient, zeros where nothing flows back."""
-    end = b.op("Identity", b.zeros(like) if found is None else found)
-    end.type, end.shape = like.type, like.shape
-    b.graph.outputs.append(end)
+    b.graph.outputs.append(b.typed(b.op("Identity", b.zeros(like) if found is None else found), like))
 
 
 def _branches(way: _Way) -> Pairs:
@@ -148,7 +100,7 @@ def _branches(way: _Way) -> Pairs:
         seeds = [(end, g) for end, g in zip(graph.outputs, way.gradients, strict=True) if g is not None]
         found = way.inside(graph, seeds, way.around, way.b.fresh)
         graph.outputs.clear()
-        inner = way.builder(graph)
+        inner = way.b.inside(graph=graph)
         for slope, value in zip(found, way.around, strict=True):
             _end(inner, slope, value)
         made[name] = graph
@@ -186,25 +138,26 @@ def _loop(way: _Way) -> Pairs:
 
 
 def _back(way: _Way, steps: _Steps) -> Pairs:
-    b, graph, count = way.b, way.copy(steps.body), len(steps.states)
+    b, graph, carries = way.b, way.copy(steps.body), len(steps.states)
     saved = _keep(way, steps)
-    inner, given = way.builder(graph), list(graph.inputs)
-    olds, rows = given[steps.skipped : steps.skipped + count], given[steps.skipped + count :]
+    inner, given = b.inside(graph=graph), list(graph.inputs)
+    olds, rows = given[steps.skipped : steps.skipped + carries], given[steps.skipped + carries :]
     ends = list(graph.outputs)[steps.first :]
     graph.inputs.clear()
     graph.outputs.clear()
-    floats = [n for n in range(count) if steps.states[n].dtype in FLOATS]
-    carried = [way.input(olds[n], graph) for n in floats]
-    sums = [way.input(value, graph) for value in way.around]
+    floats = [n for n in range(carries) if steps.states[n].dtype in FLOATS]
+    carried = [inner.input(olds[n]) for n in floats]
+    sums = [inner.input(value) for value in way.around]
     graph.inputs.extend([*olds, *rows])
     through = [*saved, *steps.rows]
     if steps.skipped:
-        through.append(_numbers(b, saved[0]))
+        count = b.op("Gather", b.op("Shape", saved[0]), b.constant(np.array(0, np.int64)))
+        through.append(b.counted(count))  # the numbers of the steps that there were
         graph.inputs.append(given[0])
         given[1].replace_all_uses_with(inner.constant(np.array(True)))
-    outs = [(end, g) for end, g in zip(ends[count:], way.gradients[count:], strict=False) if g is not None]
+    outs = [(end, g) for end, g in zip(ends[carries:], way.gradients[carries:], strict=False) if g is not None]
     seeds = [(ends[n], slope) for n, slope in zip(floats, carried, strict=True)]
-    seeds += [(end, way.input(end, graph)) for end, _ in outs]
+    seeds += [(end, inner.input(end)) for end, _ in outs]
     through += [g for _, g in outs]
     active = [n for n, row in enumerate(steps.rows) if row in way.active]
     wanted = [*(olds[n] for n in floats), *way.around, *(rows[n] for n in active)]
@@ -234,7 +187,7 @@ def _back(way: _Way, steps: _Steps) -> Pairs:
 
 def _keep(way: _Way, steps: _Steps) -> list[Value]:
     """What each step found as its states, stacked: further outputs of the node."""
-    inner, node = way.builder(steps.body), way.node
+    inner, node = way.b.inside(graph=steps.body), way.node
     saved = []
     for number, state in enumerate(steps.states):
         old = steps.body.inputs[steps.skipped + number]
@@ -252,10 +205,3 @@ def _keep(way: _Way, steps: _Steps) -> list[Value]:
             given = [*node.attributes[name].as_ints(), *[0] * len(saved)]
             node.attributes[name] = ir.AttrInt64s(name, given)
     return saved
-
-
-def _numbers(b: Builder, saved: Value) -> Value:
-    """The numbers of the steps that there were."""
-    count = b.op("Gather", b.op("Shape", saved), b.constant(np.array(0, np.int64)))
-    zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
-    return b.typed(b.op("Range", zero, count, one), INT64, None)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ..builder import Builder
-from ..registry import PADDING, Unsupported, attribute, gradient
+from ..builder import FLOAT, LOW, Builder
+from ..registry import PADDING, Unsupported, attribute, gradient, operand
 
 Value = ir.Value
 
@@ -22,10 +22,11 @@ ADDED = "values that were read several times are added up"
 @gradient("Gather")
 def gather(b: Builder, node: ir.Node, g: Value) -> Value:
     """One constant index: zeros around it. Else every row is added to where it comes from."""
-    x, indices = node.inputs
-    assert x is not None and indices is not None
-    if x.shape is None and b.rank(indices) == 0:
-        return _one_row(b, node, g, x, indices)
+    x, indices = operand(node), operand(node, 1)
+    if x.shape is None and b.rank(indices) == 0:  # one index into a value whose rank is not known
+        axis = int(attribute(node, "axis", 0))
+        row = b.op("Unsqueeze", g, b.ints(axis))
+        return b.op("ScatterElements", b.zeros(x), b.op("Expand", indices, b.op("Shape", row)), row, axis=axis)
     axis, rank, count = b.axis(node, x, 0), b.rank(x), b.rank(indices)
     padding = node.metadata_props.get(PADDING, "")
     if padding.isdecimal() and axis == 0:
@@ -37,14 +38,7 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
     if given is not None and given.size == 1:
         return _between_zeros(b, rows, x, axis, int(given.reshape(-1)[0]))
     places = b.op("Reshape", indices, b.ints(-1, *[1] * (rank - 1 - axis)))
-    return _added(b, x, b.op("Expand", places, b.op("Shape", rows)), rows, axis)
-
-
-def _one_row(b: Builder, node: ir.Node, g: Value, x: Value, index: Value) -> Value:
-    """One index into a value whose rank is not known."""
-    axis = int(attribute(node, "axis", 0))
-    row = b.op("Unsqueeze", g, b.ints(axis))
-    return b.op("ScatterElements", b.zeros(x), b.op("Expand", index, b.op("Shape", row)), row, axis=axis)
+    return added(b, x, b.shape(x), b.op("Expand", places, b.op("Shape", rows)), rows, axis)
 
 
 def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value:
@@ -56,7 +50,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
     if axis == 0 and all(size is not None and size[0] for size in behind):
         return b.op("Reshape", g, b.ints(-1, *(int(size[0]) for size in behind if size is not None)))
     sizes[axis] = product(b, [b.size(indices, n) for n in range(b.rank(indices))])
-    return b.op("Reshape", g, sizes[0] if len(sizes) == 1 else b.op("Concat", *sizes, axis=0), allowzero=1)
+    return b.op("Reshape", g, b.joined(sizes), allowzero=1)
 
 
 def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> Value:
@@ -68,16 +62,14 @@ def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> V
 
 @gradient("GatherElements")
 def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
-    x, indices = node.inputs
-    assert x is not None and indices is not None
-    return _added(b, x, indices, g, b.axis(node, x, 0))
+    x, indices = operand(node), operand(node, 1)
+    return added(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
 
 
 @gradient("GatherND")
 def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
     """The indexed axes count as one: an index is then one number, as ScatterElements wants it."""
-    x, indices = node.inputs
-    assert x is not None and indices is not None
+    x, indices = operand(node), operand(node, 1)
     batch, depth = int(attribute(node, "batch_dims", 0)), b.dim(indices, -1)
     if depth is None:
         raise ValueError(f"the last dimension of the indices '{indices.name}' is not known")
@@ -93,15 +85,13 @@ def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
 def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, depth: int) -> Value:
     """The position of each index in its ``batch + depth`` leading axes, counted through."""
     own = sizes[batch : batch + depth]
-    limits = own[0] if depth == 1 else b.op("Concat", *own, axis=0)
-    indices = b.op("Where", b.op("Less", indices, b.ints(0)), b.op("Add", indices, limits), indices)
-    strides = [product(b, own[n + 1 :]) for n in range(depth)]
-    steps = strides[0] if depth == 1 else b.op("Concat", *strides, axis=0)
+    indices = b.op("Where", b.op("Less", indices, b.ints(0)), b.op("Add", indices, b.joined(own)), indices)
+    steps = b.joined([product(b, own[n + 1 :]) for n in range(depth)])
     local = b.op("ReduceSum", b.op("Mul", indices, steps), b.ints(-1), keepdims=0)
     if not batch:
         return local
-    count, zero, one = product(b, sizes[:batch]), np.array(0, np.int64), np.array(1, np.int64)
-    number = b.op("Range", b.constant(zero), b.op("Squeeze", count), b.constant(one))
+    count = product(b, sizes[:batch])
+    number = b.counted(b.op("Squeeze", count))
     before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), product(b, own))
     return b.op("Add", b.op("Reshape", local, b.op("Concat", count, b.ints(-1), axis=0)), before)
 
@@ -121,8 +111,7 @@ def product(b: Builder, sizes: Sequence[Value]) -> Value:
 @gradient("ScatterElements")
 def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
     """What was overwritten has no gradient; what was added to keeps it; a maximum goes to those that are it."""
-    x, indices, updates = node.inputs
-    assert x is not None and updates is not None and indices is not None
+    x, indices, updates = (operand(node, n) for n in range(3))
     axis = b.axis(node, x, 0)
     if attribute(node, "reduction", "none") in ("max", "min"):
         return _extreme(b, node, g, axis)
@@ -134,14 +123,13 @@ def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, 
 
 def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
     """Shared evenly among all that are equal to the result, as by torch's scatter_reduce."""
-    x, indices, updates = node.inputs
+    x, indices, updates = (operand(node, n) for n in range(3))
     y = node.outputs[0]
-    assert x is not None and updates is not None and indices is not None
-    kind = int(x.dtype or ir.DataType.FLOAT)
+    kind = int(x.dtype or FLOAT)
     own = b.typed(b.op("Cast", b.op("Equal", x, y), to=kind), x)
     there = b.op("GatherElements", y, indices, axis=axis)
     brought = b.typed(b.op("Cast", b.op("Equal", updates, there), to=kind), updates)
-    equal = b.op("Add", own, _added(b, x, indices, brought, axis))
+    equal = b.op("Add", own, added(b, x, b.shape(x), indices, brought, axis))
     share = b.op("Div", g, b.op("Max", equal, b.number(1, x)))
     back = b.op("GatherElements", share, indices, axis=axis)
     return b.op("Mul", own, share), None, b.op("Mul", brought, back)
@@ -149,8 +137,7 @@ def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, Non
 
 @gradient("ScatterND")
 def scatter_nd(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    _, indices, updates = node.inputs
-    assert updates is not None
+    indices, updates = operand(node, 1), operand(node, 2)
     second = b.op("GatherND", g, indices)
     if _adds(node):
         return g, None, second
@@ -165,16 +152,12 @@ def _adds(node: ir.Node) -> bool:
     return bool(reduction == "add")
 
 
-def _added(b: Builder, x: Value, places: Value, rows: Value, axis: int) -> Value:
-    return added(b, x, b.shape(x), places, rows, axis)
-
-
 def added(b: Builder, x: Value, shape: Value, places: Value, rows: Value, axis: int) -> Value:
     """Rows added to zeros of a shape, in the type of x; CPU adds nothing below float32."""
-    kind = x.dtype or ir.DataType.FLOAT
-    low = kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    kind = x.dtype or FLOAT
+    low = kind in LOW
     with b.float32(ADDED):
         empty = b.op("Expand", b.number(0, None if low else x), shape)
-        rows = b.op("Cast", rows, to=int(ir.DataType.FLOAT)) if low else rows
+        rows = b.op("Cast", rows, to=int(FLOAT)) if low else rows
         found = b.op("ScatterElements", empty, places, rows, axis=axis, reduction="add")
         return b.op("Cast", found, to=int(kind)) if low else found

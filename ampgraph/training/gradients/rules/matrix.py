@@ -10,8 +10,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from ..broadcast import Dim, same, sum_to, sum_to_dims
-from ..builder import Builder
+from ..builder import Builder, Size, same, sum_to, sum_to_dims
 from ..registry import Unsupported, attribute, gradient
 
 Value = ir.Value
@@ -112,9 +111,9 @@ def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
     return found
 
 
-def _sizes(inputs: list[Value], terms: list[str]) -> dict[str, Dim | None]:
+def _sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None]:
     """The size of each index; None if the operands may differ in it: one may have 1, which is repeated."""
-    sizes: dict[str, Dim | None] = {}
+    sizes: dict[str, Size | None] = {}
     for value, term in zip(inputs, terms, strict=True):
         for index, dim in zip(term, value.shape or (), strict=True):
             known = sizes.get(index)

@@ -1,4 +1,4 @@
-"""What LSTM, GRU and RNN share: their directions, and gradients of weights that all steps share.
+"""LSTM, GRU and RNN backwards.
 
 All gates are computed again, for all steps at once, from X and Y; what is left of the backward for each step is a
 multiplication of a row by numbers that are known, and one by R. That goes through the steps backwards in one Scan, so
@@ -14,14 +14,55 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ..builder import Builder
+from ..builder import FLOAT, Builder, Term
 from ..registry import Unsupported, attribute, gradient, operand
-from ..scans import scan
 
 Value = ir.Value
 Gradient = ir.Value | None
+Step = Callable[[Builder, list[Term], list[Term]], tuple[list[Term], list[Term]]]
 
 KEEP = "a recurrence: what one step rounds goes through all that are before it"
+
+
+def scan(
+    b: Builder, step: Step, states: Sequence[Value], rows: Sequence[Value], *, backwards: bool
+) -> tuple[list[Value], list[Value]]:
+    """The last states, and what every step gives out, stacked in the order of the rows.
+
+    Args:
+        step: writes one step with the builder of the body, from the states and one row of each of ``rows``, and returns
+            the next states and what is given out. Values of the graph around may be read.
+        states: the first ones; rank and type known.
+        rows: at least one; their first axis is gone through, from the end if ``backwards``; rank and type known.
+    """
+    inner = b.inside("body")
+    olds = [inner.input(value) for value in states]
+    each = [inner.input(value, list(value.shape or ())[1:]) for value in rows]
+    with inner.float32(KEEP):
+        news, outs = step(inner, inner.terms(*olds), inner.terms(*each))
+        for value in (one.value for one in (*news, *outs)):
+            end = inner.op("Identity", value)  # what is read from around, or twice, gets another name
+            inner.graph.outputs.append(end if value.dtype is None else inner.typed(end, value))
+    for end, old in zip(inner.graph.outputs, olds, strict=False):
+        inner.typed(end, old)
+    with b.float32(KEEP):
+        found = b.ops(
+            "Scan",
+            len(news) + len(outs),
+            *states,
+            *rows,
+            body=inner.graph,
+            num_scan_inputs=len(rows),
+            scan_input_directions=[int(backwards)] * len(rows),
+            scan_output_directions=[int(backwards)] * len(outs) or None,
+        )
+    for value, like in zip(found, states, strict=False):
+        b.typed(value, like)
+    stacked = found[len(news) :]
+    for value, row in zip(stacked, (one.value for one in outs), strict=True):
+        if row.dtype is not None and row.shape is not None and rows[0].shape is not None:
+            b.typed(value, row.dtype, rows[0].shape[0], *row.shape)
+    return found[: len(news)], stacked
 
 
 @dataclass(frozen=True)
@@ -33,6 +74,7 @@ class Direction:
     number: int
     backwards: bool
     gates: int  # k
+    gradients: Sequence[Gradient]
 
     @property
     def hidden(self) -> int:
@@ -41,6 +83,10 @@ class Direction:
     @property
     def x(self) -> Value:
         return operand(self.node)
+
+    @property
+    def kind(self) -> ir.DataType:
+        return self.x.dtype or FLOAT
 
     def part(self, index: int) -> Value | None:
         """Of an input that has one for each direction, that of this one; None where it is left out."""
@@ -52,22 +98,19 @@ class Direction:
         dims = list(value.shape or ())
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
 
-    @property
-    def kind(self) -> ir.DataType:
-        return self.x.dtype or ir.DataType.FLOAT
+    def state(self, index: int, found: Value | None = None) -> Value:
+        """An initial state, or one that is given, [B, H]; zeros where it is left out."""
+        found = self.part(index) if found is None and index else found
+        if found is None:
+            size = self.b.op("Concat", self.b.size(self.x, 1), self.b.ints(self.hidden), axis=0)
+            found = self.b.op("Expand", self.b.number(0, self.x), size)
+        return self.b.typed(found, self.kind, list(self.x.shape or ())[1], self.hidden)
 
-    def zeros(self) -> Value:
-        """[B, H]."""
-        size = self.b.op("Concat", self.b.size(self.x, 1), self.b.ints(self.hidden), axis=0)
-        made = self.b.op("Expand", self.b.number(0, self.x), size)
-        return self.b.typed(made, self.kind, *self.row())
-
-    def row(self) -> list[int | ir.SymbolicDim]:
-        return [list(self.x.shape or ())[1], self.hidden]
-
-    def rows(self, value: Value, gates: int = 1) -> Value:
+    def rows(self, value: Value | Term, gates: int = 1) -> Term:
         """The value, known as [T, B, gates H]."""
-        return self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
+        value = value.value if isinstance(value, Term) else value
+        self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
+        return Term(self.b, value, value)
 
     def weight(self, index: int) -> Value:
         """W or R, which no node leaves out."""
@@ -75,72 +118,79 @@ class Direction:
         assert found is not None
         return found
 
-    def state(self, index: int) -> Value:
-        """An initial state, zeros where it is left out."""
-        found = self.part(index)
-        return self.zeros() if found is None else self.b.typed(found, self.kind, *self.row())
-
-    def slopes(self, gradients: Sequence[Gradient], index: int) -> Value:
+    def slopes(self, index: int) -> Value:
         """The gradient of an output: Y by step [T, B, H], a last state [B, H]; zeros where nothing flows back."""
-        g = gradients[index] if index < len(gradients) else None
+        g = self.gradients[index] if index < len(self.gradients) else None
         if index:
-            return self.zeros() if g is None else self.b.typed(self.own(g, 0), self.kind, *self.row())
-        return self.rows(self.b.zeros(self.after()) if g is None else self.own(g, 1))
+            return self.state(0, None if g is None else self.own(g, 0))
+        return self.rows(self.b.zeros(self.after().value) if g is None else self.own(g, 1)).value
 
-    def after(self) -> Value:
+    def after(self) -> Term:
         """Y of this direction [T, B, H]."""
         dims = list(self.x.shape or ())
         sides = 2 if attribute(self.node, "direction", "forward") == "bidirectional" else 1
         whole = self.b.output(self.node, 0, self.kind, ir.Shape([dims[0], sides, dims[1], self.hidden]))
         return self.rows(self.own(whole, 1))
 
-    def before(self, first: Value) -> Value:
+    def before(self) -> Term:
         """What each step found as its state [T, B, H]: Y, one step later in the order of this direction."""
-        b, start = self.b, self.b.op("Unsqueeze", first, self.b.ints(0))
+        b, start = self.b, self.b.op("Unsqueeze", self.state(5), self.b.ints(0))
         span = (b.ints(1), b.ints(2**62)) if self.backwards else (b.ints(0), b.ints(-1))
         others = b.op("Slice", self.after(), *span, b.ints(0))
         pair = (others, start) if self.backwards else (start, others)
         return self.rows(b.op("Concat", *pair, axis=0))
 
-    def products(self, x: Value, weight: Value) -> Value:
-        """x weight^T for all steps."""
-        return self.b.op("MatMul", x, self.b.op("Transpose", weight, perm=[1, 0]))
+    def split(self, value: Value | Term, parts: int, axis: int = 2) -> list[Term]:
+        """Parts of H elements, or the gates' halves."""
+        return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
-    def sums(self, x: Value, weight: int, bias: int) -> Value:
+    def joined(self, *parts: Term) -> Term:
+        return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
+
+    def products(self, x: Value | Term, weight: Value) -> Term:
+        """x weight^T for all steps."""
+        made = self.b.op("MatMul", x, self.b.op("Transpose", weight, perm=[1, 0]))
+        return Term(self.b, made, self.x)
+
+    def sums(self, x: Value | Term, weight: int, bias: int) -> Term:
         """What all gates get from x, and from one half of the biases: [T, B, k H]."""
         made, both = self.products(x, self.weight(weight)), self.biases()
-        return self.rows(made if both is None else self.b.op("Add", made, both[bias]), self.gates)
+        return self.rows(made if both is None else made + both[bias], self.gates)
 
-    def biases(self) -> tuple[Value, Value] | None:
+    def biases(self) -> list[Value] | None:
         """That of X and that of the state, each [k H]."""
-        both = self.part(3)
-        if both is None:
-            return None
-        half = self.gates * self.hidden
-        one, other = self.b.ops("Split", 2, both, self.b.ints(half, half), axis=0)
-        return one, other
+        both, half = self.part(3), self.gates * self.hidden
+        return None if both is None else self.b.ops("Split", 2, both, self.b.ints(half, half), axis=0)
 
-    def shared(self, of_gates: Value, inputs: Value, gates: int = 0) -> Value:
+    def shared(self, of_gates: Value | Term, inputs: Value | Term, gates: int = 0) -> Value:
         """The gradient of a weight, [1, k H, size of an input], from those of its gates [T, B, k H]."""
         b, size = self.b, self.b.ints(-1, (gates or self.gates) * self.hidden)
+        inputs = inputs.value if isinstance(inputs, Term) else inputs
         flat = b.op("Transpose", b.op("Reshape", of_gates, size), perm=[1, 0])
-        width = self.width(inputs)
-        return b.op("Unsqueeze", b.op("MatMul", flat, b.op("Reshape", inputs, width)), b.ints(0))
+        known = b.dim(inputs, 2)
+        columns = b.op("Concat", b.ints(-1), b.size(inputs, 2), axis=0) if known is None else b.ints(-1, known)
+        return b.op("Unsqueeze", b.op("MatMul", flat, b.op("Reshape", inputs, columns)), b.ints(0))
 
-    def width(self, value: Value) -> Value:
-        """A shape with as many columns as the value's last axis has elements."""
-        known = self.b.dim(value, 2)
-        return (
-            self.b.op("Concat", self.b.ints(-1), self.b.size(value, 2), axis=0)
-            if known is None
-            else self.b.ints(-1, known)
-        )
-
-    def added(self, of_x: Value, of_state: Value) -> Value:
+    def added(self, *parts: Value) -> Value:
         """The gradient of both biases, [1, 2 k H]."""
         with self.b.float32(KEEP):
-            sums = [self.b.sum(value, (0, 1), keep=False) for value in (of_x, of_state)]
+            sums = [self.b.sum(value, (0, 1), keep=False) for value in parts]
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
+
+    def scan(self, step: Step, last: Sequence[Value], rows: Sequence[Value | Term]) -> tuple[list[Value], list[Value]]:
+        """Through the steps against this direction."""
+        given = [row.value if isinstance(row, Term) else row for row in rows]
+        return scan(self.b, step, last, given, backwards=not self.backwards)
+
+    def activations(self, *usual: str, others: bool = False) -> list[str]:
+        """Those of this direction, in small letters. Raises Unsupported for ``others`` than the usual ones."""
+        found = attribute(self.node, "activations") or list(usual) * 2
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
+        own = [name.lower() for name in names[self.number * len(usual) : (self.number + 1) * len(usual)]]
+        if not others and own != [name.lower() for name in usual]:
+            kind, only = self.node.op_type, ", ".join(usual)
+            raise Unsupported(f"{kind} with {', '.join(own)} has no gradient here, only with {only}")
+        return own
 
 
 @dataclass(frozen=True)
@@ -153,11 +203,12 @@ class SideGradients:
     states: list[Value]
 
 
-Backward = Callable[[Direction, Sequence[Gradient]], SideGradients]
-
-
 def recurrent(
-    b: Builder, node: ir.Node, gradients: Sequence[Gradient], gates: int, backward: Backward
+    b: Builder,
+    node: ir.Node,
+    gradients: Sequence[Gradient],
+    gates: int,
+    backward: Callable[[Direction], SideGradients],
 ) -> list[Gradient]:
     """The gradients of X, W, R, B and the initial states, from those of each direction."""
     _refuse(node)
@@ -167,15 +218,14 @@ def recurrent(
     if x.shape is None:
         raise ValueError(f"the rank of '{x.name}' is not known")
     for number, backwards in enumerate(sides):
-        side = Direction(b, node, number, backwards, gates)
-        found = backward(side, gradients)
+        side = Direction(b, node, number, backwards, gates, gradients)
+        found = backward(side)
         made = [b.op("MatMul", found.of_x, side.weight(1)), side.shared(found.of_x, x), found.recurrence]
         made.append(side.added(found.of_x, found.of_state))
         parts.append(made + [b.op("Unsqueeze", state, b.ints(0)) for state in found.states])
     total = parts[0][0] if len(parts) == 1 else b.op("Add", parts[0][0], parts[1][0])
     joined = [b.op("Concat", *pair, axis=0) if len(parts) > 1 else pair[0] for pair in zip(*parts, strict=True)][1:]
-    weights, bias, states = joined[:2], joined[2], joined[3:]
-    slopes: list[Gradient] = [total, *weights, bias, None, *states]
+    slopes: list[Gradient] = [total, *joined[:3], None, *joined[3:]]
     return [slope if value is not None else None for slope, value in zip(slopes, node.inputs, strict=False)]
 
 
@@ -192,17 +242,14 @@ def _refuse(node: ir.Node) -> None:
         raise Unsupported(f"{kind} whose activations have numbers of their own has no gradient here")
 
 
-def activations(node: ir.Node, number: int, usual: Sequence[str]) -> list[str]:
-    """Those of one direction, in small letters."""
-    found = attribute(node, "activations") or list(usual) * 2
-    names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
-    return [name.lower() for name in names[number * len(usual) : (number + 1) * len(usual)]]
+def _slope(gate: Term) -> Term:
+    """Of a sigmoid."""
+    return gate * (1 - gate)
 
 
-def refuse_activations(node: ir.Node, number: int, usual: Sequence[str]) -> None:
-    found = activations(node, number, usual)
-    if found != [name.lower() for name in usual]:
-        raise Unsupported(f"{node.op_type} with {', '.join(found)} has no gradient here, only with {', '.join(usual)}")
+def _flat(value: Term) -> Term:
+    """The slope of a tanh."""
+    return 1 - value * value
 
 
 @gradient("RNN")
@@ -210,23 +257,142 @@ def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
     return recurrent(b, node, gradients, 1, _rnn)
 
 
-def _rnn(side: Direction, gradients: Sequence[Gradient]) -> SideGradients:
+def _rnn(side: Direction) -> SideGradients:
     """With d the gradient of h: that of its sum is d f', and R brings it to the step before."""
-    b, [name] = side.b, activations(side.node, side.number, ("Tanh",))
+    b, [name] = side.b, side.activations("Tanh", others=True)
     if name not in ("tanh", "relu"):
         raise Unsupported(f"RNN with {name} has no gradient here, only with Tanh and Relu")
     y, weight = side.after(), side.weight(2)
     with b.float32(KEEP):
-        if name == "tanh":
-            slope = side.rows(b.op("Sub", b.number(1, y), b.op("Mul", y, y)))
-        else:
-            slope = side.rows(b.op("Cast", b.op("Greater", y, b.number(0, y)), to=int(side.kind)))
+        slope = side.rows(_flat(y) if name == "tanh" else (y > 0).op("Cast", to=int(side.kind)))
 
-    def step(inner: Builder, states: list[Value], rows: list[Value]) -> tuple[list[Value], list[Value]]:
+    def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [dh], [dy, factor] = states, rows
-        made = inner.typed(inner.op("Mul", inner.op("Add", dh, dy), factor), dh)
-        return [inner.op("MatMul", made, weight)], [made]
+        made = (dh + dy) * factor
+        inner.typed(made.value, dh.value)
+        return [made.op("MatMul", weight)], [made]
 
-    rows = [side.slopes(gradients, 0), slope]
-    states, [made] = scan(b, step, [side.slopes(gradients, 1)], rows, backwards=not side.backwards, reason=KEEP)
-    return SideGradients(made, made, side.shared(made, side.before(side.state(5))), states)
+    states, [made] = side.scan(step, [side.slopes(1)], [side.slopes(0), slope])
+    return SideGradients(made, made, side.shared(made, side.before()), states)
+
+
+@gradient("LSTM")
+def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    return recurrent(b, node, gradients, 4, _lstm)
+
+
+def _lstm(side: Direction) -> SideGradients:
+    """Gates in ONNX's order: i, o, f, c. With h' = o tanh(c'), c' = f c + i g, and dh, dc what came from the step
+    behind: dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the slope
+    of its gate."""
+    side.activations("Sigmoid", "Tanh", "Tanh")
+    b, weight, inputs = side.b, side.weight(2), side.before()
+    with b.float32(KEEP):
+        sums = side.sums(side.x, 1, 0) + side.sums(inputs, 2, 1)
+        *gates, g = side.split(sums, 4)
+        i, o, f = (side.rows(part.op("Sigmoid")) for part in gates)
+        g = side.rows(g.op("Tanh"))
+        brought = side.rows(i * g)
+        before = _cells(side, f, brought)
+        tanh = side.rows((f * before + brought).op("Tanh"))
+        new = i * _flat(g)
+        factors = side.joined(_slope(i) * g, _slope(o) * tanh, _slope(f) * before, new)
+        through = side.rows(o * _flat(tanh))
+
+    def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
+        (dh, dc), (dy, factor, out, forget) = states, rows
+        whole = dh + dy
+        cell = whole * out + dc
+        made = cell.op("Concat", whole, cell, cell, axis=1) * factor
+        inner.typed(made.value, factor.value)
+        return [made.op("MatMul", weight), cell * forget], [made]
+
+    last = [side.slopes(1), side.slopes(2)]
+    states, [made] = side.scan(step, last, [side.slopes(0), factors, through, f])
+    return SideGradients(made, made, side.shared(made, inputs), states)
+
+
+def _cells(side: Direction, forget: Term, brought: Term) -> Term:
+    """The cell that each step found, in a Scan of their own, elementwise."""
+
+    def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
+        [cell], [kept, new] = states, rows
+        return [cell * kept + new], [cell]
+
+    _, [before] = scan(side.b, step, [side.state(6)], [forget.value, brought.value], backwards=side.backwards)
+    return side.rows(before)
+
+
+@gradient("GRU")
+def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
+    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z),
+    dn = d (1 - z) (1 - n^2)."""
+    return recurrent(b, node, gradients, 3, _after if attribute(node, "linear_before_reset", 0) else _before)
+
+
+def _factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
+    """What d is multiplied by for z and n."""
+    of_z = side.rows((before - n) * _slope(z))
+    return of_z, side.rows((1 - z) * _flat(n))
+
+
+def _after(side: Direction) -> SideGradients:
+    """The reset behind the product: everything that d is multiplied by is known before."""
+    side.activations("Sigmoid", "Tanh")
+    b, weight, before = side.b, side.weight(2), side.before()
+    with b.float32(KEEP):
+        pieces = side.split(side.sums(side.x, 1, 0), 3)
+        own = side.split(side.sums(before, 2, 1), 3)
+        z, r = (side.rows((x + h).op("Sigmoid")) for x, h in zip(pieces[:2], own[:2], strict=True))
+        n = (pieces[2] + r * own[2]).op("Tanh")
+        of_z, of_n = _factors(side, before, z, n)
+        of_r = of_n * own[2] * _slope(r)
+        factors = side.joined(of_z, of_r, of_n * r)
+
+    def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
+        [dh], [dy, factor, kept] = states, rows
+        whole = dh + dy
+        inner.typed(whole.value, dh.value)
+        made = whole.op("Concat", whole, whole, axis=1) * factor
+        return [whole * kept + made.op("MatMul", weight)], [whole]
+
+    states, [whole] = side.scan(step, [side.slopes(1)], [side.slopes(0), factors, z])
+    with b.float32(KEEP):
+        [three] = b.terms(b.op("Concat", whole, whole, whole, axis=2))
+        of_x = side.rows(three * side.joined(of_z, of_r, of_n), 3).value
+        of_state = side.rows(three * factors, 3).value
+    return SideGradients(of_x, of_state, side.shared(of_state, before), states)
+
+
+def _before(side: Direction) -> SideGradients:
+    """The reset in front of the product: what R brings back is needed for r."""
+    side.activations("Sigmoid", "Tanh")
+    b, hidden, before = side.b, side.hidden, side.before()
+    first, last = b.ops("Split", 2, side.weight(2), b.ints(2 * hidden, hidden), axis=0)
+    with b.float32(KEEP):
+        pieces, both = side.split(side.sums(side.x, 1, 0), 3), side.biases()
+        if both is not None:
+            pieces = [one + other for one, other in zip(pieces, side.split(both[1], 3, axis=0), strict=True)]
+        own = side.split(side.products(before, first), 2)
+        z, r = (side.rows((x + h).op("Sigmoid")) for x, h in zip(pieces[:2], own, strict=True))
+        kept = side.rows(r * before)
+        n = (pieces[2] + side.products(kept, last)).op("Tanh")
+        of_z, of_n = _factors(side, before, z, n)
+        of_r = side.rows(before * _slope(r))
+
+    def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
+        [dh], [dy, of_z, of_n, reset, r, z] = states, rows
+        whole = dh + dy
+        new = whole * of_n
+        back = new.op("MatMul", last)
+        two = (whole * of_z).op("Concat", back * reset, axis=1)
+        old = whole * z + back * r
+        made = two.op("Concat", new, axis=1)
+        inner.typed(made.value, side.kind, *list(dh.value.shape or ())[:1], 3 * hidden)
+        return [old + two.op("MatMul", first)], [made]
+
+    states, [made] = side.scan(step, [side.slopes(1)], [side.slopes(0), of_z, of_n, of_r, r, z])
+    two, new = b.ops("Split", 2, made, b.ints(2 * hidden, hidden), axis=2)
+    weights = b.op("Concat", side.shared(two, before, 2), side.shared(new, kept, 1), axis=1)
+    return SideGradients(made, made, weights, states)

@@ -47,8 +47,7 @@ def _sum(b: Builder, node: ir.Node, value: Value) -> Value:
 
 @gradient("ReduceSum")
 def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
-    x = operand(node)
-    return b.op("Expand", _spread(b, node, g), b.shape(x))
+    return b.op("Expand", _spread(b, node, g), b.shape(operand(node)))
 
 
 @gradient("ReduceMean")

@@ -15,9 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ....core.arrays import Array
-from ..broadcast import REASON, same
-from ..builder import INT64, Builder
-from ..registry import Unsupported, attribute, gradient
+from ..builder import INT64, REASON, Builder, same
+from ..registry import Unsupported, attribute, gradient, operand
 
 Value = ir.Value
 
@@ -44,11 +43,8 @@ class Way:
 
 @gradient("Resize")
 def resize(b: Builder, node: ir.Node, g: Value) -> Value:
-    x = node.inputs[0]
-    assert x is not None
-    way = _way(node)
+    x, y, way = operand(node), node.outputs[0], _way(node)
     rank = b.rank(x)
-    y = node.outputs[0]
     sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]
     if all(old is not None and old == new for old, new in sizes):  # ONNX Runtime copies, whatever the scale
         return g
@@ -142,7 +138,7 @@ def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way,
     kind = x.dtype or ir.DataType.FLOAT
     with b.float32("positions: float16 counts to 2,048"):
         old, new = (b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (x, y))
-        steps = [b.op("Range", b.constant(np.array(0)), size, b.constant(np.array(1))) for size in (new, old)]
+        steps = [b.counted(size) for size in (new, old)]
         place, source = (b.op("Cast", step, to=int(kind)) for step in steps)
         sizes = [b.op("Cast", size, to=int(kind)) for size in (new, old)]
         one, zero, half = b.number(1, x), b.number(0, x), b.number(0.5, x)
@@ -169,8 +165,8 @@ def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way,
 
 def _summed(b: Builder, g: Value, axis: int, rank: int, split: Value) -> Value:
     """Each element was repeated."""
-    parts = [b.ints(*[0] * axis)] if axis else []
-    shape = b.op("Concat", *parts, split, b.op("Slice", b.op("Shape", g), b.ints(axis + 1), b.ints(rank)), axis=0)
+    front = [b.ints(*[0] * axis)] if axis else []
+    shape = b.joined([*front, split, b.op("Slice", b.op("Shape", g), b.ints(axis + 1), b.ints(rank))])
     with b.float32(REASON):
         return b.sum(b.op("Reshape", g, shape), [axis + 1], keep=False)
 

@@ -19,23 +19,14 @@ def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
     return b.reshaped(g, operand(node))
 
 
-@gradient("Squeeze")
+@gradient("Squeeze", "Unsqueeze")
 def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    axes = _listed(b, node)
-    return b.reshaped(g, operand(node)) if axes is None else b.op("Unsqueeze", g, axes)
-
-
-@gradient("Unsqueeze")
-def unsqueeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    axes = _listed(b, node)
-    return b.reshaped(g, operand(node)) if axes is None else b.op("Squeeze", g, axes)
-
-
-def _listed(b: Builder, node: ir.Node) -> Value | None:
-    """The axes, if they are known and there are some: Squeeze takes none for all, Unsqueeze for none."""
+    """By the axes, if they are known and there are some: Squeeze takes none for all, Unsqueeze for none."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     given = b.given(axes)
-    return None if given is None or given.size == 0 else axes
+    if given is None or given.size == 0:
+        return b.reshaped(g, operand(node))
+    return b.op("Unsqueeze" if node.op_type == "Squeeze" else "Squeeze", g, axes)
 
 
 @gradient("Transpose")
@@ -52,8 +43,7 @@ def expand(b: Builder, node: ir.Node, g: Value) -> Value:
 @gradient("Tile")
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
     """An axis of n values, repeated r times, is r rows of n."""
-    x, repeats = node.inputs
-    assert x is not None
+    x, repeats = operand(node), operand(node, 1)
     rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
     if counts is not None and sizes is not None:
         split = b.ints(*np.stack([counts, sizes], 1).reshape(-1).tolist())
@@ -71,10 +61,7 @@ def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
         return [g]
     axis = b.axis(node, inputs[0], 0)
     known = [size for size in (b.dim(value, axis) for value in inputs) if size is not None]
-    if len(known) == len(inputs):
-        sizes = b.ints(*known)
-    else:
-        sizes = b.op("Concat", *(b.size(value, axis) for value in inputs), axis=0)
+    sizes = b.ints(*known) if len(known) == len(inputs) else b.joined([b.size(value, axis) for value in inputs])
     return b.ops("Split", len(inputs), g, sizes, axis=axis)
 
 
@@ -82,8 +69,7 @@ def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
     """Outputs that nobody needs bring zeros."""
     pairs = zip(gradients, node.outputs, strict=True)
-    parts = [b.zeros(output) if g is None else g for g, output in pairs]
-    return parts[0] if len(parts) == 1 else b.op("Concat", *parts, axis=attribute(node, "axis", 0))
+    return b.joined([b.zeros(output) if g is None else g for g, output in pairs], attribute(node, "axis", 0))
 
 
 @gradient("Slice")
@@ -111,9 +97,7 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
     starts, _, axes = (*node.inputs[1:], None)[:3]
     assert starts is not None
     begin = starts if starts.dtype == INT64 else b.op("Cast", starts, to=int(INT64))
-    if axes is None:
-        zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
-        axes = b.op("Range", zero, b.op("Size", starts), one)
+    axes = b.counted(b.op("Size", starts)) if axes is None else axes
     whole, part = (b.op("Gather", b.shape(value), axes) for value in (x, y))
     given = b.given(starts)
     if given is None or (given < 0).any():
@@ -128,8 +112,7 @@ def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
     """The positions of all values, cut in the same way, say where the gradient goes; none comes twice."""
     x = operand(node)
     size = b.op("Size", x)
-    zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
-    positions = b.op("Reshape", b.op("Range", zero, size, one), b.shape(x), allowzero=1)
+    positions = b.op("Reshape", b.counted(size), b.shape(x), allowzero=1)
     taken = b.op("Reshape", b.op("Slice", positions, *node.inputs[1:]), b.ints(-1))
     empty = b.op("Expand", b.number(0, x), b.op("Reshape", size, b.ints(1)))
     return b.reshaped(b.op("ScatterElements", empty, taken, b.op("Reshape", g, b.ints(-1)), axis=0), x)
@@ -166,14 +149,11 @@ def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
     rank = b.rank(x)
     chosen = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     for axis, before, after in zip(chosen, *pads.reshape(2, -1).tolist(), strict=True):
-        if not before and not after:
-            continue
-        total = _cut(b, g, axis, before, -after if after else _END)
-        if before:
-            total = b.op("Add", total, _border(b, x, g, mode, axis, before, front=True))
-        if after:
-            total = b.op("Add", total, _border(b, x, g, mode, axis, after, front=False))
-        g = total
+        if before or after:
+            total = _cut(b, g, axis, before, -after if after else _END)
+            for count, front in ((before, True), (after, False)):
+                total = b.op("Add", total, _border(b, x, g, mode, axis, count, front)) if count else total
+            g = total
     return g
 
 
@@ -182,17 +162,17 @@ _END = np.iinfo(np.int64).max
 
 def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
     """The gradient of one border of ``count`` values, among zeros in the length of the operand's axis."""
+    offset, width = 0, count
     if mode == "reflect":  # in reverse, one value away from the edge
-        last = count - 1 if front else -1
-        part = _cut(b, g, axis, last, -_END if front else -count - 1, -1)
-        offset, width = 1, count
-    elif mode == "edge":
-        with b.float32("a sum over the border"):
-            part = b.sum(_cut(b, g, axis, *((0, count) if front else (-count, _END))), [axis])
-        offset, width = 0, 1
-    else:  # around: the border in front repeats the end
+        part = _cut(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
+        offset = 1
+    else:
         part = _cut(b, g, axis, *((0, count) if front else (-count, _END)))
-        offset, width, front = 0, count, not front
+        if mode == "edge":
+            with b.float32("a sum over the border"):
+                part, width = b.sum(part, [axis]), 1
+        else:  # around: the border in front repeats the end
+            front = not front
     rest = b.plus(b.size(x, axis), -offset - width)
     sides = (b.ints(offset), rest) if front else (rest, b.ints(offset))
     return b.padded(part, b.rank(x), *sides, b.ints(axis))

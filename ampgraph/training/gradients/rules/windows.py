@@ -1,21 +1,31 @@
-"""What convolutions and pooling share: windows that slide over the spatial axes, [batch, channels, sizes ...].
+"""Convolutions and pooling: windows that slide over the spatial axes, [batch, channels, sizes ...].
 
-Sizes may be known only when the graph runs. Padding is one of: numbers; or, for auto_pad SAME with a stride over sizes
-that are not known, two int64 vectors (begins, ends) computed from the shapes.
+Conv and ConvTranspose are each the data gradient of the other; the weight's is products with what each tap meets. The
+largest element of a pooled window gets its gradient, or all share it. Sizes may be known only when the graph runs.
+Padding is one of: numbers; or, for auto_pad SAME with a stride over sizes that are not known, two int64 vectors
+(begins, ends) computed from the shapes.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from ..builder import Builder
-from ..registry import Unsupported, attribute
+from ..builder import FLOAT, INT64, REASON, Builder
+from ..registry import Unsupported, attribute, gradient, kind_of, operand
+from .indexing import added, product
 
 Value = ir.Value
 Amounts = list[int] | Value
+
+WIDE = 32  # a product with a matrix of fewer columns costs as much: measured on CPU for 1 to 64 channels
+FEW = 16  # places of a window, each a handful of nodes
+OVERLAP = "windows overlap, and kernels that add up half precision are missing or inexact"
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,20 @@ class Windows:
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
     @property
+    def form(self) -> dict[str, list[int]]:
+        """Attributes of a node with these windows."""
+        return {"kernel_shape": self.kernel, "strides": self.strides, "dilations": self.dilations}
+
+    @property
     def padded(self) -> bool:
         return any(not isinstance(amounts, list) or any(amounts) for amounts in (self.begins, self.ends))
+
+    def same(self, less: Amounts, more: Amounts, upper: bool) -> Windows:
+        """Padding for auto_pad SAME: the odd element goes to the end if ``upper``."""
+        return replace(self, begins=less if upper else more, ends=more if upper else less)
+
+    def halved(self, totals: Sequence[int], upper: bool) -> Windows:
+        return self.same([n // 2 for n in totals], [n - n // 2 for n in totals], upper)
 
     def taps(self) -> list[list[int]]:
         """Where each element of the kernel meets the first window, last axis fastest."""
@@ -78,22 +100,17 @@ def _same(b: Builder, w: Windows, whole: Value, moved: Value, upper: bool) -> Wi
     else:
         if any(reach < stride - 1 for reach, stride in zip(w.reach, w.strides, strict=True)):
             raise _cut_off(w)
-        need = b.op("Add", b.op("Mul", spatial(b, moved), b.ints(*w.strides)), _minus(b, w.reach, w.strides))
+        over = b.ints(*(reach - stride for reach, stride in zip(w.reach, w.strides, strict=True)))
+        need = b.op("Add", b.op("Mul", spatial(b, moved), b.ints(*w.strides)), over)
         total = b.op("Max", b.op("Sub", need, spatial(b, whole)), b.ints(0))
         less = b.op("Div", total, b.ints(2))
-        more = b.op("Sub", total, less)
-        return replace(w, begins=less if upper else more, ends=more if upper else less)
-    halves, rests = [n // 2 for n in totals], [n - n // 2 for n in totals]
-    return replace(w, begins=halves if upper else rests, ends=rests if upper else halves)
+        return w.same(less, b.op("Sub", total, less), upper)
+    return w.halved(totals, upper)
 
 
 def _cut_off(w: Windows) -> Unsupported:
     """ONNX counts less than no padding there, and ONNX Runtime then starts behind the edge."""
     return Unsupported(f"auto_pad SAME cuts off what strides of {w.strides} pass over with a kernel of {w.kernel}")
-
-
-def _minus(b: Builder, one: list[int], other: list[int]) -> Value:
-    return b.ints(*(x - y for x, y in zip(one, other, strict=True)))
 
 
 def spatial(b: Builder, value: Value) -> Value:
@@ -131,9 +148,7 @@ def spread(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: 
         "ConvTranspose",
         g,
         weight,
-        kernel_shape=w.kernel,
-        strides=w.strides,
-        dilations=w.dilations,
+        **w.form,
         pads=[*crop, *crop],
         output_padding=[stride - 1 for stride in w.strides] if spare is None else spare,
         group=group,
@@ -154,3 +169,245 @@ def _spare(b: Builder, w: Windows, g: Value, like: Value) -> list[int] | None:
     rows = zip(sizes, places, w.strides, w.reach, w.begins, strict=True)
     found = [int(n or 0) - (int(o or 0) - 1) * s - reach + 2 * p for n, o, s, reach, p in rows]
     return found if all(0 <= n < s for n, s in zip(found, w.strides, strict=True)) else None
+
+
+@gradient("Conv")
+def conv(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    x, weight = operand(node), operand(node, 1)
+    w = windows_of(b, node, _kernel(b, node, weight), x, g)
+    dx = spread(b, g, weight, w, x, int(attribute(node, "group", 1)))
+    return [dx, *_parameters(b, node, x, g, w, g)]
+
+
+@gradient("ConvTranspose")
+def conv_transpose(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """The windows slide over the result; the data has one element for each of their places."""
+    x, weight, shape = operand(node), operand(node, 1), node.outputs[0].shape
+    if shape is not None and len(shape) != b.rank(x):  # onnx gives up in the middle: output_shape below the data's
+        raise ValueError(f"the shape of '{node.outputs[0].name}' is not known")
+    w = _transposed(b, node, windows_of(b, node, _kernel(b, node, weight), g, x), x, g)
+    assert isinstance(w.begins, list) and isinstance(w.ends, list)
+    dx = b.op("Conv", g, weight, **w.form, pads=[*w.begins, *w.ends], group=int(attribute(node, "group", 1)))
+    return [dx, *_parameters(b, node, g, x, w, g)]
+
+
+def _kernel(b: Builder, node: ir.Node, weight: Value) -> list[int]:
+    given = attribute(node, "kernel_shape")
+    sizes = [b.dim(weight, axis) for axis in range(2, b.rank(weight))] if given is None else list(given)
+    if any(size is None for size in sizes):
+        raise ValueError(f"the kernel size of the weight '{weight.name}' is not known")
+    return [int(size) for size in sizes if size is not None]
+
+
+def _parameters(b: Builder, node: ir.Node, x: Value, places: Value, w: Windows, g: Value) -> list[Value]:
+    """The gradients of weight and bias: windows slide over ``x``, and ``places`` has an element for each."""
+    made = [_weight(b, x, places, operand(node, 1), w, int(attribute(node, "group", 1)))]
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        with b.float32(REASON):
+            made.append(b.sum(g, [0, *range(2, b.rank(g))], keep=False))
+    return made
+
+
+def _transposed(b: Builder, node: ir.Node, w: Windows, x: Value, g: Value) -> Windows:
+    """ConvTranspose counts its padding from the size of the result, and splits it the other way round."""
+    asked, auto = attribute(node, "output_shape"), attribute(node, "auto_pad", "NOTSET")
+    extra = [int(n) for n in attribute(node, "output_padding", [0] * len(w.kernel))]
+    if asked is not None:
+        sizes = [b.dim(x, axis) for axis in w.axes]
+        if any(size is None for size in sizes):
+            raise ValueError(f"output_shape needs the spatial sizes of '{x.name}', which are not known")
+        wanted = [int(n) for n in asked][-len(w.kernel) :]
+        rows = zip(sizes, w.strides, w.reach, extra, wanted, strict=True)
+        totals = [(int(n or 0) - 1) * s + reach + e - out for n, s, reach, e, out in rows]
+    elif auto.startswith("SAME"):
+        totals = [reach + e - s for s, reach, e in zip(w.strides, w.reach, extra, strict=True)]
+    else:
+        return w
+    return w.halved([max(total, 0) for total in totals], upper=auto == "SAME_UPPER")
+
+
+def _weight(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: int) -> Value:
+    """For each element of the kernel: the part of ``x`` that it meets, times ``g``, summed over batch and places."""
+    channels, filters = b.dim(weight, 1), b.dim(weight, 0)
+    if filters is None or channels is None:
+        raise ValueError(f"the shape of the weight '{weight.name}' is not known")
+    x = pad(b, x, w.begins, w.ends)
+    if group > 1 and channels == 1 and filters == group:
+        with b.float32(REASON):
+            found = [b.sum(b.op("Mul", part, g), [0, *w.axes], keep=False) for part in _parts(b, x, g, w)]
+        rows = [b.op("Unsqueeze", row, b.ints(1)) for row in found]
+        return b.reshaped(b.joined(rows, 1), weight)
+    swapped, flat = [1, 0, *w.axes], b.ints(group, channels, -1)
+    x = b.op("Transpose", x, perm=swapped)
+    places = b.op("Reshape", b.op("Transpose", g, perm=swapped), b.ints(group, filters // group, -1))
+    parts = (b.op("Reshape", part, flat) for part in _parts(b, x, g, w))
+    products = [_product(b, places, rows, group) for rows in _wide(b, parts, -(-WIDE // channels))]
+    split = b.op("Reshape", b.joined(products, 2), b.ints(group, filters // group, -1, channels))
+    return b.reshaped(b.op("Transpose", split, perm=[0, 1, 3, 2]), weight)
+
+
+def _wide(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Value]:
+    """Parts with few channels are put together, ``count`` at a time. Made when asked for: few are alive at once."""
+    while chunk := list(itertools.islice(parts, count)):
+        yield b.joined(chunk, 1)
+
+
+def _product(b: Builder, places: Value, rows: Value, group: int) -> Value:
+    """[group, m, sum] times [group, n, sum] transposed."""
+    if group > 1:
+        return b.op("MatMul", places, b.op("Transpose", rows, perm=[0, 2, 1]))
+    first = b.ints(0)
+    product = b.op("Gemm", b.op("Squeeze", places, first), b.op("Squeeze", rows, first), transB=1)
+    return b.op("Unsqueeze", product, first)
+
+
+def _parts(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value]:
+    """For each element of the kernel: what it meets in the windows, as many places as ``g`` has."""
+    if w.reach == w.strides == [1] * len(w.kernel):
+        yield x
+        return
+    known = [b.dim(g, axis) for axis in w.axes]
+    spans = [(size - 1) * step + 1 for size, step in zip(known, w.strides, strict=True) if size is not None]
+    span = None
+    if len(spans) < len(known):
+        last = b.op("Mul", b.op("Sub", spatial(b, g), b.ints(1)), b.ints(*w.strides))
+        span = b.op("Add", last, b.ints(1))
+    for tap in w.taps():
+        if span is None:
+            ends = b.ints(*(at + size for at, size in zip(tap, spans, strict=True)))
+        else:
+            ends = b.op("Add", span, b.ints(*tap))
+        yield b.op("Slice", x, b.ints(*tap), ends, b.ints(*w.axes), b.ints(*w.strides))
+
+
+@gradient("MaxPool")
+def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
+    """The first of the largest elements of a window gets its gradient, as in torch.
+
+    MaxPool can say where it found what, counted through the whole tensor; where windows lie side by side, looking again
+    is quicker: a MaxPool that says so is 20 times as slow on CPU as one that does not.
+    """
+    x, y = operand(node), node.outputs[0]
+    w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
+    if len(node.outputs) == 1 and _side_by_side(b, x, w):
+        if not _is_rectified(node, x):
+            return _first_largest(b, x, y, g, w)
+        zero = b.number(0, g)
+        found = _first_largest(b, x, y, b.op("Where", b.op("Greater", y, zero), g, zero), w)
+        b.rectified.add(found)
+        return found
+    if attribute(node, "storage_order", 0):
+        raise Unsupported("MaxPool with storage_order 1 counts its indices by columns")
+    places = b.output(node, 1, INT64, g.shape)
+    flat = b.ints(-1)
+    if all(reach <= stride for reach, stride in zip(w.reach, w.strides, strict=True)):
+        zeros, rows = b.op("Reshape", b.zeros(x), flat), [b.op("Reshape", value, flat) for value in (places, g)]
+        return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0), x)
+    size = product(b, [b.size(x, axis) for axis in range(b.rank(x))])
+    return b.reshaped(added(b, x, size, b.op("Reshape", places, flat), b.op("Reshape", g, flat), axis=0), x)
+
+
+def _is_rectified(node: ir.Node, x: Value) -> bool:
+    """Whether a Relu makes what is pooled, for nobody else. It lets the gradient of the largest element through where
+    that is positive, which is seen at each window: there are fewer of them than of elements."""
+    maker = x.producer()
+    alone = [use.node for use in x.uses()] == [node] and not x.is_graph_output()
+    return alone and maker is not None and kind_of(maker) == "Relu"
+
+
+def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
+    """Whether every element is known to be in exactly one window, without gaps or padding; windows of a few places."""
+    sizes = [b.dim(x, axis) for axis in w.axes]
+    whole = all(size and size % kernel == 0 for size, kernel in zip(sizes, w.kernel, strict=True))
+    return whole and w.kernel == w.strides == w.reach and not w.padded and math.prod(w.kernel) <= FEW
+
+
+def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
+    """Place by place of the window: it gets the gradient where it holds y, and no place before it does."""
+    parts: list[Value] = []
+    open_: Value | None = None  # windows of which no place held y so far
+    zero = b.number(0, g)
+    for held in _places(b, x, w):
+        smaller = b.op("Less", held, y)  # nothing is smaller than NaN
+        left = smaller if open_ is None else b.op("And", open_, smaller)
+        chosen = b.op("Not", smaller) if open_ is None else b.op("Xor", open_, left)
+        parts.append(b.op("Where", chosen, g, zero))
+        open_ = left
+    return _side_by_side_again(b, parts, w, x)
+
+
+def _places(b: Builder, x: Value, w: Windows) -> list[Value]:
+    """What stands at each place of the windows."""
+    if len(w.kernel) == 2 and w.kernel[0] == w.kernel[1] > 1 and b.dim(x, 1) is not None:
+        count = math.prod(w.kernel)
+        sizes = b.ints(*[b.dim(x, 1) or 0] * count)
+        return b.ops("Split", count, b.op("SpaceToDepth", x, blocksize=w.kernel[0]), sizes, axis=1)
+    ends = b.ints(*(b.dim(x, axis) or 0 for axis in w.axes))
+    return [b.op("Slice", x, b.ints(*tap), ends, b.ints(*w.axes), b.ints(*w.strides)) for tap in w.taps()]
+
+
+def _side_by_side_again(b: Builder, parts: list[Value], w: Windows, x: Value) -> Value:
+    """One tensor like ``x`` of what belongs to each place of its windows, places of the last axis first."""
+    sizes = [0, 0, *(int(b.dim(x, axis) or 0) // size for axis, size in zip(w.axes, w.kernel, strict=True))]
+    for size, axis in reversed(list(zip(w.kernel, w.axes, strict=True))):
+        sizes[axis] *= size
+        wider = b.ints(*sizes)
+        rows = [parts[at : at + size] for at in range(0, len(parts), size)]
+        parts = [_put_between(b, row, axis, wider) for row in rows]
+    return parts[0]
+
+
+def _put_between(b: Builder, row: list[Value], axis: int, sizes: Value) -> Value:
+    """Elements of several tensors in turns along an axis."""
+    if len(row) == 1:
+        return row[0]
+    apart = [b.op("Unsqueeze", part, b.ints(axis + 1)) for part in row]
+    return b.op("Reshape", b.op("Concat", *apart, axis=axis + 1), sizes)
+
+
+@gradient("AveragePool")
+def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    """A transposed convolution with ones, each channel of each image by itself, of g over the sizes of the windows."""
+    x = operand(node)
+    w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
+    sizes, places = [b.dim(g, axis) for axis in w.axes], spatial(b, g)
+    with b.float32(OVERLAP):
+        share = 1 / math.prod(w.kernel)
+        if attribute(node, "ceil_mode", 0) or (w.padded and not attribute(node, "count_include_pad", 0)):
+            g, share = b.op("Div", g, _counts(b, node, x, w, places)), 1.0
+        images = b.op("Reshape", g, b.op("Concat", b.ints(-1, 1), places, axis=0))
+        images = b.typed(images, x.dtype or FLOAT, None, 1, *sizes)
+        return b.reshaped(spread(b, images, _ones(b, x, w, share), w, x), x)
+
+
+def _counts(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
+    """How many elements each window has: a convolution of ones. What hangs over at the end never counts."""
+    sizes, begins = spatial(b, x), vector(b, w.begins)
+    if attribute(node, "count_include_pad", 0):
+        sizes = b.op("Add", sizes, b.op("Add", begins, vector(b, w.ends)))
+        begins = b.ints(*[0] * len(w.kernel))
+    ones = b.op("Expand", b.number(1, x), b.op("Concat", b.ints(1, 1), sizes, axis=0))
+    beyond = b.op("Add", vector(b, w.ends), b.ints(*w.strides))
+    found = b.op("Conv", pad(b, ones, begins, beyond), _ones(b, x, w, 1), **w.form)
+    return b.op("Slice", found, b.ints(*[0] * len(w.kernel)), places, b.ints(*w.axes))
+
+
+def _ones(b: Builder, like: Value, w: Windows, share: float) -> Value:
+    return b.op("Expand", b.number(share, like), b.ints(1, 1, *w.kernel))
+
+
+@gradient("GlobalAveragePool")
+def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    x = operand(node)
+    return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
+
+
+@gradient("GlobalMaxPool")
+def global_max_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The first of the largest elements, as in torch: after Relu whole channels are equal."""
+    x = operand(node)
+    rows = b.op("Reshape", x, b.ints(0, 0, -1))
+    place = b.op("ArgMax", rows, axis=2, keepdims=1)
+    zeros = b.op("Reshape", b.zeros(x), b.ints(0, 0, -1))
+    found = b.op("ScatterElements", zeros, place, b.op("Reshape", g, b.ints(0, 0, 1)), axis=2)
+    return b.reshaped(found, x)

@@ -1,0 +1,178 @@
+"""What all commands share: options, each declared once, the running of a command, and the telling of what it found."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Any
+
+import typer
+
+from ..core.errors import AmpError
+from ..core.metric_names import metrics_help
+from ..core.recipe import OPTIONS
+from ..core.shown import Shown
+from ..core.spellings import KEEP_IO
+from .completion import completes
+from .terminal import Volume, done, guarded, progress, set_volume, show, show_json
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """How a keyword of a command is given: ``shown`` makes typer's option or argument of it for its name."""
+
+    shown: Callable[[str], object]
+    annotation: object
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, kind, default=self.shown(name), annotation=self.annotation)
+
+
+def option(
+    metavar: str, help: str, default: Any = None, *, flag: tuple[str, ...] = (), kind: type = str,
+    repeats: bool = False, hidden: bool = False,
+) -> Keyword:  # fmt: skip
+    """An option with a word behind it, of the kind of its default; ``...`` for one that must be given."""
+    kind = kind if default is None or default is ... else type(default)
+    annotation: Any = GenericAlias(list, (kind,)) if repeats else kind
+
+    def shown(name: str) -> object:
+        names, completion = flag or (_flag(name),), completes(name)
+        return typer.Option(default, *names, metavar=metavar, help=help, hidden=hidden, autocompletion=completion)
+
+    return Keyword(shown, annotation | None if default is None else annotation)
+
+
+def switch(help: str, *flags: str, default: bool = False) -> Keyword:
+    """An option without a word."""
+    return Keyword(lambda name: typer.Option(default, *(flags or (_flag(name),)), help=help), bool)
+
+
+def argument(metavar: str, help: str, default: Any = ..., *, kind: Any = str) -> Keyword:
+    """A word at its place; ``...`` for one that must be given."""
+    return Keyword(
+        lambda name: typer.Argument(default, metavar=metavar, help=help, autocompletion=completes(name)),
+        kind | None if default is None else kind,
+    )
+
+
+def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
+    """The options of a recipe's fields, of all or of some; the command gets as ``fields`` what the user wrote, and
+    nothing for options that were left away."""
+    chosen = [name for name in OPTIONS if (not names or name in names) and name not in but]
+    declared: dict[str, Keyword] = {}
+    for name in chosen:
+        how = OPTIONS[name]
+        kind: Any = GenericAlias(list, (how.kind,)) if how.repeats else how.kind
+        declared[name] = Keyword(lambda name: _field(name), kind | None)
+    if "io" in chosen:
+        help = "The same as --io keep, and --io low."
+        declared[KEEP_IO] = Keyword(
+            lambda name: typer.Option(None, "--keep-io-types/--no-keep-io-types", help=help), bool | None
+        )
+    return declared
+
+
+def _field(name: str) -> object:
+    how = OPTIONS[name]
+    metavar = how.metavar or None  # a flag takes no word
+    return typer.Option(None, how.flag, metavar=metavar, help=how.help, autocompletion=completes(name))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+MODEL = argument("MODEL", "The .onnx or .mindir file.")
+HTML = option("FILE", "Write a page to look at: the graph by layers, precisions, reasons.")
+DIM = option("NAME=N", "Size of a symbolic dimension in generated samples; repeatable.", repeats=True)
+DEVICE = option("DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.", "auto")
+DATA = option("DIR|FILE.npz", "Samples, by input name; generated if not given.")
+SAMPLES = option("N", "At most N samples; 8 where they are generated.", kind=int)
+SEED = option("N", "For generated samples.", 0)
+METRIC = option("NAME|FUNCTION", metrics_help(), "auto")
+JSON = switch("Print the report as JSON.", "--json")
+VOLUME = {
+    "quiet": switch("Print errors alone, and JSON if it is asked for.", "--quiet", "-q"),
+    "verbose": switch("Print each stage and its time, on stderr.", "--verbose", "-v"),
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command prints: ``data`` as JSON, or else ``lines``, on stderr where it is ``aside``, and ``notes`` there
+    too. The exit code is 1 where it is not ``ok``."""
+
+    data: object
+    lines: Callable[[], list[str]]
+    ok: bool = True
+    aside: bool = False
+    notes: tuple[str, ...] = ()
+
+    def tell(self, as_json: bool) -> None:
+        for note in self.notes:
+            print(note, file=sys.stderr)
+        to = sys.stderr if self.aside else sys.stdout
+        show_json(_plain(self.data), to) if as_json else show(self.lines(), to)
+        if not self.ok:
+            sys.stdout.flush()
+            sys.exit(1)
+
+
+def told(found: Shown, ok: bool = True) -> Told:
+    """A report that shows itself."""
+    return Told(found, found.lines, ok)
+
+
+def _plain(data: Any) -> object:
+    if hasattr(data, "to_dict"):
+        return data.to_dict()
+    return [_plain(one) for one in data] if isinstance(data, (list, tuple)) else data
+
+
+Body = Callable[..., Told | None]
+
+
+def command(
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    /,
+    **declared: Keyword | Mapping[str, Keyword],
+) -> Callable[[Body], Callable[..., None]]:
+    """A command of these options in their order, and ``--json``, ``--quiet`` and ``--verbose``; it runs inside of
+    ``around``.
+
+    Its function is given the progress display, and by keyword the options; those of a mapping together under its name,
+    but for those that were left away.
+    """
+    grouped = {name: how for name, how in declared.items() if not isinstance(how, Keyword)}
+    flat: dict[str, Keyword] = {}
+    for name, how in declared.items():
+        flat |= {name: how} if isinstance(how, Keyword) else how
+    flat |= {"as_json": JSON, **VOLUME} if "form" not in declared else VOLUME
+
+    def decorated(body: Body) -> Callable[..., None]:
+        def run(*, quiet: bool, verbose: bool, as_json: bool = False, **values: Any) -> None:
+            if quiet and verbose:
+                raise AmpError("AMP301", "--quiet and --verbose exclude each other", hint="omit one of the two")
+            set_volume(Volume.QUIET if quiet else Volume.VERBOSE if verbose else Volume.USUAL)
+            for name, members in grouped.items():
+                given = {member: values.pop(member) for member in members}
+                values[name] = {member: value for member, value in given.items() if value not in (None, [])}
+            with around(), progress() as bar:
+                bar.as_json = as_json
+                found = body(bar, **values)
+                done()
+            if found is not None:
+                found.tell(as_json or values.get("form") == "json")
+
+        run.__name__, run.__doc__ = body.__name__, body.__doc__
+        run = guarded(run)
+        run.__signature__ = inspect.Signature([how.parameter(name) for name, how in flat.items()])  # type: ignore[attr-defined]
+        return run
+
+    return decorated

@@ -1,0 +1,194 @@
+"""`ampgraph convert`, with ``-`` as a model: stdin and stdout by files; and `ampgraph demo`, the first example."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import AmpError
+from ..core.metric_names import metrics_help
+from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
+from .command import HTML, MODEL, Told, argument, command, option, recipe_fields, switch
+from .terminal import Display, done, signals_wait
+
+PIPE = "-"
+
+
+@dataclass(frozen=True)
+class Piped:
+    """The files that stand for what was given. ``result`` None: nothing goes to stdout."""
+
+    model: str
+    output: Path | None
+    result: Path | None = None
+
+    def deliver(self) -> None:
+        """Sends the result to stdout, if there is one and it goes there. Raises AmpError AMP105 for several files."""
+        if self.result is None or not self.result.is_file():
+            return
+        if len(list(self.result.parent.iterdir())) > 1:
+            message = "the weights are in a file of their own, and stdout takes one file"
+            raise AmpError("AMP105", message, where=PIPE, hint="name a file with -o")
+        sys.stdout.buffer.write(self.result.read_bytes())
+        sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
+    """Files for a model and a result of which either may be ``-``; a model from stdin, which is ONNX, goes to stdout.
+
+    An error about a file of a folder that is gone afterwards is one about ``-``. Raises AmpError AMP105 where stdout is
+    a terminal.
+    """
+    if PIPE not in (model, output):
+        yield Piped(model, None if output is None else Path(output))
+        return
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
+        try:
+            source, place = model, output
+            if model == PIPE:
+                source, place = str(Path(folder, "stdin.onnx")), output or PIPE
+                Path(source).write_bytes(sys.stdin.buffer.read())
+            if place != PIPE:
+                yield Piped(source, None if place is None else Path(place))
+                return
+            if sys.stdout.isatty() and not dry_run:
+                message = "a model cannot be printed on a terminal"
+                raise AmpError("AMP105", message, where=PIPE, hint="name a file with -o")
+            result = Path(folder, "made", f"stdout{Path(source).suffix}")
+            result.parent.mkdir()
+            yield Piped(source, result, result)
+        except AmpError as error:
+            if error.where.startswith(folder):
+                error.where = PIPE
+            raise
+
+
+@command(
+    model=MODEL,
+    output=option("OUT", "Default: MODEL.O2.onnx beside the input.", flag=("-o", "--output")),
+    fields=recipe_fields(),
+    plan_in=option("FILE", "Apply this plan; it says all the options above."),
+    plan_out=option("FILE", "Write the plan as JSON, in a dry run too."),
+    data=option("DIR|FILE.npz", "Measure ranges on these samples: what would overflow stays float32."),
+    samples=option("N", "Measure on N samples at most; generated without --data.", kind=int),
+    ranges_out=option("FILE", "Write what was measured, for --ranges; not in a dry run."),
+    dry_run=switch("Plan and report; write no model."),
+    check=option(
+        "auto|off|require",
+        "Strict run of the result on a few samples, --data or generated; require: no file unless it is met.",
+    ),
+    tolerance=option("X", "Of the check; 0.01 if not given, 0.05 in bfloat16.", kind=float),
+    repair=switch("Where the check is missed, hold in float32 what ranges, else a search, find."),
+    metric=option("NAME|FUNCTION", f"Of the check. {metrics_help()}"),
+    metadata=switch(
+        "The file says what was done: type and reason by node, level, --fp32.", "--metadata/--no-metadata", default=True
+    ),
+    html=HTML,
+    optimize=switch("ONNX Runtime's own fusions for the target first, where they save nodes."),
+    runtime=option("PYTHON", "Of --optimize: the python of an environment whose onnxruntime has the target."),
+    loss_scale=option("SCALE", "Refused, with what to do instead.", hidden=True),
+)
+def convert(
+    bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
+    plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
+) -> Told:  # fmt: skip
+    """Convert a model to mixed precision.
+
+    \b
+    ampgraph convert model.onnx --level auto -o fast.onnx
+    ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
+    ampgraph convert model.onnx --data samples/ --ranges-out ranges.json
+    ampgraph convert model.onnx --optimize --runtime gpu-environment/bin/python
+    ampgraph convert model.onnx --dry-run --json
+    ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
+
+    It ends with a check, in a process of its own and within a minute and 4 GB. The exit code is 1 where the result
+    misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
+    """
+    with signals_wait():
+        from ..api.check import convert_and_check
+        from ..api.loss_scales import refuse_loss_scale
+        from ..api.measuring import Measuring
+        from ..api.pictures import picture_conversion, refuse_page
+        from ..api.steps import Checking, Job
+        from ..report.text import summary_lines
+
+    data, runtime = rest["data"], rest["runtime"]
+    measuring = Measuring(data, rest["samples"], rest["ranges_out"])
+    if loss_scale is not None:
+        refuse_loss_scale(model, loss_scale)
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
+    if plan_in and given:
+        raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint="omit it, or omit --plan-in")
+    if runtime and not rest["optimize"]:
+        message = "--runtime names the environment for --optimize, which is not given"
+        raise AmpError("AMP404", message, hint="add --optimize")
+    with piped(model, output, dry_run) as pipe:
+        job = Job(
+            pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
+            dry_run=dry_run, report=True, option="-o", metadata=metadata,
+            optimize=rest["optimize"] and (runtime or True),
+            checking=Checking(rest["check"], rest["tolerance"], rest["repair"], rest["metric"]),
+        )  # fmt: skip
+        refuse_page(html, model, output, data, plan_in, plan_out)
+        result = convert_and_check(job, bar.part)
+        picture_conversion(html, result.graph, result.summary, result.choices)
+        pipe.deliver()
+        done()
+    summary = result.summary
+    assert summary is not None  # the job asks for one
+    if PIPE in (model, output):
+        summary = replace(summary, model=model, output=summary.output and (output or PIPE))
+    missed = summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok))
+    return Told(summary, lambda: summary_lines(summary), not missed, aside=pipe.result is not None)
+
+
+@command(folder=argument("[DIR]", "Where its files go; ampgraph-demo if not given.", "ampgraph-demo"))
+def demo(bar: Display, *, folder: str) -> Told:
+    """Write a small transformer, convert it to float16, and verify the result on 360 images.
+
+    \b
+    ampgraph demo
+    ampgraph demo somewhere/else
+    """
+    with signals_wait():
+        from ..api.check import convert_and_check
+        from ..api.demo import write_demo
+        from ..api.steps import Checking, Job
+        from ..api.verify import verify
+        from ..core.installing import pip_install
+        from ..report.text import summary_lines
+
+    model, data = write_demo(folder)
+    made = model.with_name("digits_transformer.O2.onnx")
+    job = Job(str(model), Recipe(), output=made, report=True, checking=Checking(None))
+    summary = convert_and_check(job, bar.part).summary
+    runs = importlib.util.find_spec("onnxruntime") is not None
+    verified = verify(str(model), str(made), data=str(data), progress=bar.part) if runs else None
+    assert summary is not None  # the job asks for one
+    missing = [f"verify      not run: onnxruntime is not installed: {pip_install('cpu')}"]
+
+    def lines() -> list[str]:
+        return [
+            "$ " + _line("convert", model), *summary_lines(summary),
+            "", "$ " + _line("verify", model, made, "--data", data), *(verified.lines() if verified else missing),
+            "", "next:", "  " + _line("inspect", made, "--against", model),
+            "  " + _line("explain", model, "node_add_77"), "  " + _line("convert", "your_model.onnx"),
+        ]  # fmt: skip
+
+    return Told({"convert": summary.to_dict(), "verify": verified.to_dict() if verified else None}, lines)
+
+
+def _line(*words: object) -> str:
+    """A line that works where this one did: by the command's name, or by Python where it is on no path."""
+    start = ["ampgraph"] if shutil.which("ampgraph") else [sys.executable, "-m", "ampgraph"]
+    return shlex.join([*start, *map(str, words)])

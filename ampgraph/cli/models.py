@@ -1,0 +1,317 @@
+"""Commands that run models and those that only report: their options and what they print."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import AmpError, nearest
+from ..core.files import refuse_output, sources_of, text_file
+from ..core.metric_names import metrics_help
+from ..core.recipe import Given, recipe_of
+from ..core.recipe_values import dims
+from .command import (
+    DATA,
+    DEVICE,
+    DIM,
+    HTML,
+    METRIC,
+    MODEL,
+    SAMPLES,
+    SEED,
+    Told,
+    argument,
+    command,
+    option,
+    recipe_fields,
+    switch,
+    told,
+)
+from .terminal import Display, quiet, signals_wait
+
+FORMATS = ("text", "json", "junit", "sarif")
+
+
+@command(
+    model=MODEL,
+    fields=recipe_fields("policy", "target", "lists", "dims"),
+    against=option("ORIGINAL", "The model that it was made from."),
+    runtime=option(
+        "PYTHON", "The python of an environment whose onnxruntime, or TensorRT, tells what the target makes of it.", ""
+    ),
+    model_explorer=option("FILE", "Write node data of Model Explorer: precision by colour."),
+    html=HTML,
+)
+def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | None, **options: Any) -> Told:
+    """Show nodes, weights and casts by precision, by layer, and against the original.
+
+    \b
+    ampgraph inspect model.O2.onnx
+    ampgraph inspect model.O2.onnx --against model.onnx
+    ampgraph inspect model.O2.onnx --against model.onnx --runtime gpu-environment/bin/python
+    ampgraph inspect model.O2.onnx --against model.onnx --target tensorrt --runtime build/tensorrt/bin/python
+    """
+    with signals_wait():
+        from ..api.inspect import inspect as look
+        from ..formats.checks import faults_reported
+        from ..report.overlay import overlay
+
+    with faults_reported(model, options["against"]):
+        bar.stage("reading")
+        with text_file(model_explorer, lambda: f"{json.dumps(overlay(model), indent=1)}\n", "--model-explorer"):
+            pass
+        return told(look(model, recipe=recipe_of(None, fields), progress=bar.stage, **options))
+
+
+@command(
+    models=argument("MODEL...", "The .onnx or .mindir files.", kind=list[str]),
+    against=option("ORIGINAL", "The float32 model that they were made from."),
+    data=DATA,
+    samples=SAMPLES,
+    tolerance=option("X", "The error that 9 of 10 samples must meet.", 1e-2),
+    dim=DIM,
+    target=option("TARGET", "The target that --runtime builds an engine for.", "tensorrt"),
+    runtime=option("PYTHON", "The python of an environment with TensorRT for RTX.", ""),
+    form=option("|".join(FORMATS), "How the report is written.", "text", flag=("--format",)),
+)
+def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, **options: Any) -> Told:
+    """Say whether model files are sound: for continuous integration, or before a commit.
+
+    \b
+    ampgraph check models/*.onnx
+    ampgraph check model.O2.onnx --against model.onnx --data samples/
+    ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python
+    ampgraph check model.O2.onnx --format junit > report.xml
+
+    A file reads, with data files that belong to it; it is valid; no stored tensor holds NaN; no Cast is idle; ONNX
+    Runtime opens it, with its default optimisations; TensorRT builds it, with --runtime; a strict run is finite, and
+    right beside --against. The exit code is 1 where something of that is an error.
+    """
+    with signals_wait():
+        from ..api.check_model import check as look
+        from ..report.findings import checked_lines, junit, sarif
+
+    if form not in FORMATS:
+        hint = nearest(form, list(FORMATS)) or f"one of {', '.join(FORMATS)}"
+        raise AmpError("AMP301", f"invalid value for --format: {form}", hint=hint)
+    found, sizes = [], dict(dims(dim))
+    for model in models:
+        bar.stage(f"checking {model}")
+        found.append(look(model, dims=sizes, **options))
+    lines = {"junit": lambda: junit(found).splitlines(), "sarif": lambda: sarif(found).splitlines()}
+    return Told(found, lines.get(form, partial(checked_lines, *found)), all(one.ok for one in found))
+
+
+@command(
+    first=argument("A", "A model, or a plan (.json)."),
+    second=argument("B", "Another one, made from the same model."),
+    reference=option("MODEL", "What both were made from: both are run strictly beside it."),
+    data=DATA,
+    samples=SAMPLES,
+    seed=SEED,
+    dim=DIM,
+    metric=METRIC,
+)
+def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **options: Any) -> Told:
+    """Show in what two conversions of one model, or two plans for it, differ, and with --reference in error.
+
+    \b
+    ampgraph diff model.O1.onnx model.O2.onnx
+    ampgraph diff before.json after.json
+    ampgraph diff model.O1.onnx model.O2.onnx --reference model.onnx --data samples/
+
+    The exit code is 1 where they differ.
+    """
+    with signals_wait():
+        from ..api.diff import diff as compared
+
+    bar.stage("reading")
+    found = compared(first, second, dims=dict(dims(dim)), progress=bar.part, **options)
+    return told(found, found.alike)
+
+
+@command(
+    model=MODEL,
+    fields=recipe_fields(),
+    node=argument(
+        "[NODE]",
+        "A node's or an output's name, or a pattern: a line each where it means several; all that is float32, "
+        "by reason, if not given.",
+        None,
+    ),
+)
+def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Told:
+    """Say why a node has its precision: list and line, guard and number, region, or costs.
+
+    \b
+    ampgraph explain model.onnx
+    ampgraph explain model.onnx /encoder/Add_3
+    ampgraph explain model.onnx op:Softmax --level O1
+    """
+    with signals_wait():
+        from ..api.explain import explain_all
+        from ..report.explain import explanation_lines, float32_lines
+
+    found = explain_all(model, node or "*", recipe=recipe_of(None, fields), progress=bar.part)
+    if node is None:
+        found = [one for one in found if one.held]
+        return Told(found, lambda: float32_lines(*found))
+    return Told(found[0] if len(found) == 1 else found, lambda: explanation_lines(*found))
+
+
+@command(
+    model=MODEL,
+    data=option("FILE.npz", "Arrays by input name; generated if not given."),
+    output=option("OUT.npz", "Write the outputs there.", flag=("-o", "--output")),
+    device=DEVICE,
+    strict=switch("Run on the CPU with every low value really rounded (ONNX)."),
+    seed=SEED,
+    dim=DIM,
+)
+def run(
+    bar: Display, *, model: str, data: str | None, output: str | None, dim: list[str] | None, **options: Any
+) -> Told:
+    """Run a model once: ONNX on ONNX Runtime, MindIR on MindSpore.
+
+    \b
+    ampgraph run model.onnx --data inputs.npz -o outputs.npz
+    ampgraph run model.O2.onnx --strict --seed 3
+    ampgraph run net.O2.mindir --data inputs.npz --device cpu
+    """
+    with signals_wait():
+        from ..api.run import ran
+        from ..report.outputs import describe_outputs, maps_in
+        from ..runtime.data import save_npz
+
+    if output is not None:
+        refuse_output(Path(output), sources_of(model, data), "-o")
+    bar.stage("running")
+    found = ran(model, data, dims=dict(dims(dim)), **options)
+    notes, maps = [*(() if quiet() else found.notes), *found.doubts], []
+    if output is not None:
+        bar.stage("writing")
+        maps = [name for name, value in found.outputs.items() if maps_in(value)]
+        save_npz(output, {name: value for name, value in found.outputs.items() if name not in maps})
+    if maps:
+        notes.append(f"not in {output}, which holds arrays and no maps: {', '.join(maps)}")
+    rows = describe_outputs(found.outputs)
+    return Told(rows, lambda: [str(row) for row in rows], notes=tuple(notes))
+
+
+@command(
+    reference=argument("REFERENCE", "The float32 .onnx or .mindir file."),
+    model=argument("MODEL", "What was made from it."),
+    data=DATA,
+    samples=SAMPLES,
+    seed=SEED,
+    tolerance=option("X", "The error that 9 of 10 samples must meet at every output.", 1e-2),
+    metric=METRIC,
+    device=DEVICE,
+    dim=DIM,
+    nodes=option("N", "Name N nodes where the error grows; 5 where it is missed, else none.", kind=int),
+    steps=option("N", "Run N steps from each sample, what a model remembers fed back to it.", kind=int),
+    cache=option("IN=OUT", "An output to feed back, 'past_*=present_*'; found if not given.", repeats=True),
+    html=HTML,
+)
+def verify(
+    bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None, **options: Any
+) -> Told:
+    """Say whether a model still computes what its reference does, and which nodes are to blame if not.
+
+    \b
+    ampgraph verify model.onnx model.O2.onnx
+    ampgraph verify model.onnx model.O2.onnx --data samples/ --tolerance 1e-3
+    ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
+
+    On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. The exit
+    code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
+    """
+    with signals_wait():
+        from ..api.verify import verify as compare
+
+    found = compare(reference, model, dims=dict(dims(dim)), cache=cache or (), progress=bar.part, **options)
+    return told(found, found.ok)
+
+
+@command(
+    model=argument("MODEL", "The float32 .onnx file."),
+    data=DATA,
+    tolerance=option("X", "The error that 9 of 10 samples must meet.", 1e-2),
+    metric=option("NAME|FUNCTION", metrics_help(), "l2"),
+    samples=SAMPLES,
+    seed=SEED,
+    output=option("OUT", "Write the tuned model there.", flag=("-o", "--output")),
+    fields=recipe_fields(),
+    sensitivity=option("FILE.json|FILE.csv", "Write which nodes matter how much; 18 runs more."),
+    html=HTML,
+)
+def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **options: Any) -> Told:
+    """Find as little float32 as meets a tolerance, by at most 20 strict runs over the samples.
+
+    \b
+    ampgraph tune model.onnx --data samples/ --tolerance 5e-3 -o tuned.onnx
+    ampgraph tune model.onnx --data samples/ --metric argmax --tolerance 0.01 --json
+
+    Without -o no model is written: the report lists the patterns for `convert`. The exit code is 1 where the tolerance
+    cannot be met; nothing is written then.
+    """
+    with signals_wait():
+        from ..api.tune import tune as find
+
+    if sensitivity is not None:
+        if not sensitivity.endswith((".json", ".csv")):
+            hint = "end its name in .json or .csv"
+            raise AmpError("AMP311", f"--sensitivity {sensitivity}: unknown file format", hint=hint)
+        refuse_output(Path(sensitivity), sources_of(model, options["data"], options["output"]), "--sensitivity")
+    wanted = sensitivity is not None
+    found = find(model, recipe=recipe_of(None, fields), sensitivity=wanted, progress=bar.part, **options)
+    table = found.sensitivity
+    if sensitivity is not None and table is not None:
+        written = table.to_csv if sensitivity.endswith(".csv") else table.to_json
+        with text_file(sensitivity, written, "--sensitivity"):
+            pass
+    return told(found, found.met)
+
+
+@command(
+    fields=recipe_fields("level", "policy", "dtype", "target", "lists"),
+    operator=argument("[OPERATOR]", "An operator or a glob; all if not given.", None),
+    rules=switch("The planner's rules instead of the operators."),
+)
+def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> Told:
+    """Show the lists in force: class, what the level does with it, why, and which line says so.
+
+    \b
+    ampgraph lists
+    ampgraph lists Softmax --level auto
+    ampgraph lists 'com.microsoft::*' --lists mine.toml
+    ampgraph lists --policy mindspore --level O1
+    ampgraph lists --rules
+    """
+    from ..api.lists import lists as listed
+    from ..report.listing import rule_lines, rule_rows
+
+    if rules:
+        return Told(rule_rows(), rule_lines)
+    found = listed(operator, recipe=recipe_of(None, fields))
+    return Told(list(found), found.lines)
+
+
+@command(
+    output=option("OUT.json", "Where the list goes.", ..., flag=("-o", "--output")),
+    fields=recipe_fields("level", "policy", "lists"),
+)
+def export_mixlist(bar: Display, *, output: str, fields: Given) -> Told:
+    """Write the lists as CANN's modify_mixlist file, for its own mixed precision on Ascend (docs/ascend.md).
+
+    \b
+    ampgraph export-mixlist --level auto -o mixlist.json
+    ampgraph export-mixlist --policy mindspore --level auto -o mixlist.json
+    """
+    from ..api.mixlist import export_mixlist as export
+    from ..api.mixlist import mixlist_lines
+
+    mixlist = export(output, recipe=recipe_of(None, fields))
+    return Told({"output": output, **mixlist.to_dict()}, lambda: mixlist_lines(mixlist, output))

@@ -1,1 +1,0 @@
-"""Models that are run step by step, with what they remember fed back to them."""

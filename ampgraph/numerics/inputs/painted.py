@@ -1,0 +1,287 @@
+"""What inputs are made of: random numbers, pictures (scenes with shapes and shades, pages with text, patches with
+noise), sound (speech-like waves, tones, noise, silence) and its spectra.
+
+The same on every machine: integer arithmetic on PCG64's raw stream, and no libm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...core.arrays import Array
+
+
+class Numbers:
+    """Random numbers of one input of one sample."""
+
+    def __init__(self, *key: int) -> None:
+        self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
+
+    def _raw(self, count: int) -> Array:
+        return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
+
+    def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
+        """int64 numbers from ``first`` to ``last``, both included."""
+        span = np.uint64(max(last - first, 0) + 1)
+        return (self._raw(math.prod(shape)) % span).astype(np.int64).reshape(shape) + first
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """float32 numbers in [0, 1), of 24 bits."""
+        return ((self._raw(math.prod(shape)) >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(shape)
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """float32 numbers of about the standard normal distribution: sums of twelve 16-bit numbers, exact."""
+        count = math.prod(shape)
+        words = self._raw(3 * count).astype("<u8").view("<u2").reshape(count, 12)
+        sums: Array = words.sum(axis=1, dtype=np.int64)
+        return (sums / 65536 - 6 + 6 / 65536).astype(np.float32).reshape(shape)
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+WIDE = 2.5  # times as wide as high: a line of text
+CHANNELS, EDGE = (1, 3, 4), 16  # of pictures, and the least height and width of one
+SHAPES, NOISE = 12, 0.02  # of a scene
+GLYPHS = {
+    "A": 0x3A31FC631,
+    "C": 0x3A308422E,
+    "E": 0x7E10F421F,
+    "H": 0x4631FC631,
+    "I": 0x38842108E,
+    "L": 0x42108421F,
+    "N": 0x47359C631,
+    "O": 0x3A318C62E,
+    "P": 0x7A31F4210,
+    "R": 0x7A31F5251,
+    "S": 0x3E107043E,
+    "T": 0x7C8421084,
+    "U": 0x46318C62E,
+    "1": 0x11842108E,
+    "2": 0x3A211111F,
+    "4": 0x08CA97C42,
+    "7": 0x7C2222108,
+}  # letters and figures, row by row from the top, the first bit highest
+ROWS, COLUMNS = 7, 5  # of a glyph
+SMALL = 2  # points of a page's glyph that make one of its bits; on large pages one more may
+INK, PAPER = 0.1, 0.95
+SHARP = 4 * ROWS  # the height from which a scanned letter is blurred
+ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
+
+
+def is_picture(shape: tuple[int, ...]) -> bool:
+    """Channels and two large sizes, in either order; frames between them."""
+    return _layout(shape) is not None
+
+
+def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """The axes of the channels, the height and the width."""
+    rank = len(shape)
+    if rank < 4:
+        return None
+    for layout in ((1, rank - 2, rank - 1), (rank - 1, rank - 3, rank - 2)):
+        channel, height, width = (shape[axis] for axis in layout)
+        if channel in CHANNELS and min(height, width) >= EDGE:
+            return layout
+    return None
+
+
+def is_line(shape: tuple[int, ...]) -> bool:
+    """Whether a picture is so much wider than high that it shows a line of text."""
+    layout = _layout(shape)
+    return layout is not None and shape[layout[2]] >= WIDE * shape[layout[1]]
+
+
+def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+    """float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is that of one; each
+    picture of a batch is another."""
+    layout = _layout(shape)
+    assert layout is not None  # `is_picture` was asked before
+    height, width = (shape[axis] for axis in layout[1:])
+    paint = line if is_line(shape) else (page, scene, patches)[index % 3]
+    rest = [size for axis, size in enumerate(shape) if axis not in layout]
+    count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
+    painted = np.stack([_coloured(numbers, paint(numbers, height, width), channels) for _ in range(count)])
+    whole = painted.reshape(*rest, channels, height, width)
+    return np.ascontiguousarray(np.moveaxis(whole, (-3, -2, -1), layout))
+
+
+def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
+    """Channels that differ by a tint, which is another in the darker parts, and by a little noise."""
+    tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
+    picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
+    picture = picture + (numbers.uniform((channels, *gray.shape)) - np.float32(0.5)) * np.float32(NOISE)
+    clipped: Array = np.clip(picture, np.float32(0), np.float32(1))
+    return clipped
+
+
+def scene(numbers: Numbers, height: int, width: int) -> Array:
+    """A shaded ground with boxes and discs upon it, each of a shade that changes across it."""
+    rows, columns = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
+    across = (rows / np.float32(height) + columns / np.float32(width)) * np.float32(0.5)
+    found: Array = np.float32(0.3) + np.float32(0.4) * across
+    for number in range(SHAPES):
+        row, column, tall, wide, shade, slope = numbers.uniform((6,))
+        down, right = rows - row * np.float32(height), columns - column * np.float32(width)
+        down, right = down / (height * (tall / 4 + np.float32(0.03))), right / (width * (wide / 4 + np.float32(0.03)))
+        inside = (np.maximum(abs(down), abs(right)) if number % 2 else down * down + right * right) < 1
+        found = np.where(inside, np.clip(shade + (slope - np.float32(0.5)) * down, 0, 1), found)
+    return _softened(np.asarray(found, np.float32))
+
+
+def page(numbers: Numbers, height: int, width: int) -> Array:
+    """Dark lines of text on white, and ruled lines: one line of text where there is room for no more."""
+    if height < ROOM:
+        return line(numbers, height, width)
+    found = np.full((height, width), PAPER, np.float32)
+    scale = SMALL + int(numbers.integers(0, 1, ())) * (height >= 2 * ROOM)
+    top = scale
+    while top + ROWS * scale <= height:
+        _write(numbers, found[top : top + ROWS * scale], scale)
+        top += scale * (ROWS + 3)
+        if top < height and int(numbers.integers(0, 3, ())) == 0:
+            found[top - 2 * scale : top - 2 * scale + scale // 2] = INK
+    return _softened(found)
+
+
+def _write(numbers: Numbers, row: Array, scale: int) -> None:
+    """Letters from left to right, with gaps between words."""
+    step = scale * (COLUMNS + 1)
+    for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
+        if chosen < len(GLYPHS):
+            drawn = _glyph(chosen, ROWS * scale, COLUMNS * scale)
+            part = row[:, place * step + scale :][:, : drawn.shape[1]]
+            part[drawn[:, : part.shape[1]]] = INK
+
+
+def _glyph(chosen: int, height: int, width: int) -> Array:
+    """Where a letter has ink, at a size of its own."""
+    bits = list(GLYPHS.values())[chosen]
+    small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
+    drawn: Array = small[np.arange(height) * ROWS // height][:, np.arange(width) * COLUMNS // width]
+    return drawn
+
+
+def line(numbers: Numbers, height: int, width: int) -> Array:
+    """One line of text as high as the picture: narrow letters of several widths, as dark as may be, soft as a scan."""
+    found = np.full((height, width), PAPER, np.float32)
+    share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
+    tall = height * (6 + share) // 10
+    wide = max(tall * (3 + narrow) // 8, COLUMNS)
+    ink, top, left = np.float32(0.05 + 0.1 * dark), (height - tall) // 2, 2
+    while left + wide <= width:
+        chosen, less = int(numbers.integers(0, len(GLYPHS) + 2, ())), int(numbers.integers(0, wide // 4, ()))
+        if chosen < len(GLYPHS):
+            drawn = _glyph(chosen, tall, wide - less)
+            found[top : top + tall, left : left + wide - less][drawn] = ink
+        left += wide - less + max(1, wide // 5)
+    return _softened(_softened(found) if tall >= SHARP else found)
+
+
+def _softened(sharp: Array) -> Array:
+    """Each point the mean of itself and its neighbours, as a lens leaves edges."""
+    for axis in (0, 1):
+        wide = np.concatenate([sharp.take([0], axis), sharp, sharp.take([-1], axis)], axis)
+        size = sharp.shape[axis]
+        left, right = (wide.take(np.arange(start, start + size), axis) for start in (0, 2))
+        sharp = sharp * np.float32(0.5) + (left + right) * np.float32(0.25)
+    return sharp
+
+
+def patches(numbers: Numbers, height: int, width: int) -> Array:
+    """Patches with edges between them, coarse and fine, and noise."""
+    found: Array = numbers.uniform((height, width)) * np.float32(0.1)
+    for patch, share in ((32, 0.6), (6, 0.3)):
+        coarse = numbers.uniform((-(-height // patch), -(-width // patch)))
+        whole = coarse.repeat(patch, 0).repeat(patch, 1)[:height, :width]
+        found = found + whole * np.float32(share)
+    return np.asarray(found)
+
+
+# -- sound ------------------------------------------------------------------------------------------------------------
+
+TURN = 65536  # of a phase
+LOUD = (0.3, 0.9, 0.05)  # by sample
+FLOOR = (1e-3, 1e-4, 1e-2)  # noise under it
+SYLLABLE = 2400  # samples of a wave
+VOICES = 8  # harmonics
+
+
+def sound(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+    """Waves of -1 to 1 along the last axis: voiced and unvoiced syllables with pauses, tones that glide, noise; each
+    sample has its own loudness, and a stretch of zeros at its end."""
+    length, rows = shape[-1], int(np.prod(shape[:-1], dtype=np.int64))
+    found = np.empty((rows, length), np.float32)
+    paint = (_speech, _tones, _speech)[index % 3]
+    for row in range(rows):
+        wave = paint(numbers, length)
+        largest = abs(wave).max(initial=np.float32(0)) or np.float32(1)
+        wave = wave * (np.float32(LOUD[index % 3]) / largest)
+        wave = wave + numbers.normal((length,)) * np.float32(FLOOR[index % 3])
+        wave[length - length // 10 :] = 0
+        found[row] = np.clip(wave, -1, 1)
+    return found.reshape(shape)
+
+
+def _speech(numbers: Numbers, length: int) -> Array:
+    """Syllables: harmonics of a gliding pitch, or noise, or nothing."""
+    wave = np.zeros(length, np.float32)
+    for start in range(0, length, SYLLABLE):
+        size = min(SYLLABLE, length - start)
+        swell = _sine(np.arange(size, dtype=np.int64) * (TURN // 2) // SYLLABLE)
+        kind = int(numbers.integers(0, 5, ()))
+        if kind < 4:
+            wave[start : start + size] = swell * _voiced(numbers, size)
+        elif kind == 4:
+            wave[start : start + size] = swell * numbers.normal((size,)) * np.float32(0.2)
+    return wave
+
+
+def _voiced(numbers: Numbers, size: int) -> Array:
+    pitch, glide = (int(n) for n in numbers.integers(400, 1000, (2,)))  # of 65536ths of a turn a sample
+    place = np.arange(size, dtype=np.int64)
+    phase = place * pitch + place * place * (glide - 700) // (4 * SYLLABLE)
+    strengths = numbers.uniform((VOICES,))
+    found: Array = np.zeros(size, np.float32)
+    for number in range(VOICES):
+        found = found + _sine(phase * (number + 1)) * (strengths[number] / np.float32(1 + number))
+    return found
+
+
+def _tones(numbers: Numbers, length: int) -> Array:
+    """Three tones that come and go, and one that rises."""
+    place = np.arange(length, dtype=np.int64)
+    wave: Array = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
+    for tone in range(3):
+        steps, swell = numbers.integers(300, 8000, ()), numbers.integers(4, 40, ())
+        wave = wave + _sine(place * steps) * np.abs(_sine(place * swell)) * np.float32(0.3 / (tone + 1))
+    return wave
+
+
+def _sine(phase: Array) -> Array:
+    """Two parabolas that look like a sine, of a phase in 65536ths of a turn."""
+    turn = (phase % TURN).astype(np.float32) / np.float32(TURN // 2) - np.float32(1)
+    wave: Array = 4 * turn * (1 - np.abs(turn))
+    return wave
+
+
+# -- spectra ----------------------------------------------------------------------------------------------------------
+
+SPECTRA = ((-1.0, 2.0), (-11.0, 13.0), (-0.3, 2.0))  # least value and span, by sample: scaled, logarithms, whitened
+
+
+def spectrum(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
+    """Logarithms of power, time by frequency: harmonics that move, less of them high up, pauses, a noisy floor."""
+    time, bands = shape[-2:]
+    rows = int(np.prod(shape[:-2], dtype=np.int64))
+    place = np.arange(bands, dtype=np.int64)
+    found = np.empty((rows, time, bands), np.float32)
+    least, span = SPECTRA[index % len(SPECTRA)]
+    for row in range(rows):
+        pitch = numbers.integers(TURN // 24, TURN // 6, (time // 16 + 1,)).repeat(16)[:time, None]
+        loud = numbers.uniform((time // 8 + 1,)).repeat(8)[:time, None]
+        harmonics = np.abs(_sine(pitch * place)) * (1 - place / np.float32(2 * bands)).astype(np.float32)
+        level = harmonics * loud * np.float32(0.7) + numbers.uniform((time, bands)) * np.float32(0.3)
+        found[row] = np.where(loud < np.float32(0.15), np.float32(0.05) * level, level)
+    return (found * np.float32(span) + np.float32(least)).astype(np.float32).reshape(shape)

@@ -1,1 +1,0 @@
-"""As little float32 as meets a tolerance."""

@@ -1,0 +1,202 @@
+"""Arithmetic that leaves the low type's range, or the numbers that it can tell apart: an eps, sums, powers, and
+probabilities before a logarithm, of which small ones count as much as large ones.
+
+float16 ends at 6e-8, where log is -17: log(softmax(x)), log(sigmoid(x) + 1e-7), log(1 - clip(p, 1e-7, 1 - 1e-7)) are
+float32 from what makes the probability on, so that the policy network of a torch Categorical gives no -inf.
+"""
+
+from __future__ import annotations
+
+from ...core.dataflow import NONE, Op
+from ..facts.facts import Facts
+from .rule import Sight, Spoilt, looks, reaches
+
+DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
+STEPS = 16  # operators looked back for constants in a row
+
+
+@looks(
+    "eps",
+    "adds_epsilon",
+    trigger="`y + eps` or `max(y, eps)` with an eps that vanishes, before a division, root or logarithm",
+    action="float32 from the sum to what it keeps away from zero",
+)
+def small_epsilon(sight: Sight, op: Op) -> Spoilt:
+    traits, options = sight.facts.traits, sight.facts.options
+    eps = _epsilon(sight, op)
+    if not eps:
+        return None
+    chain = reaches(sight, op, traits.operators("needs_epsilon"), traits.operators("carries_epsilon"))
+    if not chain:
+        return None
+    end = chain[-1]
+    before = chain[-2].outputs if len(chain) > 1 else op.outputs
+    divisors = traits.positions(end.role, "divides")
+    divides = any(end.inputs[place] in before for place in divisors)
+    if divisors and not divides:
+        return None
+    if eps >= sight.facts.low.smallest_normal and not (divides and options.dtype == "float16"):
+        return None
+    rooted = traits.has(end.role, "roots")
+    further = reaches(sight, end, traits.operators("divides"), frozenset()) if rooted else []
+    normal = f"smallest normal {sight.facts.low.smallest_normal:.3g}"
+    text = f"eps {eps:g} is lost in {options.dtype} ({normal}) before {end.kind}"
+    return text, [op, *chain, *further]
+
+
+def _epsilon(sight: Sight, op: Op) -> float:
+    """The small number that an operator keeps its result away from zero with; 0 for none."""
+    flow = sight.facts.flow
+    numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
+    if len(op.inputs) == 1 and (lowest := flow.number(op, "min")) is not None:  # an operand in later versions
+        numbers.append(lowest)
+    return abs(numbers[0]) if len(numbers) == 1 and 0 < abs(numbers[0]) < DIVISION_EPS else 0.0
+
+
+@looks("exp-sum", "exponentials", trigger="exp into a sum, in float16", action="float32 from the exp to its quotient")
+def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
+    traits = sight.facts.traits
+    if sight.facts.options.dtype != "float16":
+        return None
+    through = traits.operators("carries_epsilon")
+    chain = reaches(sight, op, traits.operators("adds_exponentials"), through)
+    if not chain:
+        return None
+    chain += reaches(sight, chain[-1], traits.operators("ends_exponentials"), through)
+    return "Exp overflows float16 above 11.09 and its sum has no upper bound", [op, *chain]
+
+
+@looks("long-sum", "sums", trigger="a sum of more elements than the type counts to", action="float32 for the sum")
+def long_sum(sight: Sight, op: Op) -> Spoilt:
+    dtype = sight.facts.options.dtype
+    if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.counts):
+        return None
+    return f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]
+
+
+@looks("cumsum", "prefix_sums", trigger="a prefix sum", action="float32 for the sum")
+def prefix_sum(sight: Sight, op: Op) -> Spoilt:
+    dtype = sight.facts.options.dtype
+    text = f"{op.kind} is exact up to {sight.facts.low.counts:,} in {dtype}, and every later element inherits the error"
+    return text, [op]
+
+
+@looks(
+    "pow",
+    "powers",
+    "squares",
+    "sums_squares",
+    "multiplies_up",
+    "multiplies",
+    trigger="powers but between 0 and 1, squares and sums of squares, products of all elements, of what is not known "
+    "to be small; in float16",
+    action="float32 for the power; for a sum of squares under a root, up to the root",
+)
+def power(sight: Sight, op: Op) -> Spoilt:
+    """x**2 leaves float16 above 255.9, x**3 above 40.3, and a sum of squares before; a power below 0 near zero."""
+    facts, traits = sight.facts, sight.facts.traits
+    if facts.options.dtype != "float16":
+        return None
+    if traits.has(op.role, "multiplies_up"):
+        small = facts.bounds.of(op.inputs[0]).size <= 1
+        return None if small else (f"{op.kind} multiplies many elements: the result leaves float16 early", [op])
+    if op.id in facts.squares:
+        return _square(facts, op, facts.squares[op.id])
+    if not traits.has(op.role, "powers"):
+        return None
+    exponent = facts.flow.scalar(op.inputs[traits.positions(op.role, "powers")[0]])
+    if exponent is not None and 0 <= exponent <= 1:
+        return None
+    text = "an unknown exponent" if exponent is None else f"exponent {exponent:g}"
+    return f"{op.kind} with {text} leaves float16 early (x**2 above 255.9)", [op]
+
+
+def _square(facts: Facts, op: Op, value: int) -> Spoilt:
+    count = facts.sizes.guessed(op) if facts.traits.has(op.role, "sums_squares") else 1
+    fits = count * facts.bounds.of(value).size ** 2 <= facts.low.largest
+    if fits and not facts.measured.vanishes(op.outputs[0]):
+        return None
+    text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
+    return f"{text} float16 early (x**2 above 255.9)", [op, *_weighed_under_root(facts, op)]
+
+
+def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
+    """The products of a square with stored weights whose result goes into a root, with all up to that: what a divisive
+    normalisation divides by, x / sqrt(b + g x^2), is large however small the quotient is."""
+    flow, traits = facts.flow, facts.traits
+    found: list[Op] = []
+    for product in (r for v in square.outputs for r in flow.readers(v)):
+        stored = any(v != NONE and flow.values[v].weight for v in product.inputs)
+        if stored and traits.has(product.role, "products"):
+            found += _up_to_root(facts, product)
+    return found
+
+
+def _up_to_root(facts: Facts, product: Op) -> list[Op]:
+    """From a product over sums with constants to a root; empty where it does not end in one."""
+    flow, traits, chain = facts.flow, facts.traits, [product]
+    while len(readers := list(flow.readers(chain[-1].outputs[0]))) == 1:
+        chain.append(readers[0])
+        if traits.has(readers[0].role, "roots") or _is_root(facts, readers[0]):
+            return chain
+        others = [v for v in readers[0].inputs if v != NONE and v != chain[-2].outputs[0]]
+        shifts = traits.has(readers[0].role, "affine") and all(flow.values[v].weight for v in others)
+        if not (shifts or traits.has(readers[0].role, "adds_epsilon")):
+            break
+    return []
+
+
+def _is_root(facts: Facts, op: Op) -> bool:
+    """Whether an operator is a power of a half, or of minus a half."""
+    exponents = [facts.flow.scalar(op.inputs[place]) for place in facts.traits.positions(op.role, "powers")]
+    return any(n is not None and abs(n) == 0.5 for n in exponents)
+
+
+LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves every digit there; bfloat16 has more room
+
+
+@looks(
+    "probability",
+    "logarithms",
+    trigger="the logarithm of a probability, or of what it leaves to one, without a floor that is high enough",
+    action="float32 from what makes the probability to the logarithm",
+)
+def small_probability(sight: Sight, op: Op) -> Spoilt:
+    facts, dtype = sight.facts, sight.facts.options.dtype
+    flow, borders = facts.flow, facts.borders
+    made: dict[int, Op] = {}
+    between: dict[int, Op] = {}
+    work = [op.inputs[0]]
+    while work:
+        for value in borders.origins(work.pop()):
+            writer = flow.writer(value)
+            if writer is None or writer.id in made or writer.id in between or not writer.slots:
+                continue
+            if facts.traits.has(sight.regions.of_op.get(writer.id, writer.role), "probabilities"):
+                made[writer.id] = writer
+            elif _passes_on(facts, writer):
+                between[writer.id] = writer
+                work += [v for v in writer.inputs if v != NONE and not flow.values[v].weight]
+    if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between.values())):
+        return None
+    text = f"{op.kind} magnifies small probabilities: {dtype} has few digits for them, or none"
+    return text, [op, *between.values(), *made.values()]
+
+
+def _passes_on(facts: Facts, op: Op) -> bool:
+    """Whether an operator shifts by a constant, bounds or moves, and sets no floor that is high enough."""
+    flow, traits = facts.flow, facts.traits
+    if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
+        return True
+    if not any(traits.has(op.role, trait) for trait in ("bounds", "extremes", "cancels")):
+        return False
+    stored = [v for v in op.inputs[:2] if v != NONE and flow.values[v].weight]
+    floor = flow.scalar(stored[0]) if stored else flow.number(op, "min")
+    raises = traits.has(op.role, "adds_epsilon") and not _turns(facts, op)
+    alone = len([v for v in op.inputs[:2] if v != NONE]) - len(stored) == 1
+    return alone and not (raises and isinstance(floor, (int, float)) and floor >= LEAST)
+
+
+def _turns(facts: Facts, op: Op) -> bool:
+    """Whether an operator is 1 - p."""
+    return facts.traits.has(op.role, "cancels") and not facts.traits.has(op.role, "additions")

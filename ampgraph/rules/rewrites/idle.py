@@ -1,0 +1,132 @@
+"""What the file has and does nothing: Casts to the type that a value has already, of whole numbers that are stored, and
+from one whole type to another and back; Pads by nothing, where a size might not have been a multiple of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.dataflow import NONE, Dataflow, Op
+from ...core.graph import LOW, NodeEditor
+from ..known import Known, named
+from ..rewrite import Idle, is_inside
+
+
+@dataclass(frozen=True)
+class IdleCast(Idle):
+    """The first one's operand ``source`` is read instead, by the others as well, which cast back behind moves."""
+
+    names = ("cast",)
+    writes = "Cast"
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[IdleCast]:
+        flow = known.flow
+        for op in flow.with_roles(known.traits.operators("casts")):
+            if not is_inside(flow, op):
+                continue
+            back = _back(known, op)
+            if (back or _does_nothing(flow, op)) and not any(one.id in named(known) for one in (op, *back)):
+                yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        first, *back = self.edited(editor)
+        (source,), target = self.operands(editor, flow), flow.values[first.outputs[0]]
+        gone = {op.id for op in (first, *back)}
+        if not back and source.dtype != target.dtype:
+            stored = flow.weights.array(source) if source.weight else None
+            self.refuse(stored is not None)
+            assert stored is not None
+            editor.put(source, stored.astype(target.dtype))
+        moved = [target.id] if back else []
+        for value in moved:  # grows on the way
+            editor.retype(flow.values[value], source.dtype)
+            moved += (v for op in flow.readers(value) if op.id not in gone for v in op.outputs)
+        for op in (first, *back):
+            self.refuse(editor.bypass(op))
+
+
+def _does_nothing(flow: Dataflow, op: Op) -> bool:
+    source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
+    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the border's, converted again
+        return True
+    return _stored_integers(flow, op)
+
+
+def _stored_integers(flow: Dataflow, op: Op) -> bool:
+    """Whether a Cast alone reads stored whole numbers that its type holds too."""
+    source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
+    if not source.weight or len(flow.uses[source.id]) != 1 or source.scope != op.scope:
+        return False
+    array, kind = flow.weights.array(source), _whole(target.dtype)
+    if array is None or array.dtype.kind not in "iu" or kind is None:
+        return False
+    return np.array_equal(array.astype(kind), array)
+
+
+def _whole(dtype: str) -> np.dtype[np.generic] | None:
+    """A type of whole numbers; None for others, and for those of a few bits."""
+    kind = getattr(np, dtype, None) if dtype.startswith(("int", "uint")) else None
+    return None if kind is None else np.dtype(kind)
+
+
+def _back(known: Known, op: Op) -> tuple[Op, ...]:
+    """The Casts back to the type that came in, where nothing but these, and moves before them, reads what one Cast
+    makes of whole numbers that both types hold: sizes, or any in a wider type."""
+    flow, traits = known.flow, known.traits
+    source, target, writer = flow.values[op.inputs[0]], flow.values[op.outputs[0]], flow.writer(op.inputs[0])
+    before, between = _whole(source.dtype), _whole(target.dtype)
+    if before is None or between is None or before == between:
+        return ()
+    if not np.can_cast(before, between, "safe") and (writer is None or not traits.has(writer.role, "shapes")):
+        return ()
+    back: list[Op] = []
+    values = [target.id]
+    for value in values:
+        for use in flow.uses[value]:
+            reader = flow.ops[use.op] if use.op != NONE and use.scope == op.scope else None
+            if reader is None or use.index != 0 or len(reader.outputs) != 1:
+                return ()
+            if traits.has(reader.role, "casts") and flow.values[reader.outputs[0]].dtype == source.dtype:
+                back.append(reader)
+            elif traits.has(reader.role, "moves"):
+                values.append(reader.outputs[0])
+            else:
+                return ()
+    return tuple(back) if all(is_inside(flow, one) for one in back) else ()
+
+
+@dataclass(frozen=True)
+class IdlePad(Idle):
+    """``source`` is read instead."""
+
+    names = ("pad",)
+    writes = "Pad"
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[IdlePad]:
+        flow = known.flow
+        for op in flow.with_roles(known.traits.operators("pads")):
+            if _is_idle(known, op) and op.id not in named(known):
+                yield cls("pad", *cls.place(flow, op), flow.values[op.inputs[0]].name)
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        (op,) = self.edited(editor)
+        self.operands(editor, flow)
+        self.refuse(editor.bypass(op))
+
+
+def _is_idle(known: Known, op: Op) -> bool:
+    """Whether an operator adds no element to float data, on any side."""
+    flow = known.flow
+    if not op.slots or not is_inside(flow, op):
+        return False
+    given = flow.attribute(op, "pads")
+    if isinstance(given, (list, tuple)):
+        return not any(given)
+    places = known.traits.positions(op.role, "pads")
+    value = next((op.inputs[place] for place in places if place < len(op.inputs)), NONE)
+    array = flow.weights.array(flow.values[value]) if value != NONE else None
+    return array is not None and not array.any()
