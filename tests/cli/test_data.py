@@ -246,12 +246,6 @@ def test_a_conversion_that_fails_leaves_no_ranges_behind(amp, folder):
     assert code == 2 and not (folder / "none").exists() and not (folder / "r.json").exists()
 
 
-def test_help_names_the_options():
-    done = process("convert", "--help", env={**os.environ, "COLUMNS": "200"})
-    for word in ("--data", "--samples", "--ranges ", "--ranges-out", "--range-margin"):
-        assert word in done.stdout
-
-
 # `ampgraph run`: what it tells, what it writes, and its answers to mistakes.
 
 
@@ -492,12 +486,6 @@ def test_a_reference_that_is_not_finite_is_never_ok(amp, tmp_path):
     assert amp(*words)[0] in (1, 2)
     _, out, _ = amp("convert", tmp_path / "m.onnx", "--dry-run", "--data", tmp_path / "x.npz")
     assert "infinities or NaN in float32 already" in " ".join(out.split())
-
-
-@pytest.mark.slow
-def test_as_a_process(digits):
-    done = process("verify", *digits, "--samples", "1", "--tolerance", "1e-9")
-    assert done.returncode == 1 and not done.stderr and "verdict     missed" in done.stdout
 
 
 @pytest.mark.mindspore

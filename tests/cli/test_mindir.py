@@ -39,21 +39,6 @@ def border(file):
 # -- convert ----------------------------------------------------------------------------------------------------------
 
 
-def test_convert_writes_beside_the_input_and_says_what_it_did(amp, source):
-    before = source.read_bytes()
-    code, out, err = amp("convert", source)
-    assert (code, err) == (0, "") and source.read_bytes() == before
-    made = source.with_name("digits_cnn.O2.mindir")
-    assert [name for name in contents(source.parent) if name != NAME] == [made.name]
-    rows = {line.split()[0]: line for line in out.splitlines() if not line.startswith(" ")}
-    assert list(rows) == ["model", "result", "options", "nodes", "heavy", "casts", "weights", "guards"]
-    assert rows["options"].endswith("level O2, float16, policy ampgraph, target ascend")
-    assert rows["result"].endswith(str(made)) and "5 of 5 low" in rows["heavy"]
-    casts = kinds(made)[0]["Cast"]
-    assert casts > 0 and f"0 -> {casts} (+{casts})" in rows["casts"]
-    assert border(made) == ["float32", "float32"]
-
-
 def test_the_report_as_data_agrees_with_the_file(amp, source):
     code, out, _ = amp("convert", source, "-o", source.with_name("out.mindir"), "--json")
     report, (nodes, weights) = json.loads(out), kinds(source.with_name("out.mindir"))
@@ -62,16 +47,6 @@ def test_the_report_as_data_agrees_with_the_file(amp, source):
     stored = {name: row["count"] for name, row in report["weights_after"].items()}
     assert stored["float16"] >= weights["float16"] == 10  # five layers, each a weight and a bias
     assert report["nodes"] == {"float16": 17, "float32": 3} and report["bytes_after"] < 0.55 * report["bytes_before"]
-
-
-@pytest.mark.parametrize("policy", ["ampgraph", "mindspore"])
-def test_a_plan_gives_the_same_bytes(amp, source, policy):
-    plan, first, again = (source.with_name(name) for name in ("plan.json", "first.mindir", "again.mindir"))
-    words = ("--level", "auto", "--policy", policy, "--plan-out", plan, "-o", first)
-    assert amp("convert", source, *words)[0] == 0
-    assert json.loads(plan.read_text())["policy"] == policy
-    assert amp("convert", source, "--plan-in", plan, "-o", again)[0] == 0
-    assert again.read_bytes() == first.read_bytes() != source.read_bytes()
 
 
 def test_options_reach_the_file(amp, source):
@@ -172,14 +147,6 @@ def test_inspect_names_the_opset_of_onnx(amp):
     assert (report["version"], report["opset"]) == ("opset 20", 20)
 
 
-def test_export_mixlist(amp, tmp_path):
-    file = tmp_path / "mixlist.json"
-    code, out, _ = amp("export-mixlist", "--level", "O2", "-o", file)
-    lists = json.loads(file.read_text())
-    assert code == 0 and str(file) in out and sorted(lists) == ["black-list", "white-list"]
-    assert "MatMulV2" in lists["white-list"]["to-add"] and "LayerNorm" in lists["black-list"]["to-add"]
-
-
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -209,20 +176,4 @@ def test_run_refuses_what_it_cannot_do(amp, source):
     refused(amp("run", source, "--data", data, "--device", "cuda", "-o", out), "AMP321", "'cuda'", "ascend")
     refused(amp("run", source, "--data", source, "-o", out), "AMP108", "is not an .npz file")
     refused(amp("run", source, "--data", source.with_name("none.npz")), "AMP101", "no such file")
-    assert contents(source.parent) == before
-
-
-@pytest.mark.mindspore
-def test_run_refuses_what_does_not_fit(amp, source):
-    pytest.importorskip("mindspore")
-    data = source.with_name("data.npz")
-    before = contents(source.parent)
-    for arrays, told in (
-        ({"picture": np.zeros(3, np.float32)}, "no array for input 'image'"),
-        ({"image": np.zeros((1, 1, 8, 8), np.float32)}, "'image' takes float32 [360, 1, 8, 8]"),
-        ({"image": np.zeros((360, 1, 8, 8))}, "float64 was fed"),
-    ):
-        np.savez(data, **arrays)
-        refused(amp("run", source, "--data", data, "-o", source.with_name("out.npz")), "AMP503", told)
-        data.unlink()
     assert contents(source.parent) == before

@@ -19,10 +19,6 @@ DATA = data_folder()
 LOW = ("float16", "bfloat16")
 
 
-def admits_low(types) -> bool:
-    return any(f"tensor({low})" in text for low in LOW for text in types)
-
-
 def contrib_rows() -> list[dict]:
     return json.loads((DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8"))["operators"]
 

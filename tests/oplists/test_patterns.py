@@ -13,7 +13,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.formats import adapters
 from ampgraph.oplists.patterns import Region, find_biases, find_regions, load_patterns, mismatches, region_patterns
 from onnx_text import parse
-from planner.test_regions import FORMS, LAYER_NORMS, RMS_NORMS, TORCH, between, used
+from planner.test_regions import LAYER_NORMS, RMS_NORMS, TORCH, between, used
 
 PYTHON = """
 region = "LayerNormalization"
@@ -192,16 +192,6 @@ def test_a_mismatch_says_where_and_what(body: str, part: str, expected: str, fou
     nearest = mismatches(flow, anchor(flow), "LayerNormalization")[0]
     assert (nearest.variant, nearest.part, nearest.expected, nearest.found) == ("centred", part, expected, found)
     assert str(nearest) == f"LayerNormalization, centred: {part}: expected {expected}, found {found}"
-
-
-@pytest.mark.parametrize(("kind", "body"), [pytest.param(k, b, id=f"{k}: {n}") for k, n, b in FORMS])
-def test_every_shipped_form_needs_its_file(kind: str, body: str) -> None:
-    """The examples of tests/planner/test_regions.py are written apart from the texts: without these none is found."""
-    flow = flow_of(body)
-    others = [pattern for pattern in region_patterns().patterns if pattern.kind != kind]
-    rest = type(region_patterns())(others, region_patterns().conventions)
-    assert kind not in [match.pattern.kind for match in rest.find(flow)]
-    assert kind in [region.kind for region in find_regions(flow)]
 
 
 def test_the_file_of_a_region_says_which_patterns_are_tried_first() -> None:

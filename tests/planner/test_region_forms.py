@@ -10,7 +10,6 @@ from ampgraph.numerics.metrics.compare import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low
 from planner.test_regions import WEIGHTS, between, regions
-from planner.without import without
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
 
@@ -205,21 +204,6 @@ def test_a_log_softmax_is_no_region_but_right(body: str, level: str) -> None:
     assert not regions(model)
     reference, low = float32_and_low(model, {"f": rows(0.1) / 2}, level)
     assert not difference(reference["o"], low["o"])
-
-
-CANCELLING = [name for name in LAYER if name.startswith("E[") or name in ("Flax", "Haiku")]
-
-
-@pytest.mark.parametrize("name", CANCELLING)
-def test_without_the_text_what_cancels_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole numbers are exact, but their mean is rounded before it is squared."""
-    feeds = {"f": (np.array([[0, 1, 2, 3, 4, 5, 6, 8]], F) + np.array([[0], [400], [600], [-800]], F)) / 2}
-    reference, low = float32_and_low(between(LAYER[name], more=MORE), feeds)
-    assert not difference(reference["o"], low["o"])
-    monkeypatch.setattr("ampgraph.planner.regions.find_regions", lambda flow: [])
-    without(monkeypatch, "cancelling")  # the guard of variances elsewhere
-    reference, low = float32_and_low(between(LAYER[name], more=MORE), feeds)
-    assert difference(reference["o"], low["o"])
 
 
 WITHOUT_PARAMETERS = ("a row as scale", "without scale and bias", "Keras 3, without a scale")

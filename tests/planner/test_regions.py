@@ -151,15 +151,6 @@ def test_a_region_in_float32_gets_no_cast(kind: str, body: str) -> None:
         assert casts(converted(model, "O2", rewrite="no-cast")) == 2 + casts(model)
 
 
-@pytest.mark.parametrize("body", LAYER_NORMS.values(), ids=LAYER_NORMS.keys())
-def test_without_regions_a_norm_is_torn(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tie is for: at O2 the nodes of a norm would each follow their own list."""
-    monkeypatch.setattr("ampgraph.planner.regions.find_regions", lambda flow: [])
-    words = [w for w in decisions(converted(between(body), "O2")).split() if ":" in w and "MatMul" not in w]
-    inside = {word.split(":")[1] for word in words}
-    assert len(inside) == 2
-
-
 @each_norm
 @pytest.mark.parametrize("level", ["O2", "O3", "auto"])
 def test_a_norm_is_written_as_the_standard_operator(kind: str, body: str, level: str) -> None:

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import schema
 from effort import lines_run
-from formats.mindir.files import DIGITS, dense, refused, rounded_all, write, write_split
+from formats.mindir.files import DIGITS, dense, refused, rounded_all, write
 from formats.mindir.parse import data, dump, parse
 from formats.mindir.small_file import LINES, SMALL, survives
 
@@ -155,48 +152,6 @@ def test_is_mindir(together, tmp_path):
 
 
 # -- damage: an AmpError or a model, never anything else --------------------------------------------------------------
-
-
-def survives_whole(content, folder):
-    """Loads, reads, rounds and saves; True when all of it worked."""
-    path = folder / "fuzzed.mindir"
-    path.write_bytes(content)
-    mindir_io.is_mindir(path)
-    try:
-        file = mindir_io.load(path)
-        for tensor in file.model.graph.parameter:
-            mindir_io.elements(file, tensor)
-            if schema.ELEMENT_TYPES.get(tensor.data_type) == "float32":
-                mindir_io.round_tensor(file, tensor, "float16")
-        mindir_io.save(file, folder / "saved.mindir")
-        mindir_io.load(folder / "saved.mindir")
-    except AmpError:
-        return False
-    return True
-
-
-def test_truncated(tmp_path):
-    whole = dense().SerializeToString()
-    loaded = [cut for cut in range(0, len(whole), max(1, len(whole) // 100)) if survives_whole(whole[:cut], tmp_path)]
-    assert loaded == []
-
-
-@given(st.data())
-@settings(max_examples=150, deadline=None)
-def test_flipped_bytes(fuzz_folder, data):
-    outside = data.draw(st.booleans())
-    content = bytearray((fuzz_folder / ("net_graph.mindir" if outside else "net.mindir")).read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    survives_whole(bytes(content), fuzz_folder)
-
-
-@pytest.fixture(scope="module")
-def fuzz_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz")
-    write(dense(), folder / "net.mindir")
-    write_split(dense(), folder)
-    return folder
 
 
 # MindIR files that an attacker or a bad exporter would write.
