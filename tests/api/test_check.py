@@ -78,10 +78,23 @@ def rows(text):
 
 
 @pytest.mark.slow
-def test_a_right_result_is_said_to_be(amp, path):
+def test_right_results_and_overflows(amp, path):
     code, out, _ = amp("convert", path(SMALL), "--check", "auto")
     assert code == 0 and rows(out)["check"].startswith("ok ")
     assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
+    # an overflow is announced with its node and a repair that mends it
+    source = path(LARGE)
+    code, out, _ = amp("convert", source, "--check", "auto", "--json")
+    found = json.loads(out)["check"]
+    assert code == 1 and found["outcome"] == "missed" and found["error"] is None
+    assert found["first"] == "MatMul y"
+    assert (source.parent / "model.O2.onnx").exists()
+    words = [word for option in found["repair"] for word in option.split()]
+    code, out, _ = amp("convert", source, "--check", "auto", *words)
+    assert code == 0 and "check" not in rows(out)  # nothing is low any more
+    # that no guard fired is not said alone
+    said = [rows(amp("convert", path(SMALL), "--dry-run", *words)[1])["guards"] for words in ([], ["--samples", "1"])]
+    assert said == ["none fired; ranges were not measured", "none fired beside what was measured"]
 
 
 @here
@@ -93,19 +106,6 @@ def test_an_output_that_is_nowhere_finite_is_announced(amp, path):
     code, out, _ = amp("convert", source, "--check", "auto", "--json")
     found = json.loads(out)["check"]
     assert code == 1 and found["outcome"] == "missed" and found["error"] is None
-
-
-@pytest.mark.slow
-def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, path):
-    source = path(LARGE)
-    code, out, _ = amp("convert", source, "--check", "auto", "--json")
-    found = json.loads(out)["check"]
-    assert code == 1 and found["outcome"] == "missed" and found["error"] is None
-    assert found["first"] == "MatMul y"
-    assert (source.parent / "model.O2.onnx").exists()
-    words = [word for option in found["repair"] for word in option.split()]
-    code, out, _ = amp("convert", source, "--check", "auto", *words)
-    assert code == 0 and "check" not in rows(out)  # nothing is low any more
 
 
 @here
@@ -167,11 +167,6 @@ def test_mindir_is_not_checked_without_mindspore(amp, tmp_path, monkeypatch):
     monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None if name == "mindspore" else find(name))
     code, out, _ = amp("convert", MINDIR, "-o", tmp_path / "low.mindir", "--check", "auto")
     assert code == 0 and rows(out)["check"] == "not checked: mindspore is not installed"
-
-
-def test_that_no_guard_fired_is_not_said_alone(amp, path):
-    said = [rows(amp("convert", path(SMALL), "--dry-run", *words)[1])["guards"] for words in ([], ["--samples", "1"])]
-    assert said == ["none fired; ranges were not measured", "none fired beside what was measured"]
 
 
 @pytest.mark.parametrize("mode", ["off", "dry", "O0"])
@@ -280,7 +275,7 @@ def test_repair_searches_where_no_range_says_it(amp, tmp_path):
     assert "repaired: " in rows(out)["check"]
 
 
-def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
+def test_names_and_vanishing_outputs():
     """As what `verify`, `tune` and the check print is: a pattern that `convert` takes."""
     text = """agraph (float[4,8] x) => (float[4,1] y) {
       a = MatMul(x, w)  i = ArgMax<axis = 1>(a)  y = GatherElements<axis = 1>(a, i) }"""
@@ -290,6 +285,12 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
     found = ampgraph.verify(low[1], low[0], nodes=9)
     patterns = [pattern for suspect in found.growth for pattern in suspect.patterns]
     assert ampgraph.plan(low[1], fp32=patterns)
+    # verify says that an output vanishes
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
+    for size, said in (1e-4, True), (1e-1, False):
+        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
+        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
+        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said
 
 
 @here
@@ -557,11 +558,3 @@ def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     with pytest.warns(ampgraph.PrecisionWarning) as caught:
         ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
     assert verdict_of(caught[0]).sensitivity is None
-
-
-def test_verify_says_that_an_output_vanishes():
-    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
-    for size, said in (1e-4, True), (1e-1, False):
-        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
-        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
-        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said

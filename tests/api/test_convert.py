@@ -417,7 +417,7 @@ def test_opset_auto() -> None:
     assert texts == {"CUDAExecutionProvider has no float16 kernel for Clip-6 (T); opset 12 has one"}
 
 
-def test_tensorrt_takes_the_opset_that_bfloat16_needs() -> None:
+def test_opsets_that_bfloat16_needs() -> None:
     """Its parser takes a bfloat16 Conv of any opset; older schemas do not."""
     model = given(CLIPS, 13)
     words: dict[str, Any] = {"target": "tensorrt", "dtype": "bfloat16"}
@@ -429,17 +429,7 @@ def test_tensorrt_takes_the_opset_that_bfloat16_needs() -> None:
     (note,) = moved(adapters.load(model)[0], recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
     assert note.text.startswith("moved from opset 13 to 22: -3 heavy nodes float32") and plan.opset == 22
     assert ampgraph.apply(model, Plan.from_json(plan.to_json())).SerializeToString() == result.SerializeToString()
-
-
-@pytest.mark.parametrize("words", [{"level": "O0"}, {"dtype": "float16"}, {"target": "cuda"}, {"opset": 13}])
-def test_the_opset_stays_elsewhere(words: dict[str, Any]) -> None:
-    model = given(CLIPS, 13)
-    result = ampgraph.convert(model, **{"level": "O2", "target": "tensorrt", "dtype": "bfloat16", **words})
-    assert opset_of(result) == 13
-
-
-def test_inputs_that_become_low_need_it_too() -> None:
-    """`--io` is refused only where no later opset is taken."""
+    # `--io` is refused only where no later opset is taken.
     model = given(PRODUCT, 12)
     low: dict[str, Any] = {"level": "O2", "dtype": "bfloat16", "io": "low"}
     for words in ({**low, "target": "tensorrt"}, {**low, "opset": "auto"}):
@@ -448,6 +438,13 @@ def test_inputs_that_become_low_need_it_too() -> None:
         assert ampgraph.apply(model, Plan.from_json(plan.to_json())) == made
     with pytest.raises(AmpError, match="AMP305"):
         ampgraph.plan(model, **low)
+
+
+@pytest.mark.parametrize("words", [{"level": "O0"}, {"dtype": "float16"}, {"target": "cuda"}, {"opset": 13}])
+def test_the_opset_stays_elsewhere(words: dict[str, Any]) -> None:
+    model = given(CLIPS, 13)
+    result = ampgraph.convert(model, **{"level": "O2", "target": "tensorrt", "dtype": "bfloat16", **words})
+    assert opset_of(result) == 13
 
 
 def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +459,7 @@ def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [note.text for note in notes] == ["opset 13 is not taken: cuda has no kernel there for Relu"]
 
 
-def test_a_given_opset_that_moves_an_operator_off_the_target_says_so() -> None:
+def test_opsets_that_are_given() -> None:
     """CUDA has no MaxPool of opset 22."""
     pool = parse("g (float[1,8,9,9] x) => (float[1,8,8,8] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }", opset=17)
     graph, _ = adapters.load(pool)
@@ -470,9 +467,7 @@ def test_a_given_opset_that_moves_an_operator_off_the_target_says_so() -> None:
         recipe = Recipe.of(level="O2", opset=opset)
         notes = moved(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
         assert [note.text for note in notes] == texts
-
-
-def test_words_that_make_no_sense() -> None:
+    # words that make no sense
     with pytest.raises(AmpError, match="AMP307.*whole number"):
         ampgraph.convert(given(CLIPS, 9), opset="newest")  # type: ignore[call-overload]
     plan = ampgraph.plan(given(CLIPS, 9))

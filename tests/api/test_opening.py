@@ -58,14 +58,6 @@ def test_a_refusal_is_announced_at_any_target_with_its_cause_and_what_mends_it(t
     assert CheckVerdict.from_dict(json.loads(json.dumps(last.to_dict()))) == last
 
 
-def test_verify_and_check_say_it_too(tmp_path: Path) -> None:
-    model, low = files(tmp_path)
-    assert BROKEN in ampgraph.verify(model, low, samples=1).notes[0]
-    (finding,) = ampgraph.check(low).findings
-    assert finding.rule == "opens" and finding.level == "error" and BROKEN in finding.message
-    assert not any("opens" in note for note in ampgraph.verify(low, low, samples=1).notes)
-
-
 def test_what_is_no_fault(tmp_path: Path) -> None:
     _, low = files(tmp_path)
     assert [found.refused for found in asked(low, low, "cuda")][-1] == ""
@@ -76,7 +68,7 @@ def test_what_is_no_fault(tmp_path: Path) -> None:
     assert asked(model, low, "cpu")[0].missed
 
 
-def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Path) -> None:
+def test_no_fault_for_another_target(tmp_path: Path) -> None:
     given = parse("g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Relu(x) y = Conv(a, w) }",
                   w=(4, 3, 1, 1), opset=22)  # fmt: skip
     given.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 4, 8, 8)))
@@ -87,18 +79,7 @@ def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Pa
     onnx.save(given, tmp_path / "model.onnx")
     assert fault(str(tmp_path / "model.onnx"), path, "cuda") is None
     assert fault(str(tmp_path / "model.onnx"), path, "cpu") == found
-
-
-def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
-    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
-    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
-        onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
-    found = fault(*paths, "cuda")
-    assert found is not None and "is invalid" in found.said and not found.optimised
-
-
-def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_another_target(tmp_path: Path) -> None:
-    """It writes out what Clip is, with a Where that takes no bfloat16 at this opset."""
+    # It writes out what Clip is, with a Where that takes no bfloat16 at this opset.
     paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
@@ -106,6 +87,20 @@ def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_anoth
     found = refusal(paths[1])
     assert found is not None and "Where" in found.said and fault(*paths, "cuda") is None
     assert fault(*paths, "cpu") == found
+
+
+def test_what_is_no_graph_and_what_kills(tmp_path: Path) -> None:
+    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
+    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
+        onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
+    found = fault(*paths, "cuda")
+    assert found is not None and "is invalid" in found.said and not found.optimised
+    # verify and check say it too
+    model, low = files(tmp_path)
+    assert BROKEN in ampgraph.verify(model, low, samples=1).notes[0]
+    (finding,) = ampgraph.check(low).findings
+    assert finding.rule == "opens" and finding.level == "error" and BROKEN in finding.message
+    assert not any("opens" in note for note in ampgraph.verify(low, low, samples=1).notes)
 
 
 def killing(folder: Path, kind: str = "float16") -> tuple[str, str]:

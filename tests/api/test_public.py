@@ -55,16 +55,13 @@ def test_names_and_commands() -> None:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_help_shows_the_fields(name: str) -> None:
+def test_keywords_show_and_hint(name: str) -> None:
     verb = getattr(ampgraph, name)
     parameters = inspect.signature(verb).parameters
     assert set(OPTIONS) <= set(parameters) and not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     assert all(f" {field}: " in verb.__doc__ for field in OPTIONS)
     assert all(len(line) <= 120 for line in verb.__doc__.splitlines())
-
-
-@pytest.mark.parametrize("name", VERBS)
-def test_a_misspelt_keyword_has_a_hint(name: str) -> None:
+    # a misspelt keyword has a hint
     verb = getattr(ampgraph, name)
     required = {"optimizer": "sgd"} if name == "build_training_step" else {}
     given = ["m.onnx", "node"] if name.startswith("explain") else [] if name == "lists" else ["m.onnx"]
@@ -295,7 +292,7 @@ def test_a_training_step_takes_what_has_a_meaning_for_it(tmp_path: Path) -> None
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_plan_that_is_given_is_not_changed_beside() -> None:
+def test_plans_and_passes_of_ones_own() -> None:
     plan = ampgraph.plan(model())
     assert code_of(lambda: ampgraph.convert(model(), plan=plan, fp32=["product"])) == "AMP404"
     assert code_of(lambda: ampgraph.convert(model(), plan=plan, recipe="io=low")) == "AMP404"
@@ -310,6 +307,15 @@ def test_a_plan_that_is_given_is_not_changed_beside() -> None:
     assert bare.SerializeToString() == ampgraph.convert(model(), plan=plan).SerializeToString()
     moved = ampgraph.plan(model(), opset=21)
     assert ampgraph.convert(model(), plan=moved, opset=21).opset_import[0].version == 21
+    # a pass of ones own runs behind the casts
+    seen: list[int] = []
+
+    def count(graph: Graph) -> Change:
+        seen.append(graph.census().casts)
+        return Change(0)
+
+    ampgraph.convert(CNN, passes=[count], check_passes=True)
+    assert seen == [2]  # of the input and the output
 
 
 def test_a_job_has_a_summary_where_one_is_asked_for(tmp_path: Path) -> None:
@@ -319,14 +325,3 @@ def test_a_job_has_a_summary_where_one_is_asked_for(tmp_path: Path) -> None:
     assert list(dict.fromkeys(said))[:4] == ["reading", "planning", "converting", "writing"]
     assert done.changed and done.summary is not None and done.summary.output == str(tmp_path / "o.onnx")
     assert run(Job(CNN, Recipe())).summary is None
-
-
-def test_a_pass_of_ones_own_runs_behind_the_casts() -> None:
-    seen: list[int] = []
-
-    def count(graph: Graph) -> Change:
-        seen.append(graph.census().casts)
-        return Change(0)
-
-    ampgraph.convert(CNN, passes=[count], check_passes=True)
-    assert seen == [2]  # of the input and the output

@@ -62,18 +62,29 @@ def test_convert_json_agrees_with_the_file(amp, folder, name):
     assert sum(report["nodes"].values()) + report["other"] == others
 
 
-def test_dry_run_reports_the_same_and_writes_nothing(amp, folder):
+def test_dry_runs_and_o0(amp, folder):
     before = contents(folder)
     _, dry, _ = amp("convert", folder / "digits_cnn.onnx", "--dry-run", "--json")
     assert contents(folder) == before
     _, real, _ = amp("convert", folder / "digits_cnn.onnx", "--json")
     assert {**json.loads(real), "output": None} == json.loads(dry)
-
-
-def test_level_o0_copies_the_file(amp, folder):
+    # level o0 copies the file
     code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--level", "O0")
     assert code == 0 and "nothing to lower" in out
     assert (folder / "digits_cnn.O0.onnx").read_bytes() == (folder / "digits_cnn.onnx").read_bytes()
+    # patterns and dims reach the plan
+    source = folder / "digits_transformer.onnx"
+    _, out, _ = amp(
+        "convert", source, "--fp32", "op:Softmax", "--fp32", "scope:layers.0.attention", "--json", "--dry-run"
+    )
+    rules = json.loads(out)["reasons"]["float32"]
+    assert rules["user"] > 1
+    # operators held back by the opset are named
+    code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run")
+    assert code == 0 and "opset 22 does" in out and "opset  " in out
+    assert "--opset auto finds" in out
+    _, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run", "--opset", "auto")
+    assert "--opset auto finds" not in out
 
 
 def test_explain_of_a_model_lists_what_is_float32_by_reason(amp, folder):
@@ -99,14 +110,6 @@ def test_a_plan_gives_the_same_bytes(amp, folder):
     assert (folder / "dry.json").exists() and not (folder / "digits_transformer.O2.onnx").exists()
 
 
-def test_operators_held_back_by_the_opset_are_named(amp, folder):
-    code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run")
-    assert code == 0 and "opset 22 does" in out and "opset  " in out
-    assert "--opset auto finds" in out
-    _, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run", "--opset", "auto")
-    assert "--opset auto finds" not in out
-
-
 @pytest.mark.parametrize(("options", "said"), [("", True), ("--dtype=bfloat16", False), ("--level=O0", False)])
 def test_float16_for_a_cpu_says_that_nothing_is_faster(amp, folder, options, said):
     source = folder / "digits_transformer.onnx"
@@ -115,16 +118,7 @@ def test_float16_for_a_cpu_says_that_nothing_is_faster(amp, folder, options, sai
     assert "none to gain" not in amp("convert", source, "--dry-run")[1]
 
 
-def test_patterns_and_dims_reach_the_plan(amp, folder):
-    source = folder / "digits_transformer.onnx"
-    _, out, _ = amp(
-        "convert", source, "--fp32", "op:Softmax", "--fp32", "scope:layers.0.attention", "--json", "--dry-run"
-    )
-    rules = json.loads(out)["reasons"]["float32"]
-    assert rules["user"] > 1
-
-
-def test_data_in_a_file_stays_in_a_file(amp, tmp_path):
+def test_small_files(amp, tmp_path):
     data = data_model(tmp_path / "m.onnx")
     before = data.read_bytes()
     code, _, _ = amp("convert", tmp_path / "m.onnx", "--io", "low")
@@ -132,6 +126,14 @@ def test_data_in_a_file_stays_in_a_file(amp, tmp_path):
     made = onnx.load(tmp_path / "m.O2.onnx")
     assert made.graph.initializer[0].data_type == TensorProto.FLOAT16
     assert made.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+    # words of other tools mean ours
+    source = MODELS / "digits_cnn.onnx"
+    theirs = ("--level", "2", "--dtype", "FP16", "--target", "trt", "--no_keep_io_types", "--store_weights", "low")
+    ours = ("--level", "O2", "--dtype", "float16", "--target", "tensorrt", "--io", "low", "--store-weights", "low")
+    for name, words in (("a", theirs), ("b", ours)):
+        code, out, err = amp("convert", source, *words, "--check", "off", "-o", tmp_path / f"{name}.onnx")
+        assert (code, err) == (0, "") and "level O2, float16, policy ampgraph, target tensorrt" in out
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
 def test_a_suffix_in_capitals_is_one(amp, tmp_path):
@@ -345,16 +347,14 @@ def test_each_shell_has_its_script(shell):
         assert subprocess.run([shell, "-n"], input=done.stdout, text=True).returncode == 0
 
 
-def test_quiet_says_errors_and_json_alone(amp, tmp_path):
+def test_quiet_and_verbose(amp, tmp_path):
     source = shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
     assert amp("convert", source, "-q", "--check", "off") == (0, "", "")
     assert (tmp_path / "digits_cnn.O2.onnx").is_file()
     assert json.loads(amp("convert", source, "--quiet", "--json", "--dry-run")[1])["changed"]
     code, out, err = amp("convert", tmp_path / "missing.onnx", "--quiet")
     assert (code, out) == (2, "") and err.startswith("error[AMP101]")
-
-
-def test_verbose_says_the_stages_and_where_an_error_happened(amp, tmp_path):
+    # verbose says the stages and where an error happened
     source = shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
     code, out, err = amp("convert", source, "-v", "--check", "off")
     assert code == 0 and "level O2" in out
@@ -469,16 +469,6 @@ def test_a_name_that_the_model_does_not_have_is_refused(amp, verb, pair):
 
 
 # The command line: words that people bring from other tools.
-
-
-def test_words_of_other_tools_mean_ours(amp, tmp_path):
-    source = MODELS / "digits_cnn.onnx"
-    theirs = ("--level", "2", "--dtype", "FP16", "--target", "trt", "--no_keep_io_types", "--store_weights", "low")
-    ours = ("--level", "O2", "--dtype", "float16", "--target", "tensorrt", "--io", "low", "--store-weights", "low")
-    for name, words in (("a", theirs), ("b", ours)):
-        code, out, err = amp("convert", source, *words, "--check", "off", "-o", tmp_path / f"{name}.onnx")
-        assert (code, err) == (0, "") and "level O2, float16, policy ampgraph, target tensorrt" in out
-    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
 @pytest.mark.parametrize(("word", "dtype"), [("--fp16", "float16"), ("--half", "float16"), ("--bf16", "bfloat16")])

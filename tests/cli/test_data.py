@@ -102,13 +102,7 @@ def test_ranges_are_written_and_used_again(amp, folder):
     assert code == 0 and json.loads(out)["precision"] == "float16"
 
 
-def test_the_models_of_the_repository_pass_nothing(amp, folder):
-    for name in ("digits_transformer", "digits_cnn"):
-        code, out, _ = amp("convert", folder / f"{name}.onnx", "--dry-run", "--data", folder / "digits_heldout.npz")
-        assert code == 0 and "all values in range" in out and "as no input has the name: labels" in out
-
-
-def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
+def test_weights_are_named_and_nothing_is_left(amp, folder):
     made = parse(
         "g (float[1, 4] x) => (float[1, 100] y) {"
         + " ".join(f"y{k} = MatMul(x, w{k})" for k in range(6))
@@ -124,6 +118,14 @@ def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
     _, out, _ = amp("convert", folder / "w.onnx", "--dry-run", "--json")
     notes = [note for note in json.loads(out)["notes"] if note["topic"] == "weight"]
     assert [note["where"] for note in notes] == ["w5", "w4", "w3", "w2", "w1", "w0"]
+    # a conversion that fails leaves no ranges behind
+    words = ("convert", folder / "m.onnx", "-o", folder / "none" / "o.onnx", "--data", folder / "data")
+    code, _, _ = amp(*words, "--ranges-out", folder / "r.json")
+    assert code == 2 and not (folder / "none").exists() and not (folder / "r.json").exists()
+    # the models of the repository pass nothing
+    for name in ("digits_transformer", "digits_cnn"):
+        code, out, _ = amp("convert", folder / f"{name}.onnx", "--dry-run", "--data", folder / "digits_heldout.npz")
+        assert code == 0 and "all values in range" in out and "as no input has the name: labels" in out
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -238,12 +240,6 @@ def test_mistakes_of_programs(folder, options, code):
         with pytest.raises(AmpError) as told:
             call(folder / "m.onnx", **options)
         assert told.value.code == code and told.value.hint
-
-
-def test_a_conversion_that_fails_leaves_no_ranges_behind(amp, folder):
-    words = ("convert", folder / "m.onnx", "-o", folder / "none" / "o.onnx", "--data", folder / "data")
-    code, _, _ = amp(*words, "--ranges-out", folder / "r.json")
-    assert code == 2 and not (folder / "none").exists() and not (folder / "r.json").exists()
 
 
 # `ampgraph run`: what it tells, what it writes, and its answers to mistakes.

@@ -53,20 +53,30 @@ def refused(code: str, **fields: Any) -> AmpError:
 
 
 @given(RECIPES)
-def test_text_and_json_read_back(recipe: Recipe) -> None:
+def test_recipes_read_back(recipe: Recipe) -> None:
     assert Recipe.from_text(recipe.to_text()) == recipe
     assert Recipe.from_json(recipe.to_json()) == recipe
     assert hash(Recipe.from_text(str(recipe))) == hash(recipe)
-
-
-@given(RECIPES)
-def test_fields_read_as_themselves(recipe: Recipe) -> None:
+    # fields read as themselves
     assert recipe_of(None, vars(recipe)) == replace(recipe) == pickle.loads(pickle.dumps(recipe)) == recipe
 
 
-def test_every_field_has_a_strategy_a_type_and_an_option() -> None:
+def test_fields_of_a_recipe() -> None:
     assert set(FIELDS) == set(OPTIONS) == set(RecipeFields.__annotations__) - {KEEP_IO}
     assert set(RecipeFields.__annotations__) - set(OtherFields.__annotations__) == {"level"}
+    # an unknown field is a type error with the nearest name
+    with pytest.raises(TypeError) as raised:
+        Recipe.of(dtpye="float16")  # type: ignore[call-arg]
+    assert isinstance(raised.value, AmpError) and raised.value.hint == "did you mean 'dtype'?"
+    # a recipe with fields replaced
+    base = Recipe.of(level="O1", fp32=["a"])
+    assert Recipe.of(base, fp32=["b"]) == Recipe.of("O1", fp32=["b"]) == Recipe.of(level="O1", fp32=["b"])
+    assert Recipe.of(base, level=None, fp32=()) == Recipe()
+    assert base == Recipe.of(base)
+    with pytest.raises(FrozenInstanceError):
+        base.level = "O3"  # type: ignore[misc]
+    with pytest.raises(AmpError, match="recipe= is a int"):
+        recipe_of(3, {})  # type: ignore[arg-type]
 
 
 def test_recipes_as_people_write_them() -> None:
@@ -157,23 +167,6 @@ def test_types_as_people_write_them(given: Any, name: str) -> None:
 )
 def test_a_word_that_makes_no_sense(fields: dict[str, Any], code: str, message: str) -> None:
     assert message in refused(code, **fields).message
-
-
-def test_an_unknown_field_is_a_type_error_with_the_nearest_name() -> None:
-    with pytest.raises(TypeError) as raised:
-        Recipe.of(dtpye="float16")  # type: ignore[call-arg]
-    assert isinstance(raised.value, AmpError) and raised.value.hint == "did you mean 'dtype'?"
-
-
-def test_a_recipe_with_fields_replaced() -> None:
-    base = Recipe.of(level="O1", fp32=["a"])
-    assert Recipe.of(base, fp32=["b"]) == Recipe.of("O1", fp32=["b"]) == Recipe.of(level="O1", fp32=["b"])
-    assert Recipe.of(base, level=None, fp32=()) == Recipe()
-    assert base == Recipe.of(base)
-    with pytest.raises(FrozenInstanceError):
-        base.level = "O3"  # type: ignore[misc]
-    with pytest.raises(AmpError, match="recipe= is a int"):
-        recipe_of(3, {})  # type: ignore[arg-type]
 
 
 def test_json_of_a_recipe() -> None:

@@ -89,22 +89,18 @@ def test_ranges_of_random_graphs_are_those_of_the_reference(made: ModelProto) ->
     assert calibrate(made, samples, limit=1).values == whole.values
 
 
-def test_models_of_the_repository() -> None:
+def test_models_and_progress() -> None:
     samples = [{"image": np.load(MODELS / "digits_heldout.npz")["image"][:4]}]
     for name in ("digits_transformer", "digits_cnn"):
         assert len(check(onnx.load(MODELS / f"{name}.onnx"), samples).values) > 10
-
-
-def test_the_model_is_not_changed_and_progress_is_told() -> None:
+    # the model is not changed and progress is told
     made, steps = onnx.load(MODELS / "digits_cnn.onnx"), []
     before = made.SerializeToString(deterministic=True)
     calibrate(made, count=3, limit=1, progress=lambda what, done, of: steps.append((what, done, of)))
     assert made.SerializeToString(deterministic=True) == before
     assert steps[0][0] == "measuring ranges" and steps[-1][1] == steps[-1][2]
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
-
-
-def test_what_ranges_are_of() -> None:
+    # what ranges are of
     one, two = (ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2, seed=3) for _ in range(2))
     assert one.to_json() == two.to_json()
     assert one.notes[0] == "inputs were generated: 2 samples, seed 3"
@@ -206,7 +202,7 @@ def extremes(found: Ranges, *keys: str) -> list[tuple[float, float, int]]:
     return [(found.values[key].low, found.values[key].high, found.values[key].elements) for key in keys]
 
 
-def test_the_branch_that_runs_is_measured() -> None:
+def test_bodies_are_measured() -> None:
     made = parse(BRANCHES, ten=np.float32(10))
     true, false = ({"x": X, "c": np.array(flag)} for flag in (True, False))
     both = calibrate(made, [true, false], limit=1)
@@ -219,6 +215,26 @@ def test_the_branch_that_runs_is_measured() -> None:
     one = calibrate(made, [false])
     assert extremes(one, "y.then_branch > q", "y.else_branch > v") == [(0, 0, 0), (0, 80, 12)]
     assert one.notes == ("1 sample from the iterable",)
+    # scans infinities and nan in bodies
+    made = parse("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
+        y, z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float[4] s, float[4] r) =>
+            (float[4] t, float[4] o) { t = Add(s, r)  l = Log(r)  o = Identity(l) }> (a, x) }""")
+    found = calibrate(made, [{"x": X, "a": np.ones(4, np.float32)}])
+    assert extremes(found, "y.body > s", "y.body > r") == [(-2, 5, 12), (-3, 8, 12)]
+    logs = found.values["y.body > l"]
+    assert (logs.low, logs.nonfinite, logs.elements) == (0, 4, 12) and logs.high == pytest.approx(np.log(8))
+    assert "3 values hold infinities or NaN" in found.notes[-1]
+    # bodies within functions are said not to be measured
+    inner = BRANCHES.split("{", 1)[1].replace("ten", "w")
+    made = parse(
+        "g (float[3, 4] x, bool c) => (float[3, 4] o) { o = own.f(x, c, ten) }",
+        ten=np.float32(10),
+        domains=["own"],
+        functions=f'<domain: "own", opset_import: ["" : 17]> f (x, c, w) => (z) {{ {inner}',
+    )
+    found = calibrate(made, [{"x": X, "c": np.array(True)}])
+    assert (found.values["o > y"].low, found.values["o > z"].high) == (-800, 800)
+    assert found.notes[-1].startswith("3 float32 values were not measured: in bodies within functions")
 
 
 LOOP = """g (float[3, 4] x, int64 n, bool c) => (float[3, 4] y, float[k, 3, 4] all) {
@@ -249,30 +265,6 @@ def test_every_turn_of_a_loop_is_measured_whatever_its_shapes(turns: int) -> Non
     else:
         assert extremes(found, *keys) == [(0, 0, 0)] * 5
     assert (found.values["y"].high, len(found.notes)) == (10648 if turns else 8, 1)
-
-
-def test_scans_infinities_and_nan_in_bodies() -> None:
-    made = parse("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
-        y, z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float[4] s, float[4] r) =>
-            (float[4] t, float[4] o) { t = Add(s, r)  l = Log(r)  o = Identity(l) }> (a, x) }""")
-    found = calibrate(made, [{"x": X, "a": np.ones(4, np.float32)}])
-    assert extremes(found, "y.body > s", "y.body > r") == [(-2, 5, 12), (-3, 8, 12)]
-    logs = found.values["y.body > l"]
-    assert (logs.low, logs.nonfinite, logs.elements) == (0, 4, 12) and logs.high == pytest.approx(np.log(8))
-    assert "3 values hold infinities or NaN" in found.notes[-1]
-
-
-def test_bodies_within_functions_are_said_not_to_be_measured() -> None:
-    inner = BRANCHES.split("{", 1)[1].replace("ten", "w")
-    made = parse(
-        "g (float[3, 4] x, bool c) => (float[3, 4] o) { o = own.f(x, c, ten) }",
-        ten=np.float32(10),
-        domains=["own"],
-        functions=f'<domain: "own", opset_import: ["" : 17]> f (x, c, w) => (z) {{ {inner}',
-    )
-    found = calibrate(made, [{"x": X, "c": np.array(True)}])
-    assert (found.values["o > y"].low, found.values["o > z"].high) == (-800, 800)
-    assert found.notes[-1].startswith("3 float32 values were not measured: in bodies within functions")
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -328,13 +320,6 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
         with pytest.raises(AmpError) as caught:
             calibrate(made, data)
         assert caught.value.code == code and caught.value.hint
-
-
-def test_a_model_that_stops_says_why() -> None:
-    made = parse("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
-    with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
-        calibrate(made, [{"x": X, "i": np.array([9])}])
-    assert caught.value.code == "AMP504"
 
 
 # Ranges as data: what is counted of an array, shares by low type, JSON both ways, and whose ranges they are.
@@ -426,7 +411,7 @@ def test_ranges_survive_json(held: dict[str, np.ndarray], digest: str, samples: 
     assert again == found and again.to_json() == text and list(again.values) == list(found.values)
 
 
-def test_a_file_is_written_whole_and_read_back(tmp_path: Path) -> None:
+def test_files_of_ranges(tmp_path: Path) -> None:
     some().write(tmp_path / "r.json")
     assert Ranges.read(tmp_path / "r.json") == some()
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["samples"] == 2
@@ -436,6 +421,13 @@ def test_a_file_is_written_whole_and_read_back(tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP105"):
         some().write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    # files that cannot be read and other formats
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / "bytes"):
+        with pytest.raises(AmpError, match="AMP401"):
+            Ranges.read(path)
+    with pytest.raises(AmpError, match="format 1 is not 2"):  # whose keys were ambiguous
+        Ranges.from_json(altered(ampgraph_ranges=1))
 
 
 def altered(**more: Any) -> str:
@@ -456,15 +448,6 @@ def test_what_are_no_ranges(text: str, tmp_path: Path) -> None:
         (tmp_path / "r.json").write_text(text)
         Ranges.read(tmp_path / "r.json")
     assert caught.value.code == "AMP401" and "--ranges-out" in caught.value.hint
-
-
-def test_files_that_cannot_be_read_and_other_formats(tmp_path: Path) -> None:
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "none.json", tmp_path, tmp_path / "bytes"):
-        with pytest.raises(AmpError, match="AMP401"):
-            Ranges.read(path)
-    with pytest.raises(AmpError, match="format 1 is not 2"):  # whose keys were ambiguous
-        Ranges.from_json(altered(ampgraph_ranges=1))
 
 
 def low_products(model: Any, data: Any, rename: dict[str, str]) -> int:
@@ -497,7 +480,7 @@ BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
     y = Add(r, q) }"""
 
 
-def test_a_name_that_looks_like_a_scope_is_another_value() -> None:
+def test_whose_ranges_they_are() -> None:
     made = parse(BRANCH, w=EYE, big=EYE * 40000, small=EYE / 40000)
     for node in made.graph.node:  # the product of the main graph is named as the path of the branch's
         for names in (node.input, node.output):
@@ -505,10 +488,13 @@ def test_a_name_that_looks_like_a_scope_is_another_value() -> None:
     found = ampgraph.calibrate(made, [{"x": np.full((2, 4), 2, np.float32), "c": np.array(True)}])
     assert found.values["r.then_branch > v"].high == 80000
     assert found.values["r.then_branch \\> v"].high == 4
-
-
-def test_ranges_of_another_model_are_refused() -> None:
+    # ranges of another model are refused
     some().check("d1")
     with pytest.raises(AmpError, match="another model") as caught:
         some().check("d2")
     assert caught.value.code == "AMP403"
+    # a model that stops says why
+    made = parse("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
+    with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
+        calibrate(made, [{"x": X, "i": np.array([9])}])
+    assert caught.value.code == "AMP504"

@@ -99,7 +99,7 @@ def generated(model: ModelProto, steps: int) -> tuple[list[int], list[np.ndarray
     return tokens, scores
 
 
-def test_steps_are_those_of_a_loop_by_hand() -> None:
+def test_steps_and_their_figures() -> None:
     model = decoder()
     seen: list[Mapping[str, Any]] = []
 
@@ -113,9 +113,7 @@ def test_steps_are_those_of_a_loop_by_hand() -> None:
     for mine, want in zip(seen, scores, strict=True):
         np.testing.assert_allclose(mine["logits"], want, rtol=1e-6)
     assert seen[-1]["present.0.key"].shape == (1, 3 + 5, WIDTH)
-
-
-def test_figures_of_steps() -> None:
+    # figures of steps
     model = decoder()
     found = ampgraph.verify(model, ampgraph.convert(model), data=prompts(2), steps=12)
     assert found.ok and found.samples == 2 and len(found.steps) == 12
@@ -215,7 +213,7 @@ def test_what_is_no_pair(past: Port, now: Port) -> None:
         find_pairs({past.name: past}, {now.name: now})
 
 
-def test_pairs_as_given() -> None:
+def test_pairs_and_parts() -> None:
     inputs = {n: port(n, 1, 8) for n in ("a1", "a2", "x")}
     outputs = {n: port(n, 1, 8) for n in ("b1", "b2", "y")}
     pairs = find_pairs(inputs, outputs, ["a*=b*"])
@@ -228,9 +226,7 @@ def test_pairs_as_given() -> None:
     ):
         with pytest.raises(AmpError, match=f"AMP312.*{told}"):
             find_pairs(inputs, outputs, [text])
-
-
-def test_the_parts_that_inputs_play() -> None:
+    # the parts that inputs play
     names = ("input_ids", "attention_mask", "position_ids", "encoder_attention_mask")
     inputs = {n: port(n, "b", "s", dtype="int64") for n in names} | {
         "use_cache_branch": port("use_cache_branch", 1, dtype="bool")

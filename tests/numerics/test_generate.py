@@ -77,12 +77,19 @@ def test_integers_are_within_their_bounds(first: int, span: int, seed: int) -> N
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_symbolic_sizes_are_the_users_first() -> None:
+def test_sizes_and_what_cannot_be_generated() -> None:
     text = "g (float[n, m] x, float[m, n] z) => (float[n, n] y) { y = MatMul(x, z) }"
     found = generated(text, count=2, dims={"n": 5})
     item = next(iter(found))
     assert item["x"].shape[0] == 5 == item["z"].shape[1] and item["x"].shape[1] == item["z"].shape[0]
     assert "[5, " in told(found, "x")
+    # what cannot be generated
+    refused(parse("g (string[2] words) => (string[2] y) { y = Identity(words) }"), "'words' holds text")
+    refused(parse("g (float[100000, 100000] x) => (float[n, m] y) { y = Relu(x) }"), "too large")
+    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
+    graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])
+    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is no tensor")
 
 
 @pytest.mark.parametrize(
@@ -237,15 +244,6 @@ def refused(made: ModelProto, word: str) -> None:
     with pytest.raises(AmpError, match=word) as caught:
         load_samples(made)
     assert caught.value.code == "AMP503" and "--data" in caught.value.hint
-
-
-def test_what_cannot_be_generated() -> None:
-    refused(parse("g (string[2] words) => (string[2] y) { y = Identity(words) }"), "'words' holds text")
-    refused(parse("g (float[100000, 100000] x) => (float[n, m] y) { y = Relu(x) }"), "too large")
-    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
-    out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
-    graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])
-    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is no tensor")
 
 
 @pytest.mark.mindspore

@@ -118,18 +118,6 @@ def test_the_graph_tells_what_outputs_are() -> None:
     }  # fmt: skip
 
 
-def test_what_a_branch_gives_is_what_it_makes() -> None:
-    model = parse(
-        """g (bool c, float[8] s) => (float[8] p, float[8] n) {
-            p, n = If (c) <then_branch = a () => (float[8] u, float[8] v) { u = Sigmoid (s)  v = Neg (s) },
-                           else_branch = b () => (float[8] w, float[8] x) { w = Sigmoid (s)  x = Abs (s) }>
-        }"""
-    )
-    graph = adapters.load(model)[0]
-    graph.prepare()
-    assert roles_of(graph.dataflow()) == {"p": "probabilities", "n": "numbers"}
-
-
 # -- detections -------------------------------------------------------------------------------------------------------
 
 
@@ -168,7 +156,7 @@ def test_the_order_of_detections_means_nothing(layout: str) -> None:
     assert other[next(iter(want))].paired == (22, 24)  # the same box of another class is no partner
 
 
-def test_detections_without_boxes() -> None:
+def test_boxes_and_tokens() -> None:
     rows = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
     judged = metric_of("detections").judge({"y": rows}, {"y": rows[::-1] + np.float32(1e-4)})["y"]
     assert judged.paired == (12, 12) and judged.error() < 1e-3
@@ -178,6 +166,30 @@ def test_detections_without_boxes() -> None:
     assert metric.judge({"y": none}, {"y": none})["y"].error() == 0
     assert metric.judge({"y": none}, {"y": some})["y"].error() > 1
     assert metric.judge({"y": some}, {"y": none})["y"].error() == pytest.approx(1)
+    # tokens and integers
+    want, got = np.array([[5, 6, 7, 8]]), np.array([[5, 6, 9]])
+    assert error("tokens", want, got) == error("auto", want, got) == pytest.approx(0.5)
+    assert error("auto", want, want + (want == 7)) == 0.25
+    assert error("auto", np.array([True, False]), np.array([True, True])) == 0.5
+    # integers that differ are shown and count
+    body = "y = ArgMax <axis = 1, keepdims = 0> (a)  z = Neg (x)"
+    text = "g (float[4, 3] x) => (int64[4] y, float[4, 3] z)"
+    model, other = (parse(f"{text} {{ a = {kind} (x)  {body} }}") for kind in ("Identity", "Floor"))
+    data = [{"x": np.array([[0.1, 0.2, 0.3], [1, 2, 3], [3, 2, 1], [1, 2, 0]], np.float32)}]
+    found = ampgraph.verify(model, other, data=data)
+    text = "\n".join(verification_lines(found))
+    assert not found.ok and "output      y  missed" in text and "25 % of the elements differ" in text
+    assert "verdict     missed: y" in text
+    # what a branch gives is what it makes
+    model = parse(
+        """g (bool c, float[8] s) => (float[8] p, float[8] n) {
+            p, n = If (c) <then_branch = a () => (float[8] u, float[8] v) { u = Sigmoid (s)  v = Neg (s) },
+                           else_branch = b () => (float[8] w, float[8] x) { w = Sigmoid (s)  x = Abs (s) }>
+        }"""
+    )
+    graph = adapters.load(model)[0]
+    graph.prepare()
+    assert roles_of(graph.dataflow()) == {"p": "probabilities", "n": "numbers"}
 
 
 def test_verify_takes_boxes_behind_a_selection_as_a_set() -> None:
@@ -199,22 +211,6 @@ def test_verify_takes_boxes_behind_a_selection_as_a_set() -> None:
 
 
 # -- integers ---------------------------------------------------------------------------------------------------------
-
-
-def test_tokens_and_integers() -> None:
-    want, got = np.array([[5, 6, 7, 8]]), np.array([[5, 6, 9]])
-    assert error("tokens", want, got) == error("auto", want, got) == pytest.approx(0.5)
-    assert error("auto", want, want + (want == 7)) == 0.25
-    assert error("auto", np.array([True, False]), np.array([True, True])) == 0.5
-    # integers that differ are shown and count
-    body = "y = ArgMax <axis = 1, keepdims = 0> (a)  z = Neg (x)"
-    text = "g (float[4, 3] x) => (int64[4] y, float[4, 3] z)"
-    model, other = (parse(f"{text} {{ a = {kind} (x)  {body} }}") for kind in ("Identity", "Floor"))
-    data = [{"x": np.array([[0.1, 0.2, 0.3], [1, 2, 3], [3, 2, 1], [1, 2, 0]], np.float32)}]
-    found = ampgraph.verify(model, other, data=data)
-    text = "\n".join(verification_lines(found))
-    assert not found.ok and "output      y  missed" in text and "25 % of the elements differ" in text
-    assert "verdict     missed: y" in text
 
 
 # -- of the user's own ------------------------------------------------------------------------------------------------
@@ -276,10 +272,6 @@ def test_a_function_that_gives_no_error_is_told(given: Any) -> None:
         metric_of(given).judge({"y": np.ones(2)}, {"y": np.ones(2)})
 
 
-def test_help_names_every_metric() -> None:
-    assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
-
-
 # -- in a conversion's check ------------------------------------------------------------------------------------------
 
 
@@ -319,6 +311,16 @@ def test_metrics():
     assert judged("cosine", want, got) == pytest.approx(1 - cosine)
     assert judged("argmax", want, got) == 0.0 and judged("argmax", want, got[:, ::-1]) == 0.5
     assert judged("argmax", np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
+    # what decides
+    errors = [float(k) for k in range(1, 21)]
+    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
+    # a reference that is nowhere finite is told
+    judge = Judge(metric_of("l2"))
+    judge.learn({"y": np.ones(3, np.float32)})
+    with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
+        judge.learn({"y": np.full(3, np.nan, np.float32)})
+    # help names every metric
+    assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
 
 
 @pytest.mark.parametrize("metric", ["l2", "max", "argmax", "cosine"])
@@ -332,16 +334,6 @@ def test_what_is_not_finite_misses_every_tolerance(metric):
         assert judged(metric, got, got) == 0.0
     judge = Judge(metric_of(metric))
     assert judge.over_samples([0.0] * 99 + [math.inf]) == math.inf
-
-
-def test_what_decides():
-    errors = [float(k) for k in range(1, 21)]
-    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
-    # a reference that is nowhere finite is told
-    judge = Judge(metric_of("l2"))
-    judge.learn({"y": np.ones(3, np.float32)})
-    with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
-        judge.learn({"y": np.full(3, np.nan, np.float32)})
 
 
 def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):

@@ -49,15 +49,13 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 # -- how many samples -------------------------------------------------------------------------------------------------
 
 
-def test_arrays_of_the_shape_that_the_model_takes_are_one_sample(tmp_path: Path) -> None:
+def test_rows_and_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=rows(1))
     found = load_samples(model(), tmp_path / "x.npz")
     assert len(found) == 1 and not found.generated
     assert same(next(iter(found)), {"x": rows(1)})
     assert found.notes == (f"1 sample from {tmp_path / 'x.npz'}",)
-
-
-def test_rows_beyond_a_fixed_batch_are_samples(tmp_path: Path) -> None:
+    # rows beyond a fixed batch are samples
     np.savez(tmp_path / "x.npz", x=rows(6))
     two = model("float[2, 3] x", output="float[2, 3] y")
     found = load_samples(two, str(tmp_path / "x.npz"))
@@ -87,7 +85,7 @@ def test_what_is_one_sample() -> None:
     assert same(next(iter(load_samples(model(), {"x": array}))), {"x": array})
 
 
-def test_count_takes_the_first(tmp_path: Path) -> None:
+def test_files_and_folders(tmp_path: Path) -> None:
     found = load_samples(model(), {"x": rows(6)}, 2)
     assert len(found) == 2 and len(list(found)) == 2
     assert found.notes == ("2 samples from data (of 6)",)
@@ -95,12 +93,7 @@ def test_count_takes_the_first(tmp_path: Path) -> None:
     for name in "cab":
         np.savez(tmp_path / f"{name}.npz", x=rows(1) + ord(name))
     assert [item["x"][0, 0] for item in load_samples(model(), tmp_path, 2)] == [ord("a"), ord("b")]
-
-
-# -- sources ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_is_read_in_the_order_of_names_and_again(tmp_path: Path) -> None:
+    # a folder is read in the order of names and again
     for number in (2, 0, 1):
         np.savez(tmp_path / f"s{number}.npz", x=rows(1) + number, label=np.array(number))
     (tmp_path / "notes.txt").write_text("no sample")
@@ -108,6 +101,9 @@ def test_a_folder_is_read_in_the_order_of_names_and_again(tmp_path: Path) -> Non
     assert len(found) == 3
     assert [item["x"][0, 0] for item in found] == [0, 1, 2] == [item["x"][0, 0] for item in found]
     assert found.notes == (f"3 samples from {tmp_path}", "left out, as no input has the name: label")
+
+
+# -- sources ----------------------------------------------------------------------------------------------------------
 
 
 class Shuffled:

@@ -16,7 +16,7 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api.verify import verify
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
-from ampgraph.report.verification import Verification, verification_lines
+from ampgraph.report.verification import verification_lines
 from ampgraph.runtime import devices
 from numerics import planted
 from numerics.planted import low
@@ -32,13 +32,28 @@ def patterns(suggestion: tuple[str, ...]) -> list[str]:
     return [pattern for _, pattern in words]
 
 
-def test_a_good_model_passes_and_no_node_is_named() -> None:
+def test_good_models_and_plain_data() -> None:
     model = planted.chain()
     found = verify(model, low(model), data=[planted.feed(scale=0.1)], tolerance=2e-3)
     assert found.ok and found.strict and found.device == "cpu"
     assert found.first_nonfinite is None and found.growth == () and found.traced is None
     assert "accumulators inside kernels are not modelled" in found.run and "float16" in found.run
     assert 0 < found.outputs[0].p90 < 2e-3
+    # what is told is plain data
+    found = verify(model, low(model), data=[planted.feed()])
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["ok"] is False and data["outputs"][0]["relative_l2"]["p90"] is None
+    born = data["first_nonfinite"]
+    assert born["node"] == "second" and born["suggestion"][0] == "--fp32 second"
+    assert born["makes"][0]["range"]["infinite"] == 8
+    # low interfaces and given low references
+    model = planted.chain()
+    data = [planted.feed(scale=0.1)]
+    for dtype in ("float16", "bfloat16"):
+        converted = low(model, io="low", dtype=dtype)
+        assert verify(model, converted, data=data, tolerance=2e-2).ok
+        own = verify(converted, converted, data=data)
+        assert own.ok and own.outputs[0].worst == 0
 
 
 def test_what_is_not_finite_is_told() -> None:
@@ -84,7 +99,8 @@ def test_what_is_swapped_is_noticed() -> None:
     assert not any("swapped" in note for note in verify(model, reference, data=data).notes)
 
 
-def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
+@pytest.mark.slow
+def test_overflows_are_named() -> None:
     model = planted.chain()
     data = [planted.feed(scale=0.1), planted.feed(scale=1.0)]
     found = verify(model, low(model), data=data)
@@ -96,6 +112,41 @@ def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
     assert patterns(born.suggestion)[0] == "second" and "--dtype bfloat16" in born.hints
     assert verify(model, low(model, fp32=patterns(born.suggestion)), data=data).ok
     assert verify(model, low(model, dtype="bfloat16"), data=data, tolerance=3e-2).ok
+    # overflows in bodies are named
+    model = planted.in_function()
+    found = verify(model, low(model), data=[planted.feed()])
+    born = present(found.first_nonfinite)
+    assert (born.node, born.inside) == ("inner_again", "call_two")
+    assert patterns(born.suggestion)[0] == "inner_again"
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[planted.feed()]).first_nonfinite is None
+    # an overflow in a branch is named with its if
+    model = planted.in_branch()
+    feeds = planted.feed(c=TRUE)
+    found = verify(model, low(model), data=[feeds])
+    born = present(found.first_nonfinite)
+    assert (born.node, born.inside) == ("big", "choose")
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[feeds]).first_nonfinite is None
+    assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
+    # inputs and weights that overflow
+    model = planted.chain()
+    found = verify(model, low(model, io="low"), data=[planted.feed(scale=1e5)])
+    born = present(found.first_nonfinite)
+    assert (born.node, born.operator) == ("x", "input") and "--io" in born.hints[0]
+    # a weight that a converter let overflow
+    reference = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 100000}> { [m] y = Mul (x, w) }")
+    spoiled = ModelProto.FromString(reference.SerializeToString())
+    spoiled.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, np.inf]))
+    born = present(verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite)
+    assert born.node == "m" and "its weight 'w' holds infinities" in born.why
+    # growth at a cancellation
+    model = planted.cancelling()
+    data = [{"x": np.random.default_rng(s).standard_normal((2, 64)).astype(np.float32)} for s in range(3)]
+    found = verify(model, low(model), data=data)
+    assert not found.ok and found.first_nonfinite is None
+    assert {suspect.node for suspect in found.growth} >= {"shift", "centre"}
+    assert any("times larger by Sub centre" in suspect.why for suspect in found.growth)
+    repaired = low(model, fp32=[pattern for suspect in found.growth for pattern in patterns(suspect.suggestion)])
+    assert verify(model, repaired, data=data).ok and present(found.left) < 1e-2
 
 
 def test_the_first_infinity_is_blamed() -> None:
@@ -121,71 +172,7 @@ def test_the_first_infinity_is_blamed() -> None:
     assert found.ok and found.first_nonfinite is None
 
 
-def test_overflows_in_bodies_are_named() -> None:
-    model = planted.in_function()
-    found = verify(model, low(model), data=[planted.feed()])
-    born = present(found.first_nonfinite)
-    assert (born.node, born.inside) == ("inner_again", "call_two")
-    assert patterns(born.suggestion)[0] == "inner_again"
-    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[planted.feed()]).first_nonfinite is None
-    # an overflow in a branch is named with its if
-    model = planted.in_branch()
-    feeds = planted.feed(c=TRUE)
-    found = verify(model, low(model), data=[feeds])
-    born = present(found.first_nonfinite)
-    assert (born.node, born.inside) == ("big", "choose")
-    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[feeds]).first_nonfinite is None
-    assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
-
-
-@pytest.mark.slow
-def test_growth_at_a_cancellation() -> None:
-    model = planted.cancelling()
-    data = [{"x": np.random.default_rng(s).standard_normal((2, 64)).astype(np.float32)} for s in range(3)]
-    found = verify(model, low(model), data=data)
-    assert not found.ok and found.first_nonfinite is None
-    assert {suspect.node for suspect in found.growth} >= {"shift", "centre"}
-    assert any("times larger by Sub centre" in suspect.why for suspect in found.growth)
-    repaired = low(model, fp32=[pattern for suspect in found.growth for pattern in patterns(suspect.suggestion)])
-    assert verify(model, repaired, data=data).ok and present(found.left) < 1e-2
-
-
-def test_inputs_and_weights_that_overflow() -> None:
-    model = planted.chain()
-    found = verify(model, low(model, io="low"), data=[planted.feed(scale=1e5)])
-    born = present(found.first_nonfinite)
-    assert (born.node, born.operator) == ("x", "input") and "--io" in born.hints[0]
-    # a weight that a converter let overflow
-    reference = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 100000}> { [m] y = Mul (x, w) }")
-    spoiled = ModelProto.FromString(reference.SerializeToString())
-    spoiled.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, np.inf]))
-    born = present(verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite)
-    assert born.node == "m" and "its weight 'w' holds infinities" in born.why
-
-
-def test_what_is_told_is_plain_data() -> None:
-    import json
-
-    model = planted.chain()
-    found: Verification = verify(model, low(model), data=[planted.feed()])
-    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert data["ok"] is False and data["outputs"][0]["relative_l2"]["p90"] is None
-    born = data["first_nonfinite"]
-    assert born["node"] == "second" and born["suggestion"][0] == "--fp32 second"
-    assert born["makes"][0]["range"]["infinite"] == 8
-
-
 # What verify compares: both sides, devices, samples; and its answers to what does not fit.
-
-
-def test_low_interfaces_and_given_low_references() -> None:
-    model = planted.chain()
-    data = [planted.feed(scale=0.1)]
-    for dtype in ("float16", "bfloat16"):
-        converted = low(model, io="low", dtype=dtype)
-        assert verify(model, converted, data=data, tolerance=2e-2).ok
-        own = verify(converted, converted, data=data)
-        assert own.ok and own.outputs[0].worst == 0
 
 
 def test_paths_and_generated_samples(tmp_path: Path) -> None:
@@ -199,16 +186,14 @@ def test_paths_and_generated_samples(tmp_path: Path) -> None:
     assert again.to_dict() == found.to_dict()
 
 
-def test_a_device_runs_its_own_kernels_and_names_what_fell_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
     model = planted.chain()
     found = verify(model, low(model), data=[planted.feed(scale=0.1)], device="cuda", nodes=2)
     assert not found.strict and found.device == "cuda" and "its own kernels" in found.run
     assert {op for _, op in found.fallback} >= {"Mul"}
     assert found.traced == 0
-
-
-def test_bfloat16_on_a_device_is_traced_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    # bfloat16 on a device is traced strictly
     monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
     model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) { b = Cast <to=16> (x)  y = Cast <to=1> (b) }""")
     reference = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { b = Identity (x)  y = Identity (b) }")

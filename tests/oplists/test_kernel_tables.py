@@ -209,29 +209,6 @@ def test_what_the_cpu_table_says_is_what_onnxruntime_does(kind, opset, attribute
 # --- generated files
 
 
-def test_schema_files_are_what_the_generator_writes():
-    ort = pytest.importorskip("onnxruntime")
-    for name, text in generator("schemas").render().items():
-        shipped = (DATA / "schemas" / name).read_text(encoding="utf-8")
-        recorded = json.loads(shipped)
-        if (recorded["onnxruntime"], recorded["onnx"]) != (ort.__version__, onnx.__version__):
-            pytest.skip("another version wrote these files")
-        assert text == shipped
-
-
-def test_contrib_schemas_have_types_for_inference():
-    rows = {(row["domain"], row["name"]): row for row in contrib_rows()}
-    norm = rows["com.microsoft", "SkipLayerNormalization"]
-    assert ["input", "T", "single", True] in norm["inputs"]
-    assert [output[0] for output in norm["outputs"]][0] == "output"
-    assert "tensor(float16)" in norm["constraints"]["T"]
-    assert rows["", "SimplifiedLayerNormalization"]["inputs"][1][:2] == ["scale", "V"]
-    options = {formal[2] for row in rows.values() for formal in row["inputs"] + row["outputs"]}
-    assert options == {"single", "optional", "variadic"}
-    lines = (DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == len(contrib_rows()) + 3, "one line an operator"
-
-
 @pytest.mark.parametrize(
     ("since", "until", "versions", "expected"),
     [
@@ -253,7 +230,7 @@ def kernel(provider: str, name: str, since: int, until: int | None, domain: str 
     return [f"{provider}ExecutionProvider", domain, name, since, until, constraints]
 
 
-def test_kernel_generator_on_a_small_registry():
+def test_generators():
     kernels = [
         kernel("CPU", "Abs", 13, None, T=["bfloat16", "int8"]),
         kernel("CPU", "Abs", 13, None, T=["float"]),
@@ -269,11 +246,28 @@ def test_kernel_generator_on_a_small_registry():
     assert "Attention = ['23-23 T1=float U=']" in text, "a mask of bool alone: a float one has no kernel"
     assert "\"com.microsoft::Attention\" = ['1- T=float16']" in text
     assert "And =" not in text
-
-
-def test_ties_are_derived_from_kernels():
+    # ties are derived from kernels
     same = [kernel("CUDA", "QuantizeLinear", 23, 24, T1=[t], T2=[t]) for t in ("float", "float16")]
     free = [kernel("CUDA", "Cast", 13, 18, T1=["float", "float16"], T2=["float", "float16"])]
     high = [kernel("CUDA", "GridSample", 22, None, T1=["float"], T2=["float"])]
     registry = {"version": "9.9.9", "kernels": [*same, *free, *high]}
     assert generator("kernels").derived_ties(registry, "CUDAExecutionProvider") == {"QuantizeLinear": [["T1", "T2"]]}
+    # schema files are what the generator writes
+    ort = pytest.importorskip("onnxruntime")
+    for name, text in generator("schemas").render().items():
+        shipped = (DATA / "schemas" / name).read_text(encoding="utf-8")
+        recorded = json.loads(shipped)
+        if (recorded["onnxruntime"], recorded["onnx"]) != (ort.__version__, onnx.__version__):
+            pytest.skip("another version wrote these files")
+        assert text == shipped
+    # contrib schemas have types for inference
+    rows = {(row["domain"], row["name"]): row for row in contrib_rows()}
+    norm = rows["com.microsoft", "SkipLayerNormalization"]
+    assert ["input", "T", "single", True] in norm["inputs"]
+    assert [output[0] for output in norm["outputs"]][0] == "output"
+    assert "tensor(float16)" in norm["constraints"]["T"]
+    assert rows["", "SimplifiedLayerNormalization"]["inputs"][1][:2] == ["scale", "V"]
+    options = {formal[2] for row in rows.values() for formal in row["inputs"] + row["outputs"]}
+    assert options == {"single", "optional", "variadic"}
+    lines = (DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(contrib_rows()) + 3, "one line an operator"

@@ -415,7 +415,7 @@ def test_every_operator_of_a_trait_is_one(trait: traits.Trait) -> None:
         assert name in mindspore_operators() if domain == "mindspore" else kind in known_operators(), kind
 
 
-def test_a_list_adds_operators(trait_write: Write) -> None:
+def test_lists_of_traits(trait_write: Write) -> None:
     path = trait_write(
         '[traits.moves]\noperators = ["mine::Shuffle"]\n[traits.attention_bias.positions]\n"mine::Attention" = [2, 3]\n'
     )
@@ -424,6 +424,10 @@ def test_a_list_adds_operators(trait_write: Write) -> None:
     assert mine.positions("mine::Attention", "attention_bias") == (2, 3)
     assert not traits.has("mine::Shuffle", "moves")
     assert mine.operators("moves") - traits.operators("moves") == {"mine::Shuffle"}
+    # a trait that includes itself
+    path = trait_write('[traits.moves]\nincludes = ["mask_path"]')
+    with pytest.raises(AmpError, match="includes itself"):
+        load_op_lists(extra=[path])
 
 
 @pytest.mark.parametrize(
@@ -447,9 +451,3 @@ def test_mistakes(trait_write: Write, text: str, line: int, message: str, hint: 
     assert caught.value.code == "AMP301"
     assert caught.value.where == f"mine.toml:{line}"
     assert message in caught.value.message and hint in caught.value.hint
-
-
-def test_a_trait_that_includes_itself(trait_write: Write) -> None:
-    path = trait_write('[traits.moves]\nincludes = ["mask_path"]')
-    with pytest.raises(AmpError, match="includes itself"):
-        load_op_lists(extra=[path])

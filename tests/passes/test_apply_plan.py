@@ -139,7 +139,7 @@ def test_a_damaged_plan_is_refused(name: str) -> None:
     assert code(edited(change)) == expected
 
 
-def test_signatures_of_calls() -> None:
+def test_calls_and_types() -> None:
     """Equal decisions, equal signature; a call in which nothing is low is like one of a type that is never low."""
     proto = parse(
         """g (float[2,4] x, double[2,4] d) => (float[2,4] y, float[2,4] z, double[2,4] u) {
@@ -154,6 +154,13 @@ def test_signatures_of_calls() -> None:
     found = signatures(plan, flow)
     first, second, third, fourth = (found[path] for path in sorted(found))
     assert first == second != third == fourth == ()
+    # types that fit
+    graph = mixed(WRONG["two types in one slot"])
+    known = frozenset(graph.dataflow().conflicts)
+    assert known and VerifyTypes(known)(graph).count == 0
+    # passes what is right
+    graph = mixed("g (float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }")
+    assert VerifyTypes()(graph).count == 0
 
 
 # A decomposed norm becomes its standard operator, in the main graph and in bodies; what cannot, stays.
@@ -299,12 +306,3 @@ def test_finds(name: str) -> None:
     with pytest.raises(ampgraph.AmpError) as caught:
         VerifyTypes()(graph)
     assert caught.value.code == "AMP901"
-
-
-def test_types_that_fit() -> None:
-    graph = mixed(WRONG["two types in one slot"])
-    known = frozenset(graph.dataflow().conflicts)
-    assert known and VerifyTypes(known)(graph).count == 0
-    # passes what is right
-    graph = mixed("g (float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }")
-    assert VerifyTypes()(graph).count == 0

@@ -69,11 +69,17 @@ def again(step: Pass, graph: Graph) -> bool:
         return isinstance(step, ApplyPlan) and error.code == "AMP402"
 
 
-def test_it_prints_itself() -> None:
+def test_it_prints_itself_and_plans_are_applied_once() -> None:
     _, passes = planned(given(NORM), "O3")
     assert repr(passes) == "(ApplyPlan(O3, float16, 2 casts), FuseCasts(float16), VerifyTypes())"
     rewrites = ampgraph.plan(given(NORM), "O3", target="cuda").rewrites
     assert repr(RewriteRegions(tuple(rewrites))) == "RewriteRegions(1 LayerNormalization (norm))"
+    # a plan is applied once and another is refused
+    proto = given(BODIES["a given cast"])
+    graph, passes = planned(proto, "O2")
+    run(passes, graph)
+    other = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda").to_json())
+    assert code(lambda: run(default_pipeline(other, graph.dataflow()), graph)) == "AMP402"
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
@@ -216,11 +222,3 @@ def test_a_dataflow_is_read_once_and_outlives_no_edit() -> None:
     with pytest.raises(StaleDataflow):
         graph.editor(first)
     assert len(graph.dataflow().ops) == 7
-
-
-def test_a_plan_is_applied_once_and_another_is_refused() -> None:
-    proto = given(BODIES["a given cast"])
-    graph, passes = planned(proto, "O2")
-    run(passes, graph)
-    other = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda").to_json())
-    assert code(lambda: run(default_pipeline(other, graph.dataflow()), graph)) == "AMP402"

@@ -41,12 +41,16 @@ CENTRED = """mean = ReduceMean <axes = [1]> (h)  d = Sub (h, mean)  two = Consta
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
-def test_a_norm_over_channels_is_one_kernel_between_transposes(gpu_python, level):
+def test_norms_and_constants(gpu_python, level):
     text = f"g (float[1,8,6,6] x) => (float[1,8,6,6] y) {{ h = Conv (x, w)  {CENTRED}  y = Conv (m, w) }}"
     given = parse(text, w=(8, 8, 1, 1), g=(8, 1, 1), b=(8, 1, 1), opset=17)
     found = optimized(ampgraph.convert(given, level), python=gpu_python)
     expected = {"Cast": 2, "Conv": 2, "Transpose": 2, "LayerNormalization": 1}
     assert Counter(node.kind for node in found.nodes) == expected
+    # products of constants are folded
+    before, found = (optimized(one, python=gpu_python) for one in (places(), ampgraph.convert(places(), level)))
+    assert "Slice" not in {node.kind for node in found.nodes}
+    assert len(found.nodes) <= len(before.nodes) + 2
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -57,32 +61,22 @@ def test_a_gelu_by_tanh_is_one_kernel(gpu_python, cube, end):
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-def test_the_last_product_takes_its_number(gpu_python, level):
+def test_numbers_of_products(gpu_python, level):
     text = "g (float[4,8] x) => (float[4,4] y) { q = MatMul (x, w)  s = Div (q, c)  y = Tanh (s) }"
     given = parse(text, w=(8, 4), c=np.float32(30), opset=17)
     found = optimized(ampgraph.convert(given, level), python=gpu_python)
     assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) == 4
-
-
-@pytest.mark.parametrize("level", ["O2", "auto"])
-def test_products_of_constants_are_folded(gpu_python, level):
-    before, found = (optimized(one, python=gpu_python) for one in (places(), ampgraph.convert(places(), level)))
-    assert "Slice" not in {node.kind for node in found.nodes}
-    assert len(found.nodes) <= len(before.nodes) + 2
+    # a scale of a known size in an open shape takes no node
+    given = parse(SCALED, SCALED_STORED, opset=17)
+    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
+    assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) < len(before.nodes)
+    assert not {"Shape", "Sqrt"} & {node.kind for node in found.nodes}
 
 
 @pytest.mark.parametrize("form", GELUS)
 def test_a_bias_in_front_of_a_gelu_is_one_kernel_with_it_at_o1(gpu_python, form):
     before, after = (optimized(one, python=gpu_python) for one in (biased(form), ampgraph.convert(biased(form), "O1")))
     assert after.fused() == before.fused() and len(after.nodes) == len(before.nodes) + 4
-
-
-@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-def test_a_scale_of_a_known_size_in_an_open_shape_takes_no_node(gpu_python, level):
-    given = parse(SCALED, SCALED_STORED, opset=17)
-    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
-    assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) < len(before.nodes)
-    assert not {"Shape", "Sqrt"} & {node.kind for node in found.nodes}
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])

@@ -50,10 +50,21 @@ def test_inspect_tells_what_the_target_makes_of_both(gpu_python, amp, tmp_path):
     assert found["after"]["providers"]["CUDA"] > 50
 
 
-def test_the_kernel_tables_are_what_the_wheel_registers(gpu_python):
+def test_kernels_of_the_wheel(gpu_python):
     words = [sys.executable, str(ROOT / "op_lists" / "kernels" / "_generate.py"), "--python", gpu_python, "--check"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    # norms and gelus
+    found = optimized(ampgraph.convert(gelu(GELUS["half the sum"]), "O2"), python=gpu_python)
+    assert found.fused() == {"com.microsoft::Gelu": 1} and sum(found.cast().values()) == 2
+    # a node without a kernel is seen on the cpu
+    found = optimized(DETERMINANT, python=gpu_python)
+    assert [(node.kind, node.provider) for node in found.nodes if node.provider == "CPU"] == [("Det", "CPU")]
+    assert found.copied() == {"MemcpyToHost": 1, "MemcpyFromHost": 1}
+    # a scale of a known size is part of its product
+    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
+    for model in (given, *(ampgraph.convert(given, level) for level in ("O2", "auto"))):
+        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
 
 
 def gru(reset: int) -> onnx.ModelProto:
@@ -125,19 +136,6 @@ def test_a_norm_that_stays_float32_loads(gpu_python, dtype, opset):
     assert found.providers()["CPU"] == 0 and found.copied() == {}
 
 
-def test_norms_and_gelus(gpu_python):
-    found = optimized(ampgraph.convert(gelu(GELUS["half the sum"]), "O2"), python=gpu_python)
-    assert found.fused() == {"com.microsoft::Gelu": 1} and sum(found.cast().values()) == 2
-    # a node without a kernel is seen on the cpu
-    found = optimized(DETERMINANT, python=gpu_python)
-    assert [(node.kind, node.provider) for node in found.nodes if node.provider == "CPU"] == [("Det", "CPU")]
-    assert found.copied() == {"MemcpyToHost": 1, "MemcpyFromHost": 1}
-    # a scale of a known size is part of its product
-    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
-    for model in (given, *(ampgraph.convert(given, level) for level in ("O2", "auto"))):
-        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
-
-
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_attention_with_a_mask_loads(gpu_python, level):
     assert optimized(ampgraph.convert(attention(), level), python=gpu_python).providers()["CPU"] == 0
@@ -180,15 +178,11 @@ def test_a_mask_in_a_fused_softmax_needs_no_cast(gpu_python, level):
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])
-def test_a_step_of_one_batch_stays_on_the_device(gpu_python, level):
+def test_steps_stay_on_the_device(gpu_python, level):
     options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
     found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", batch=64, **options), python=gpu_python)
     assert found.providers().keys() == {"CUDA"} and not found.copied()
-
-
-@pytest.mark.parametrize("level", ["O0", "O2"])
-def test_a_step_of_any_batch_copies_nothing(gpu_python, level):
-    """On the host is how many numbers Dropout draws: three operators on a size."""
+    # On the host is how many numbers Dropout draws: three operators on a size.
     options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
     found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", **options), python=gpu_python)
     assert not found.copied()

@@ -149,6 +149,12 @@ def test_what_a_runtime_loads_is_low():
     given = embeddings(attention=False)
     assert ampgraph.explain(given, "e", level="O3", dtype="bfloat16").precision == "bfloat16"
     assert ampgraph.explain(embeddings(), "two", level="O3", dtype="bfloat16").precision == "bfloat16"
+    # From 4 bits no provider of the wheel makes float16.
+    given = parse("g (float4e2m1[3, 4] x, float[1] like) => (float[3, 4] y) { y = CastLike (x, like) }", opset=25)
+    found = ampgraph.explain(given, "y", level="O3")
+    assert found.precision == "float32" and "no provider has a Cast" in found.slots[0].reason
+    other = parse("g (int8[3, 4] x, float[1] like) => (float[3, 4] y) { y = CastLike (x, like) }", opset=25)
+    assert ampgraph.explain(other, "y", level="O3").precision == "float16"
 
 
 @pytest.mark.parametrize("level", ["O2", "O3", "auto"])
@@ -159,15 +165,6 @@ def test_embeddings_that_would_be_fused_into_what_takes_no_bfloat16(given, level
     assert found.precision == "float32" and "makes one operator of" in found.slots[0].reason
     low = [ampgraph.Recipe.of(level="O3"), ampgraph.Recipe.of(level="O3", dtype="bfloat16", target="tensorrt")]
     assert all(ampgraph.explain(given, "e", recipe=recipe).precision != "float32" for recipe in low)
-
-
-def test_what_is_like_a_type_that_has_no_cast_stays_float32():
-    """From 4 bits no provider of the wheel makes float16."""
-    given = parse("g (float4e2m1[3, 4] x, float[1] like) => (float[3, 4] y) { y = CastLike (x, like) }", opset=25)
-    found = ampgraph.explain(given, "y", level="O3")
-    assert found.precision == "float32" and "no provider has a Cast" in found.slots[0].reason
-    other = parse("g (int8[3, 4] x, float[1] like) => (float[3, 4] y) { y = CastLike (x, like) }", opset=25)
-    assert ampgraph.explain(other, "y", level="O3").precision == "float16"
 
 
 # Forms that ONNX Runtime fuses whatever stands for their numbers: what is written opens as users open it.

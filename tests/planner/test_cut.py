@@ -110,7 +110,7 @@ def test_the_cut_is_never_dearer_than_propagation(problem: Problem, need_all: bo
     assert problem.cost(solution_of(problem)) <= problem.cost(greedy(problem, need_all))
 
 
-def test_a_value_is_cast_once_for_all_its_readers() -> None:
+def test_values_and_readers() -> None:
     """Two low readers of a float32 value share a Cast; a third, free one between them and float32 joins."""
     shared = Net(FIXED_HIGH, frozenset({FIXED_LOW, 0}), 5, 5)
     back = Net(0, frozenset({FIXED_HIGH}), 4, 4)
@@ -118,6 +118,27 @@ def test_a_value_is_cast_once_for_all_its_readers() -> None:
     last = Net(1, frozenset({FIXED_LOW}), 3, 3)
     assert solution_of(Problem([shared, back, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: HIGH, 1: LOW}
     assert solution_of(Problem([shared, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: LOW, 1: LOW}
+    # a given cast or rounding stays between readers
+    model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
+    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"
+    # The second time the product is low already and its cast looks like one that does nothing.
+    model = parse(
+        """g (float[4,4] x) => (float[4,4] y) {
+            a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
+        }""",
+        b=np.ones(4, np.float32),
+    )
+    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"
+    # A product may read them low; what reads them in float32 reads them exactly.
+    model = parse(
+        """g (int64[1,5000] p) => (float[5000,1] y, float[1,8] z) {
+            f = Cast <to = 1> (p)  y = Transpose <perm = [1, 0]> (f)  z = MatMul (f, w)
+        }""",
+        w=np.ones((5000, 8), np.float32),
+    )
+    for level in LEVELS:
+        result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
+        assert level == "O3" or (result["y"][:, 0] == np.arange(5000)).all(), level
 
 
 def with_many_readers(count: int) -> Problem:
@@ -129,9 +150,19 @@ def with_many_readers(count: int) -> Problem:
 
 
 @pytest.mark.slow
-def test_the_work_grows_with_the_readers_of_a_value_not_with_their_square() -> None:
+def test_the_work_grows_with_readers_and_units() -> None:
     assert len(solution_of(with_many_readers(1200))) == 1200
     assert_linear(lambda count: partial(solution_of, with_many_readers(count)), 100)
+
+    # what a unit moves is found once for all who read a value
+    def extras(count: int) -> Callable[[], object]:
+        task = blocks(count, "mN = MatMul ({x}, w)  xN = Mul (mN, s)")
+        units = [root for root in dict.fromkeys(task.decisions.roots) if task.decisions.sides[root] == FREE]
+        assert len(units) >= count
+        choices = Undecided(task, task.costs)
+        return lambda: [choices.extra(unit) for unit in units]
+
+    assert_linear(extras, 40)
 
 
 def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
@@ -247,18 +278,6 @@ def test_the_search_looks_only_around_what_is_float32(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_what_a_unit_moves_is_found_once_for_all_who_read_a_value() -> None:
-    def extras(count: int) -> Callable[[], object]:
-        task = blocks(count, "mN = MatMul ({x}, w)  xN = Mul (mN, s)")
-        units = [root for root in dict.fromkeys(task.decisions.roots) if task.decisions.sides[root] == FREE]
-        assert len(units) >= count
-        choices = Undecided(task, task.costs)
-        return lambda: [choices.extra(unit) for unit in units]
-
-    assert_linear(extras, 40)
-
-
-@pytest.mark.slow
 @GRAPHS
 @given(random_models(most=16), st.sampled_from(LEVELS), st.sampled_from(("float16", "bfloat16")))
 def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None:
@@ -291,29 +310,3 @@ def test_what_is_moved_has_a_price_of_its_own() -> None:
         "LayerNormalization:f32 Cast>f16 Sigmoid:f16 Cast>f32 Concat:f32 "
         "Cast>f16 MatMul:f16 Cast>f32 LayerNormalization:f32"
     )
-
-
-def test_a_given_cast_or_rounding_stays_between_readers() -> None:
-    model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
-    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"
-    # The second time the product is low already and its cast looks like one that does nothing.
-    model = parse(
-        """g (float[4,4] x) => (float[4,4] y) {
-            a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
-        }""",
-        b=np.ones(4, np.float32),
-    )
-    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"
-
-
-def test_integers_made_float_are_not_rounded_on_their_way_to_float32() -> None:
-    """A product may read them low; what reads them in float32 reads them exactly."""
-    model = parse(
-        """g (int64[1,5000] p) => (float[5000,1] y, float[1,8] z) {
-            f = Cast <to = 1> (p)  y = Transpose <perm = [1, 0]> (f)  z = MatMul (f, w)
-        }""",
-        w=np.ones((5000, 8), np.float32),
-    )
-    for level in LEVELS:
-        result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
-        assert level == "O3" or (result["y"][:, 0] == np.arange(5000)).all(), level

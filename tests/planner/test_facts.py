@@ -69,15 +69,13 @@ def test_what_runs_lies_between_the_bounds(model: ModelProto, seed: int) -> None
             assert whole.low <= result.min() and result.max() <= whole.high
 
 
-def test_nothing_is_known_of_an_input_and_something_of_what_bounds_it() -> None:
+def test_what_is_known_once() -> None:
     model = parse("g (float[4] x) => (float[4] y) { t = Tanh (x)  y = Mul (t, t) }")
     flow = adapters.load(model)[0].dataflow("float16")
     facts = Facts.of(flow, resolve(Recipe(), "ONNX"))
     ids = {value.name: value.id for value in flow.values}
     assert facts.bounds.of(ids["x"]) == UNKNOWN and facts.bounds.of(ids["y"]).size == 4
-
-
-def test_facts_are_built_once_a_dataflow() -> None:
+    # facts are built once a dataflow
     graph = adapters.load(parse("g (float[4] x) => (float[4] y) { y = Exp (x) }"))[0]
     flow, options = graph.dataflow("float16"), resolve(Recipe(), "ONNX")
     facts = Facts.of(flow, options)

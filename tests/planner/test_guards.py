@@ -89,7 +89,7 @@ MASKED = """g (float[4,8] q, float[4,8] v, bool[4,4] c) => (float[4,8] y) {
 }"""
 
 
-def test_a_floored_mask_is_half_the_minimum_and_a_row_that_sees_nothing_is_uniform() -> None:
+def test_masks_are_floored_where_only_softmax_reads_them() -> None:
     model = parse(MASKED, zero=np.float32(0), lowest=np.float32(LOWEST))
     result = converted(model, "O2")
     stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
@@ -97,17 +97,7 @@ def test_a_floored_mask_is_half_the_minimum_and_a_row_that_sees_nothing_is_unifo
     q = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
     y = run_strict(result, {"q": q, "v": q, "c": np.zeros((4, 4), bool)})["y"]
     np.testing.assert_allclose(y, np.broadcast_to(q.mean(0), (4, 8)), atol=1e-3)
-
-
-@pytest.mark.parametrize("lowest", [-1e4, -65504.0])
-def test_a_mask_in_range_is_not_touched(lowest: float) -> None:
-    result = converted(parse(MASKED, zero=np.float32(0), lowest=np.float32(lowest)), "O2")
-    stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
-    assert stored["lowest"] == np.float16(lowest)
-
-
-def test_a_mask_that_is_also_read_elsewhere_is_no_mask_to_floor() -> None:
-    """Nothing is clamped where anything but Softmax could tell."""
+    # Nothing is clamped where anything but Softmax could tell.
     model = parse(
         """g (float[4,4] s, bool[4,4] c) => (float[4,4] p, float[4,4] m) {
             m = Where (c, zero, lowest)  a = Add (s, m)  p = Softmax (a)
@@ -117,8 +107,15 @@ def test_a_mask_that_is_also_read_elsewhere_is_no_mask_to_floor() -> None:
     )
     feeds = {"s": np.ones((4, 4), np.float32), "c": np.eye(4, dtype=bool)}
     for level in LEVELS:
-        reference, result = float32_and_low(model, feeds, level)
-        assert (result["m"] == reference["m"]).all(), level
+        reference, low = float32_and_low(model, feeds, level)
+        assert (low["m"] == reference["m"]).all(), level
+
+
+@pytest.mark.parametrize("lowest", [-1e4, -65504.0])
+def test_a_mask_in_range_is_not_touched(lowest: float) -> None:
+    result = converted(parse(MASKED, zero=np.float32(0), lowest=np.float32(lowest)), "O2")
+    stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
+    assert stored["lowest"] == np.float16(lowest)
 
 
 @pytest.mark.parametrize(
@@ -136,15 +133,6 @@ def test_long_means(kind: str, attributes: str, monkeypatch: pytest.MonkeyPatch)
     assert dtype_of(converted(model, "O3"), kind) == "f16"
     without(monkeypatch, "long-sum")
     assert dtype_of(converted(model, "O2"), kind) == "f16"
-
-
-def test_a_small_window_on_a_large_map_is_no_long_sum() -> None:
-    model = parse(
-        """g (float[1,2,64,64] x) => (float[1,2,32,32] y) {
-            r = Relu (x)  y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (r)
-        }"""
-    )
-    assert dtype_of(converted(model, "O2"), "AveragePool") == "f16"
 
 
 @pytest.mark.parametrize(
@@ -441,16 +429,13 @@ def test_without_the_guard_its_floor_is_that_of_the_low_type(
     assert difference(reference["y"], low["y"])
 
 
-def test_the_reason_names_the_logarithm_and_the_floor() -> None:
+@pytest.mark.slow
+def test_spectra_are_float32_from_their_products_on() -> None:
     (note,) = [n for n in ampgraph.plan(spectrum_model_of(PATHS["mel bands"]), "O2").notes if n.topic == "spectrum"]
     assert (
         note.text == "Log magnifies small powers, with a floor of 1e-10 under them: float16 rounds large ones by more"
     )
-
-
-@pytest.mark.slow
-def test_products_behind_and_before_powers_are_float32() -> None:
-    """Two products, one after the other: the first bears the input's rounding."""
+    # Two products, one after the other: the first bears the input's rounding.
     model = spectrum_model_of(
         f"""x1 = Reshape (x, fold)  u = MatMul (f, x1)  v = MatMul (g, x1)  t = Mul (u, low)  w = Mul (v, low)
         a1 = MatMul (t, f)  b1 = MatMul (w, g)  re = Sub (a1, b1)  p = Mul (re, re)  {LOG}"""
@@ -462,6 +447,13 @@ def test_products_behind_and_before_powers_are_float32() -> None:
         f"p = Mul (p1, p1)  {LOG}"
     )
     assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f16", "f16", "f16", "f32"]
+    # a small window on a large map is no long sum
+    model = parse(
+        """g (float[1,2,64,64] x) => (float[1,2,32,32] y) {
+            r = Relu (x)  y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+        }"""
+    )
+    assert dtype_of(converted(model, "O2"), "AveragePool") == "f16"
 
 
 DIVIDED = {

@@ -108,11 +108,30 @@ def test_converting_again_or_with_empty_ranges_changes_nothing() -> None:
 # -- precedence -------------------------------------------------------------------------------------------------------
 
 
-def test_a_pattern_is_stronger_than_a_range_and_the_report_warns() -> None:
+def test_ranges_and_patterns() -> None:
     plan = planned(chain(), [{"x": ONES}], low=["op:MatMul"])
     assert why(plan, 1)[:2] == ("float16", "user")
     (warning,) = [note for note in plan.notes if note.topic == "overflow"]
     assert warning.where == "b" and "but is low" in warning.text
+    # a function called twice is held where its values pass
+    text = """g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) {
+        u = Mul(x, many)  y = own.f(x, w)  z = own.f(u, w) }
+        <domain: "own", opset_import: ["" : 17]> f (a, w) => (c) { b = MatMul(a, w)  c = MatMul(b, w) }"""
+    model = parse(text, w=EYE, many=np.float32(40000), domains=["own"])
+    plan = planned(model, [{"x": ONES}])
+    assert {d.scope: d.dtype for d in plan.decisions if d.scope} == {
+        next(d.scope for d in plan.decisions if d.scope): "float16",
+        next(d.scope for d in reversed(plan.decisions) if d.scope): "float32",
+    }
+    got = run_strict(converted(model, [{"x": ONES * 2}]), {"x": ONES * 2})
+    assert (got["y"] == 2).all() and (got["z"] == 80000).all()
+    # values that mostly vanish are named
+    model = parse("g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  y = MatMul(a, w) }", w=EYE)
+    plan = planned(model, [{"x": ONES * np.float32(1e-9)}])
+    assert {(n.where, n.text) for n in plan.notes if n.topic == "vanishing"} >= {
+        ("a", "100 % of its elements flush to zero in float16")
+    }
+    assert "vanishing" not in topics(planned(model, [{"x": ONES}]))
 
 
 def test_ranges_before_guards_and_lists() -> None:
@@ -204,27 +223,4 @@ def test_what_ranges_hold() -> None:
     assert dtype_of(result, "MatMul", 0) == "f16" == dtype_of(result, "MatMul", 1)
 
 
-def test_a_function_called_twice_is_held_where_its_values_pass() -> None:
-    text = """g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) {
-        u = Mul(x, many)  y = own.f(x, w)  z = own.f(u, w) }
-        <domain: "own", opset_import: ["" : 17]> f (a, w) => (c) { b = MatMul(a, w)  c = MatMul(b, w) }"""
-    model = parse(text, w=EYE, many=np.float32(40000), domains=["own"])
-    plan = planned(model, [{"x": ONES}])
-    assert {d.scope: d.dtype for d in plan.decisions if d.scope} == {
-        next(d.scope for d in plan.decisions if d.scope): "float16",
-        next(d.scope for d in reversed(plan.decisions) if d.scope): "float32",
-    }
-    got = run_strict(converted(model, [{"x": ONES * 2}]), {"x": ONES * 2})
-    assert (got["y"] == 2).all() and (got["z"] == 80000).all()
-
-
 # -- shares -----------------------------------------------------------------------------------------------------------
-
-
-def test_values_that_mostly_vanish_are_named() -> None:
-    model = parse("g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  y = MatMul(a, w) }", w=EYE)
-    plan = planned(model, [{"x": ONES * np.float32(1e-9)}])
-    assert {(n.where, n.text) for n in plan.notes if n.topic == "vanishing"} >= {
-        ("a", "100 % of its elements flush to zero in float16")
-    }
-    assert "vanishing" not in topics(planned(model, [{"x": ONES}]))

@@ -114,11 +114,17 @@ def test_without_the_guard_the_islands_are_cast_apart(tmp_path: Path, monkeypatc
     assert fused(result, tmp_path)["QLinearConv"] == 0
 
 
-def test_the_plan_says_what_was_left() -> None:
+def test_quantized_plans_and_pixels() -> None:
     plan = ampgraph.plan(QuantizedCnn(17).model, "O2")
     notes = [note for note in plan.notes if note.topic == "quantized"]
     assert notes and "as they are" in notes[0].text
     assert "quantized" in {decision.why.rule for decision in plan.decisions if decision.kind == "Conv"}
+    # pixels are scaled in the low type
+    text = (
+        "g (uint8[2,4] n, float[4,4] f) => (float[2,4] y) { c = Cast <to = 1> (n)  m = Mul (c, k)  y = MatMul (m, f) }"
+    )
+    result = converted(parse(text, {"k": np.float32(1 / 255)}), "O2")
+    assert dtype_of(result, "Mul") == "f16"
 
 
 QDQ = """i = QuantizeLinear (x, s, z)  d = DequantizeLinear (i, s, z)
@@ -189,14 +195,6 @@ def test_integers_that_are_scaled_down(scaling: str, constant: float) -> None:
     feeds = {"n": np.full((2, 4), 300_000, np.int32), "f": np.eye(4, dtype=np.float32)}
     reference, result = float32_and_low(model, feeds, "O2")
     np.testing.assert_allclose(result["y"], reference["y"], rtol=2e-3)
-
-
-def test_pixels_are_scaled_in_the_low_type() -> None:
-    text = (
-        "g (uint8[2,4] n, float[4,4] f) => (float[2,4] y) { c = Cast <to = 1> (n)  m = Mul (c, k)  y = MatMul (m, f) }"
-    )
-    result = converted(parse(text, {"k": np.float32(1 / 255)}), "O2")
-    assert dtype_of(result, "Mul") == "f16"
 
 
 # A MobileNet as ONNX Runtime's own tool quantizes it: depthwise products, ReLU6, HardSwish and squeeze-and-excite.

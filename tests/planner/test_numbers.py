@@ -121,11 +121,19 @@ def places(other: str = "", size: int = 8) -> ModelProto:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-def test_a_product_of_constants_is_folded_in_float32(level: str) -> None:
+def test_constants_at_each_level(level: str) -> None:
     """As exporters write what positions are projected to: nothing of it runs."""
     found = decisions(ampgraph.convert(places(), level))
     assert "Gemm:f32" in found and found.count("MatMul:f16") == 2
     assert "Gemm:f16" in decisions(ampgraph.convert(places(), "O3"))
+    # it is the same to the bit
+    thirds = {**SCALED_STORED, "w": np.ones((8, 3), np.float32)}  # 1 / sqrt(3) is rounded; no weight takes that
+    for given in (parse(SCALED, SCALED_STORED), parse(SCALED, thirds), parse(ROTATED, ROTATED_STORED)):
+        width = given.graph.input[0].type.tensor_type.shape.dim[1].dim_value or 3
+        feed = {"x": np.random.default_rng(0).standard_normal((2, width, 8)).astype(np.float32)}
+        made = (ampgraph.convert(given, level, rewrite=rewrite) for rewrite in ("number", "no-number"))
+        first, second = (run_strict(model, feed)["z"] for model in made)
+        assert np.array_equal(first, second)
 
 
 # A number of known sizes is stored as the runtime makes it, and where that is not sure it stays computed.
@@ -203,24 +211,13 @@ def test_a_scale_of_a_known_size_is_stored() -> None:
     assert "Sqrt" in kinds(ampgraph.convert(given))
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-def test_it_is_the_same_to_the_bit(level: str) -> None:
-    thirds = {**SCALED_STORED, "w": np.ones((8, 3), np.float32)}  # 1 / sqrt(3) is rounded; no weight takes that
-    for given in (parse(SCALED, SCALED_STORED), parse(SCALED, thirds), parse(ROTATED, ROTATED_STORED)):
-        width = given.graph.input[0].type.tensor_type.shape.dim[1].dim_value or 3
-        feed = {"x": np.random.default_rng(0).standard_normal((2, width, 8)).astype(np.float32)}
-        made = (ampgraph.convert(given, level, rewrite=rewrite) for rewrite in ("number", "no-number"))
-        first, second = (run_strict(model, feed)["z"] for model in made)
-        assert np.array_equal(first, second)
-
-
 @pytest.mark.parametrize("sizes", ["[2,4,8]", "[N,4,K]"])
 def test_what_is_known_whole_or_open_stays(sizes: str) -> None:
     given = parse(SCALED.replace("[N,4,8]", sizes, 1).replace("q = MatMul (x, w)", "q = Relu (x)"), SCALED_STORED)
     assert "Shape" in kinds(ampgraph.convert(given))
 
 
-def test_it_is_named_by_the_summary_and_by_explain() -> None:
+def test_numbers_are_named() -> None:
     given = parse(SCALED, SCALED_STORED)
     (rewrite,) = ampgraph.plan(given).rewrites
     assert (
@@ -229,6 +226,9 @@ def test_it_is_named_by_the_summary_and_by_explain() -> None:
     )
     assert ampgraph.explain(given, "root").region == "its region is written as one Constant (number)"
     assert not ampgraph.plan(given, "O0").rewrites
+    # other levels decide as before
+    assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
+    assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
 
 
 # A number follows from what the file says of its values only where that can be so.
@@ -428,11 +428,6 @@ def test_a_power_of_two_changes_no_number(body: str, dtype: str) -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
     one, other = (run_strict(ampgraph.convert(given, "O1", dtype=dtype, target=t), feeds) for t in ("cuda", "tensorrt"))
     assert np.array_equal(one["y"], other["y"])
-
-
-def test_other_levels_decide_as_before() -> None:
-    assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
-    assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
 
 
 SIZE = "sizes = Shape (q)  size = Gather (sizes, last)  count = Cast <to = 1> (size)"

@@ -98,7 +98,7 @@ def test_exporter_scopes_are_found_in_the_metadata() -> None:
     assert [name for name, dtype in got.items() if dtype == "f32"] == ["/layers.1/fc/MatMul", "/layers.1/act/Relu"]
 
 
-def test_a_pattern_is_stronger_than_the_list() -> None:
+def test_a_pattern_is_stronger_than_lists_guards_and_the_cut() -> None:
     assert chosen(layers(), "O1", low=["op:Sigmoid"]) == ALL_LOW
     norm = parse(
         "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = LayerNormalization (a, g)  y = MatMul (b, w) }",
@@ -112,9 +112,7 @@ def test_a_pattern_is_stronger_than_the_list() -> None:
     assert decisions(converted(norm, "O2", target="cann", low=["op:Layer*"])) == (
         "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
     )
-
-
-def test_a_pattern_is_stronger_than_an_accuracy_guard_and_than_its_hazard() -> None:
+    # a pattern is stronger than an accuracy guard and than its hazard
     model = parse(
         """g (float[4,8] x) => (float[4,8] y) {
             a = MatMul (x, w)  [square] b = Pow (a, two)  [after] c = Mul (b, a)  y = MatMul (c, w)
@@ -126,6 +124,15 @@ def test_a_pattern_is_stronger_than_an_accuracy_guard_and_than_its_hazard() -> N
     assert "Pow:f32 Mul:f32" in guarded
     assert "Pow:f16" in decisions(converted(model, "O2", low=["square"]))
     assert "Pow:f32 Cast>f16 Mul:f16" in decisions(converted(model, "O2", low=["after"]))
+    # a pattern is stronger than the cut
+    model = parse(
+        """g (float[4,8] x) => (float[8,4] y) {
+            a = MatMul (x, w)  [middle] b = Transpose <perm = [1, 0]> (a)  y = MatMul (w, b)
+        }""",
+        w=W,
+    )
+    assert "Transpose:f16" in decisions(converted(model, "auto"))
+    assert "Transpose:f32" in decisions(converted(model, "auto", fp32=["middle"]))
 
 
 def test_a_validity_guard_is_stronger_than_a_pattern() -> None:
@@ -142,17 +149,6 @@ def test_a_validity_guard_is_stronger_than_a_pattern() -> None:
         """g (float[1,6,4] x, float[1,1,6] s) => (int64[?,3] y) { b = Identity (x)  y = NonMaxSuppression (b, s) }"""
     )
     assert "NonMaxSuppression:f16" not in decisions(converted(boxes, "O3", low=["op:NonMaxSuppression"]))
-
-
-def test_a_pattern_is_stronger_than_the_cut() -> None:
-    model = parse(
-        """g (float[4,8] x) => (float[8,4] y) {
-            a = MatMul (x, w)  [middle] b = Transpose <perm = [1, 0]> (a)  y = MatMul (w, b)
-        }""",
-        w=W,
-    )
-    assert "Transpose:f16" in decisions(converted(model, "auto"))
-    assert "Transpose:f32" in decisions(converted(model, "auto", fp32=["middle"]))
 
 
 def region() -> ModelProto:

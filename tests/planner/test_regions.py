@@ -125,6 +125,11 @@ def test_every_form_is_one_region(kind: str, body: str) -> None:
     found = regions(model)
     assert [region.kind for region in found] == [kind]
     assert len(found[0].ops) == len(model.graph.node) - 2, "all its nodes, each once"
+    # All casts are the product's; those of the file that do nothing go.
+    model = alone(body)
+    assert casts(converted(model, "auto", rewrite="no-cast")) == 2 + casts(model)
+    if kind.endswith("Normalization"):
+        assert casts(converted(model, "O2", rewrite="no-cast")) == 2 + casts(model)
 
 
 @pytest.mark.share(2)
@@ -140,15 +145,6 @@ def test_a_region_costs_at_most_two_casts(kind: str, body: str, level: str, targ
     assert len(set(inside)) == 1 or scaled_low, "a region has one type, but for the scale of a norm that CUDA fuses"
     reference, low = float32_and_low(model, {"f": data() / 2}, level, target=target)
     assert not difference(reference["o"], low["o"])
-
-
-@each_form
-def test_a_region_in_float32_gets_no_cast(kind: str, body: str) -> None:
-    """All casts are the product's; those of the file that do nothing go."""
-    model = alone(body)
-    assert casts(converted(model, "auto", rewrite="no-cast")) == 2 + casts(model)
-    if kind.endswith("Normalization"):
-        assert casts(converted(model, "O2", rewrite="no-cast")) == 2 + casts(model)
 
 
 @each_norm

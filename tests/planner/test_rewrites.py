@@ -165,10 +165,6 @@ def test_such_a_mask_is_written_as_the_number_by_the_mask(target: str, lowest: f
     assert np.array_equal(run_strict(low, feed)["y"], run_strict(plain, feed)["y"])
 
 
-def test_at_o1_such_a_mask_stays_as_it_is() -> None:
-    assert not ampgraph.plan(attention(), "O1").rewrites
-
-
 # Constants behind a convolution go into its weights and its bias, by rewrites that have a name and a class.
 
 RANDOM = np.random.default_rng(5)
@@ -280,16 +276,14 @@ def test_a_branch_and_the_plan_as_a_file() -> None:
     np.testing.assert_allclose(run_strict(result, feeds)["y"], run_strict(given, feeds)["y"], rtol=1e-2, atol=1e-2)
 
 
-def test_a_plan_that_folds_something_else_is_refused() -> None:
+def test_plans_of_folds() -> None:
     plan = ampgraph.plan(fold_model())
     text = plan.to_json().replace('"nodes":[0,1]', '"nodes":[0,2]')
     assert text != plan.to_json()
     with pytest.raises(AmpError) as raised:
         ampgraph.convert(fold_model(), plan=Plan.from_json(text))
     assert raised.value.code == "AMP402"
-
-
-def test_words() -> None:
+    # words
     exact = {name for name, cls in classes().items() if cls == "exact"}
     assert chosen(()) == exact < chosen(("all",)) == set(classes()) and not chosen(("none",))
     assert chosen(("all", "no-norm")) == set(classes()) - {"norm"} and chosen(("none", "clip")) == {"clip"}
@@ -297,6 +291,14 @@ def test_words() -> None:
         with pytest.raises(AmpError) as raised:
             ampgraph.convert(fold_model(), rewrite=word)
         assert raised.value.code == "AMP301" and raised.value.hint
+    # a border keeps its cast and a model without low nodes its bytes
+    body = f"s = Shape (x) n = Cast <to = {INT64}> (s) y = MatMul (x, w)"
+    given = parse(f"g (float[4,8] x) => (int64[k] n, float[4,8] y) {{ {body} }}", {"w": CAST_W})
+    assert kinds(converted(given)).count("Cast") == 3
+    nothing = parse(f"g (int64[4] x) => (int64[4] y) {{ t = Cast <to = {INT64}> (x) y = Add (t, t) }}", {})
+    assert ampgraph.convert(nothing).SerializeToString() == nothing.SerializeToString()
+    # at o1 such a mask stays as it is
+    assert not ampgraph.plan(attention(), "O1").rewrites
 
 
 # Casts of the file that do nothing go; no number changes, and converting again changes nothing.
@@ -360,14 +362,6 @@ def test_what_changes_numbers_stays(body: str) -> None:
     given = parse(f"{head} {{ h = MatMul (x, w) a = Relu (h) {body} }}", used)
     assert not [one for one in ampgraph.plan(given).rewrites if one.name == "cast"]
     assert kinds(converted(given)).count("Cast") == kinds(given).count("Cast") + 2
-
-
-def test_a_border_keeps_its_cast_and_a_model_without_low_nodes_its_bytes() -> None:
-    body = f"s = Shape (x) n = Cast <to = {INT64}> (s) y = MatMul (x, w)"
-    given = parse(f"g (float[4,8] x) => (int64[k] n, float[4,8] y) {{ {body} }}", {"w": CAST_W})
-    assert kinds(converted(given)).count("Cast") == 3
-    nothing = parse(f"g (int64[4] x) => (int64[4] y) {{ t = Cast <to = {INT64}> (x) y = Add (t, t) }}", {})
-    assert ampgraph.convert(nothing).SerializeToString() == nothing.SerializeToString()
 
 
 # Pads that add nothing go; those that add something, that a border needs or that a pattern names stay.

@@ -294,7 +294,7 @@ def said(model: ModelProto, level: str | None = None, policy: str = "ampgraph") 
     return [note["text"] for note in summary.notes if note["topic"] in ("level", "stream")]
 
 
-def test_what_auto_would_save_is_what_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_auto_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HARD_MODELS["bytes"].build()
     given, at_o2, at_auto = (
         measure.casts(m) for m in (model, ampgraph.convert(model, "O2"), ampgraph.convert(model, "auto"))
@@ -304,8 +304,6 @@ def test_what_auto_would_save_is_what_it_saves(monkeypatch: pytest.MonkeyPatch) 
     assert not said(model, level="auto") and not said(model, policy="pytorch")
     monkeypatch.setattr(alternatives, "MOST", 10)
     assert not said(model)
-
-
-def test_nothing_is_said_or_planned_where_only_borders_are_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    # nothing is said or planned where only borders are cast
     monkeypatch.setattr(alternatives, "decide", None)
     assert not said(stream(3))

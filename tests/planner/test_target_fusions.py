@@ -102,7 +102,7 @@ def test_what_the_last_softmax_reads_is_added_in_its_type(level: str, dtype: str
     assert decisions(result) == f"Cast>{low} MatMul:{low} Cast>f32 Add:f32 Softmax:f32"
 
 
-def test_what_surrounds_the_last_softmax() -> None:
+def test_norms_and_the_last_softmax() -> None:
     feeds = {"x": RNG.standard_normal((2, 50, 8)).astype(np.float32)}
     given = classifier(LAST)
     before = ampgraph.convert(given, "O2", target="cann")
@@ -117,10 +117,7 @@ def test_what_surrounds_the_last_softmax() -> None:
     stored = {"b": np.ones((1, 6), np.float32), "v": np.eye(6, dtype=np.float32)}
     result = converted(parse(text, stored, opset=17))
     assert decisions(result) == "Cast>f16 MatMul:f32 Add:f32 Cast>f16 Mul:f16 MatMul:f16 Cast>f32"
-
-
-def test_which_norms_are_known() -> None:
-    """Which the addition of a residual reads too."""
+    # Which the addition of a residual reads too.
     body = f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  t = Add (s, g)".replace("(x", "(i")
     found = decisions(converted(model(f"i = Identity (x)  {body}  u = MatMul (t, w)  y = Add (u, i)")))
     assert found.startswith("Cast>f16 MatMul:f16 Identity:f16 Cast>f32 ReduceMean:f32")

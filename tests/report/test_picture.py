@@ -61,10 +61,22 @@ def test_nodes_and_lines(tmp_path: Path) -> None:
     assert len(pages) == 1
 
 
-def test_a_file_says_its_reasons_itself(tmp_path: Path) -> None:
+def test_reasons_and_names(tmp_path: Path) -> None:
     ampgraph.convert(mlp(), output=tmp_path / "out.onnx", check="off")
     ampgraph.inspect(tmp_path / "out.onnx", fusions=False, html=tmp_path / "p.html")
     assert {rule for _, kind, _, rule, *_ in data(tmp_path / "p.html")["nodes"] if kind == "MatMul"} != {""}
+    # names are no markup
+    given = mlp()
+    given.graph.node[0].name = "</script><script>alert(1)</script>"
+    page = Page("</title><b>", draw(see(given).flow)).html()
+    assert page.count("<script") == 5 and "</title><b>" not in page and "alert(1)</script>" not in page
+    assert not re.search(r"""(?:src|href)\s*=|url\(\s*["']?(?!#)|@import|fetch\(|XMLHttpRequest""", page)
+    # mindir is drawn too
+    model = str(MODELS / "digits_cnn.mindir")
+    ampgraph.convert(model, output=tmp_path / "o.mindir", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert {"Conv2D", "input", "output"} <= {kind for _, kind, *_ in held["nodes"]}
+    assert {cast for *_, cast in held["edges"]} == {"", "float16", "float32"}
 
 
 @pytest.mark.slow
@@ -142,22 +154,6 @@ def test_no_folder_is_wider_than_can_be_looked_at(count: int) -> None:
         entries[folder] += 1
     assert max(entries) <= WIDTH and sum(entries) == count + len(found.names) - 1
     assert all(parent < number for number, parent in enumerate(found.parents[1:], 1))
-
-
-def test_names_are_no_markup(tmp_path: Path) -> None:
-    given = mlp()
-    given.graph.node[0].name = "</script><script>alert(1)</script>"
-    page = Page("</title><b>", draw(see(given).flow)).html()
-    assert page.count("<script") == 5 and "</title><b>" not in page and "alert(1)</script>" not in page
-    assert not re.search(r"""(?:src|href)\s*=|url\(\s*["']?(?!#)|@import|fetch\(|XMLHttpRequest""", page)
-
-
-def test_mindir_is_drawn_too(tmp_path: Path) -> None:
-    model = str(MODELS / "digits_cnn.mindir")
-    ampgraph.convert(model, output=tmp_path / "o.mindir", check="off", html=tmp_path / "p.html")
-    held = data(tmp_path / "p.html")
-    assert {"Conv2D", "input", "output"} <= {kind for _, kind, *_ in held["nodes"]}
-    assert {cast for *_, cast in held["edges"]} == {"", "float16", "float32"}
 
 
 def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:

@@ -210,16 +210,18 @@ def test_what_the_runtime_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_runtime_older_than_the_model_is_named(strict: bool) -> None:
+def test_sessions_and_older_runtimes(strict: bool) -> None:
     young = model()
     young.ir_version = 99
     with pytest.raises(
         AmpError, match=r"AMP502.*IR version: 99(.|\n)*hint: onnxruntime .* may be older than the model"
     ):
         opened(young, "cpu", strict)
+    # sessions of onnx
+    check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
 
 
-def test_a_run_that_stops_is_told() -> None:
+def test_runs_that_stop() -> None:
     gather = helper.make_graph(
         [helper.make_node("Gather", ["x", "i"], ["y"])],
         "g",
@@ -230,6 +232,14 @@ def test_a_run_that_stops_is_told() -> None:
     feeds = {"x": X[0], "i": np.array([7], np.int64)}
     with pytest.raises(AmpError, match=r"AMP504.*ONNX Runtime stopped: .*\nhint: "):
         ampgraph.run(made, feeds)
+    # a type that a kernel refuses is no matter of shapes
+    inputs = "float16[8, 4] x, int64[6, 1] i, float16[6, 4] u"
+    text = f'g ({inputs}) => (float16[8, 4] y) {{ y = ScatterND <reduction = "add"> (x, i, u) }}'
+    feeds = {"x": np.ones((8, 4), np.float16), "i": np.zeros((6, 1), np.int64), "u": np.ones((6, 4), np.float16)}
+    with pytest.raises(AmpError) as raised:
+        ampgraph.run(parse(text), feeds)
+    assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
+    assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7
 
 
 @pytest.mark.slow
@@ -250,16 +260,6 @@ def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
     assert (made.returncode, made.stdout.split()) == (0, [b"7680.0"])
 
 
-def test_a_type_that_a_kernel_refuses_is_no_matter_of_shapes() -> None:
-    inputs = "float16[8, 4] x, int64[6, 1] i, float16[6, 4] u"
-    text = f'g ({inputs}) => (float16[8, 4] y) {{ y = ScatterND <reduction = "add"> (x, i, u) }}'
-    feeds = {"x": np.ones((8, 4), np.float16), "i": np.zeros((6, 1), np.int64), "u": np.ones((6, 4), np.float16)}
-    with pytest.raises(AmpError) as raised:
-        ampgraph.run(parse(text), feeds)
-    assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
-    assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7
-
-
 # Every session is a `Session`: its ports, what must be fed, and runs that give all outputs or some.
 
 SESSION_MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -276,11 +276,6 @@ def check(session: Session) -> None:
     np.testing.assert_array_equal(session.run(feeds, outputs=[last])[last], found[last])
     with pytest.raises(AmpError, match="AMP503|AMP504"):
         session.run(feeds, outputs=["nothing is called so"])
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_sessions_of_onnx(strict: bool) -> None:
-    check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
 
 
 @pytest.mark.mindspore

@@ -238,18 +238,14 @@ def test_types_are_those_that_mindspore_infers(ms: Any, tmp_path: Path, element:
 
 
 @pytest.mark.mindspore
-def test_slots_are_independent_of_each_other(ms: Any, tmp_path: Path) -> None:
+def test_slots_and_types_that_are_not_admitted(ms: Any, tmp_path: Path) -> None:
     wrong = []
     several = [name for name in CASES if len(_entry(name).slots) > 1 and name != "Cast"]
     for name in share(several, 8):
         for slot in _entry(name).slots:
             wrong += _check(ms, tmp_path, [name], {slot: "float16"})
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.mindspore
-def test_a_type_that_is_not_admitted_does_not_compile(ms: Any, tmp_path: Path) -> None:
-    """Of an operator that admits neither low type one is tried: each takes a compilation."""
+    # Of an operator that admits neither low type one is tried: each takes a compilation.
     wrongly = []
     for name in share([name for name in CASES if LOW_TYPES - _entry(name).admits], 40):
         for low in turn(name, sorted(LOW_TYPES - _entry(name).admits)):

@@ -108,14 +108,8 @@ def test_functions(name: str) -> None:
         assert names is None or sorted(function_names(result[level])) == names.split(), level
 
 
-def test_a_function_in_which_nothing_is_low_is_not_copied() -> None:
-    given = local(f"g {OF_BOTH} {{ e = loc.f (x)  m = MatMul (e, w)  y = Softmax (m)  z = loc.f (d) }}", EXP)
-    result = convert_everywhere(given, {"x": x(2, 4), "d": DOUBLE}, low=["MatMul"])
-    assert function_names(result["O1"]) == ["f"]
-
-
 @pytest.mark.slow
-def test_calls_with_different_decisions_get_a_copy_each() -> None:
+def test_copies_of_functions() -> None:
     """Between two products the function is low, between two black operators it is not."""
     given = local(
         """g (float[2,4] x) => (float[2,4] y) {
@@ -126,10 +120,7 @@ def test_calls_with_different_decisions_get_a_copy_each() -> None:
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
     assert function_names(result["O1"]) == ["f", "f_1"] and calls(result["O1"]) == ["f", "f_1"]
     assert function_names(result["O3"]) == ["f"]
-
-
-def test_one_call_kept_by_a_pattern() -> None:
-    """The black neighbours are kept by the user, so the function between them stays in float32."""
+    # The black neighbours are kept by the user, so the function between them stays in float32.
     given = local(
         """g (float[2,4] x) => (float[2,4] y) {
         h = MatMul (x, w)  i = loc.f (h)  j = MatMul (i, w)  n = Exp (j)  k = loc.f (n)  y = Exp (k) }""",
@@ -142,9 +133,13 @@ def test_one_call_kept_by_a_pattern() -> None:
     result = convert_everywhere(given, {"x": x(2, 4)}, fp32=["scope:dec"], levels=("O1", "O2", "auto"), low=["MatMul"])
     assert calls(result["O2"]) == ["f", "f_1"]
     assert low_kinds(result["O2"])["Relu"] == 1
+    # a function in which nothing is low is not copied
+    given = local(f"g {OF_BOTH} {{ e = loc.f (x)  m = MatMul (e, w)  y = Softmax (m)  z = loc.f (d) }}", EXP)
+    result = convert_everywhere(given, {"x": x(2, 4), "d": DOUBLE}, low=["MatMul"])
+    assert function_names(result["O1"]) == ["f"]
 
 
-def test_nested_functions() -> None:
+def test_functions_that_call_functions() -> None:
     given = local(
         """g (float[2,4] x) => (float[2,4] y) {
         n = loc.f (x, w)  h = Exp (n)  i = loc.o (h, w)  j = loc.o (i, w)  l = loc.f (j, w)  y = Exp (l) }""",
@@ -154,10 +149,7 @@ def test_nested_functions() -> None:
     for level in LEVELS:
         function_names(result[level])
         assert low_kinds(result[level])["MatMul"] == 6
-
-
-def test_a_copied_caller_may_call_an_original() -> None:
-    """f in double first: o in float calls f_1, its copy in double must call f again."""
+    # f in double first: o in float calls f_1, its copy in double must call f again.
     given = local(
         """g (float[2,4] x, double[2,4] d) => (float[2,4] y, double[2,4] z) {
         e = loc.f (d, v)  y = loc.o (x, w)  z = loc.o (e, v) }""",
@@ -195,7 +187,7 @@ def test_a_fill_that_the_caller_gives_stays_with_the_caller() -> None:
         assert fills and all(n.attribute[0].ref_attr_name == "val" for n in fills)
 
 
-def test_functions_without_the_default_domain() -> None:
+def test_opsets_and_types_of_functions() -> None:
     given = local(
         "g (float[2,4] x) => (float[2,4] y) { y = loc.o (x, w) }",
         """<domain: "loc", opset_import: ["loc" : 1]> o (a, w) => (b) { h = loc.f (a, w)  b = loc.f (h, w) }""" + HEAD,
@@ -203,6 +195,28 @@ def test_functions_without_the_default_domain() -> None:
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
     with_casts = [f for f in result["O1"].functions if any(n.op_type == "Cast" for n in f.node)]
     assert with_casts and all("" in {i.domain for i in f.opset_import} for f in with_casts)
+    # Softmax-11 flattens, Softmax-13 does not: moving the function would change what it computes.
+    given = local(
+        "g (float[2,3,4] x) => (float[2,3,4] y) { m = MatMul (x, w)  y = loc.f (m) }",
+        """<domain: "loc", opset_import: ["" : 11]> f (a) => (b) { b = Softmax (a) }""",
+        opset=17,
+    )
+    result = convert_everywhere(given, {"x": x(2, 3, 4)}, checked=False, accurate=False, low=["MatMul"])
+    assert [o.version for o in result["O2"].functions[0].opset_import if o.domain == ""] == [11]
+    # They come from the call; a reader drops them, so they would be gone after a second conversion.
+    given = local("g (float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", HEAD, ir=10)
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+    for function in result["O2"].functions:
+        assert not {v.name for v in function.value_info} & set(function.input)
+    assert isinstance(result["O2"], onnx.ModelProto)
+    # onnx infers no types for these: structure and names have to do.
+    given = local(
+        "g (float[2,4] x) => (float[2,4] y) { a, b = loc.f (x, w, x)  y = loc.f (b, w) }",
+        """<domain: "loc", opset_import: ["" : 17]> f (a, w, z) => (b, c) {
+        h = MatMul (a, w)  b = Softmax (h)  c = Exp (h) }""",
+    )
+    result = convert_everywhere(given, None, run=False, checked=False)
+    assert calls(result["O1"])
 
 
 @needs_runtime("older ones call the last overload of a function, whichever a node names")
@@ -220,17 +234,6 @@ def test_overloads_and_a_function_of_another_opset() -> None:
     assert [f.overload for f in result["O1"].functions] == ["one", "two"] and casts(result["O1"]) > 2
 
 
-def test_a_function_whose_operators_differ_from_the_model_keeps_its_opset() -> None:
-    """Softmax-11 flattens, Softmax-13 does not: moving the function would change what it computes."""
-    given = local(
-        "g (float[2,3,4] x) => (float[2,3,4] y) { m = MatMul (x, w)  y = loc.f (m) }",
-        """<domain: "loc", opset_import: ["" : 11]> f (a) => (b) { b = Softmax (a) }""",
-        opset=17,
-    )
-    result = convert_everywhere(given, {"x": x(2, 3, 4)}, checked=False, accurate=False, low=["MatMul"])
-    assert [o.version for o in result["O2"].functions[0].opset_import if o.domain == ""] == [11]
-
-
 @pytest.mark.parametrize("through", ["f", "g"])
 def test_recursion_is_refused_at_once(through: str) -> None:
     twice = """<domain: "loc", opset_import: ["" : 17, "loc" : 1]> NAME (a, w) => (b) {
@@ -243,17 +246,6 @@ def test_recursion_is_refused_at_once(through: str) -> None:
 
     refused()  # the first call reads the lists of operators
     lines_run(refused, most=200_000)  # six times what it takes; walking every path has no end
-
-
-def test_omitted_inputs_and_outputs() -> None:
-    """onnx infers no types for these: structure and names have to do."""
-    given = local(
-        "g (float[2,4] x) => (float[2,4] y) { a, b = loc.f (x, w, x)  y = loc.f (b, w) }",
-        """<domain: "loc", opset_import: ["" : 17]> f (a, w, z) => (b, c) {
-        h = MatMul (a, w)  b = Softmax (h)  c = Exp (h) }""",
-    )
-    result = convert_everywhere(given, None, run=False, checked=False)
-    assert calls(result["O1"])
 
 
 CASTS_INSIDE = """
@@ -276,12 +268,3 @@ def test_given_casts_inside_functions() -> None:
             assert set(function.output) <= made, "a function's result must be made in it"
     inner = next(f for f in result["O2"].functions if f.name == "f")
     assert [n.op_type for n in inner.node] == ["MatMul"], "casts of what is low already, and widenings nobody reads"
-
-
-def test_no_types_are_written_for_a_functions_inputs() -> None:
-    """They come from the call; a reader drops them, so they would be gone after a second conversion."""
-    given = local("g (float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", HEAD, ir=10)
-    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
-    for function in result["O2"].functions:
-        assert not {v.name for v in function.value_info} & set(function.input)
-    assert isinstance(result["O2"], onnx.ModelProto)

@@ -341,7 +341,7 @@ def test_what_replaces_it_leaves_no_data_behind(tmp_path: Path) -> None:
     assert named(tmp_path) == ["m.onnx", "m.onnx.data", "out.onnx"]
 
 
-def test_data_of_others_gets_out_of_the_way_of_nobody(tmp_path: Path) -> None:
+def test_data_of_others_and_of_the_input_stay(tmp_path: Path) -> None:
     source, out = written(tmp_path / "m.onnx"), written(tmp_path / "out.onnx", 3)
     theirs = (tmp_path / "out.onnx.data").read_bytes()
     ampgraph.convert(source, output=out, check="off")
@@ -350,9 +350,7 @@ def test_data_of_others_gets_out_of_the_way_of_nobody(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight(out), WEIGHT.astype(np.float16))
     ampgraph.convert(source, "O3", output=out, check="off")
     assert named(tmp_path, "out.onnx.") == ["out.onnx.1.data", "out.onnx.data"]
-
-
-def test_a_fresh_name_while_the_input_is_that_file(tmp_path: Path) -> None:
+    # a fresh name while the input is that file
     source, out, copy = written(tmp_path / "m.onnx"), tmp_path / "out.onnx", tmp_path / "copy.onnx"
     ampgraph.convert(source, "O1", fp32=["op:MatMul"], low=["op:Relu"], output=out, check="off")
     copy.write_bytes(out.read_bytes())

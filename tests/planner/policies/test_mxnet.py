@@ -46,13 +46,22 @@ def test_random_graphs_are_typed_as_by_mxnet(run: str) -> None:
     assert compared
 
 
-def test_an_excluded_operator_is_known_to_be_float32() -> None:
+def test_float32_operators() -> None:
     """Also after a copy of its result was cast to low for another reader."""
     text = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
         first = Add (x, x) low = Gemm (first, w) then = Relu (low) y = Add (then, first)
     }"""
     plan = ampgraph.plan(parse(text), policy="mxnet", fp32=["value:first"])
     assert [d.dtype for d in plan.decisions if d.index >= 0] == ["float32", "float16", "float16", "float32"]
+    # batch norm of one type stays float32
+    text = """<ir_version: 7, opset_import: ["": %d]> g (float[2, 2, 1] x, float[2, 2] w) => (float[2, 2, 1] y)
+    <float[2] s = {1, 2}, float[2, 2, 1] k = {1, 2, 3, 4}> { c = Conv (x, k) y = BatchNormalization (c, s, s, s, s) }"""
+    found = [
+        {d.slot: d.dtype for d in ampgraph.plan(parse(text % opset), policy="mxnet", target="tensorrt").decisions
+         if d.kind == "BatchNormalization"}
+        for opset in (14, 15)
+    ]  # fmt: skip
+    assert found == [{"T": "float32", "U": "float32"}, {"T": "float16", "T1": "float32", "T2": "float32"}]
 
 
 def test_lists_and_plans() -> None:
@@ -94,17 +103,6 @@ def test_reasons_and_notes() -> None:
     assert [note.text for note in plan.notes] == ["1 HardSwish in none of MXNet's lists: the type of the first operand"]
     told = "\n".join(explanation_lines(ampgraph.explain(parse(MODEL), "b", policy="mxnet")))
     assert "MXNet 1.9.1, amp.convert_symbol: cast to float32 (contrib/amp/lists/symbol_fp16.py, FP32_FUNCS)" in told
-
-
-def test_batch_norm_of_one_type_stays_float32() -> None:
-    text = """<ir_version: 7, opset_import: ["": %d]> g (float[2, 2, 1] x, float[2, 2] w) => (float[2, 2, 1] y)
-    <float[2] s = {1, 2}, float[2, 2, 1] k = {1, 2, 3, 4}> { c = Conv (x, k) y = BatchNormalization (c, s, s, s, s) }"""
-    found = [
-        {d.slot: d.dtype for d in ampgraph.plan(parse(text % opset), policy="mxnet", target="tensorrt").decisions
-         if d.kind == "BatchNormalization"}
-        for opset in (14, 15)
-    ]  # fmt: skip
-    assert found == [{"T": "float32", "U": "float32"}, {"T": "float16", "T1": "float32", "T2": "float32"}]
 
 
 @pytest.mark.parametrize(("level", "dtype", "code"), [("O2", "float16", "AMP302"), ("auto", "bfloat16", "AMP303")])
