@@ -18,7 +18,7 @@ from ampgraph.runtime.tensorrt_rtx import BuildJob, build, build_all, read_kerne
 from cli_helpers import process
 from onnx_text import parse
 from planner.support import dtype_of
-from tensorrt.environment import ROOT
+from set_up import ROOT
 
 HEAD = '<ir_version: 10, opset_import: ["" : 22]>'
 PLAIN = parse_model(HEAD + "g (float16[2, 8] x) => (float16[2, 8] y) { y = Relu(x) }")
