@@ -21,7 +21,6 @@ from ampgraph.core.annotations import NODES, PRECISION, REASON
 from ampgraph.core.progress import silent
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
-from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.kernels import Kernels
 from ampgraph.planner.resolve import resolve
 from cli_helpers import MODELS
@@ -118,46 +117,6 @@ def test_plans_that_do_not_fit() -> None:
     with pytest.raises(AmpError) as raised:
         ampgraph.apply(parse(text, w=np.full((64, 64), 1e6, np.float32)), plan)
     assert raised.value.code == "AMP403"
-
-
-def test_the_result_is_never_written_over_the_input(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(parse(FUNCTION), path)
-    before = path.read_bytes()
-    with pytest.raises(AmpError) as raised:
-        ampgraph.convert(path, output=path)
-    assert raised.value.code == "AMP106" and path.read_bytes() == before
-
-
-def test_the_readme_example(tmp_path: Path) -> None:
-    source = Path(ampgraph.__file__).parent / "models" / "digits_transformer.onnx"
-    plan = ampgraph.plan(source, level="O2")
-    ampgraph.convert(source, level="O2", output=tmp_path / "one.onnx")
-    ampgraph.apply(source, Plan.from_json(plan.to_json()), output=tmp_path / "two.onnx")
-    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
-    assert ampgraph.inspect(tmp_path / "one.onnx").nodes["float16"] > 50
-
-
-CAST_LIKE = """
-<ir_version: 10, opset_import: ["" : 20]>
-g (float[N, 4] x, float like, int64 whole) => (float[M, 4] y)
-<float two = {2}, int64[1] zero = {0}, int64[1] one = {1}> {
-    n = Shape <start = 0, end = 1> (x)
-    f = CastLike (n, like)
-    h = Div (f, two)
-    d = Floor (h)
-    end = CastLike (d, whole)
-    s = Slice (x, zero, end, zero, one)
-    y = Exp (s)
-}
-"""
-
-
-@pytest.mark.parametrize("level", ["O2", "O3"])
-def test_index_arithmetic_by_castlike_stays_exact(level: str) -> None:
-    low = ampgraph.convert(parse(CAST_LIKE), level=level)
-    feeds = {"x": np.zeros((8191, 4), np.float32), "like": np.float32(0), "whole": np.int64(0)}
-    assert run_strict(low, {k: np.asarray(v) for k, v in feeds.items()})["y"].shape == (4095, 4)
 
 
 def test_a_copy_of_an_older_result_keeps_its_data(tmp_path: Path) -> None:

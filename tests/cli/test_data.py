@@ -429,15 +429,6 @@ def test_the_repair_can_be_pasted(amp, t5, tmp_path):
     assert status == 0 and json.loads(out)["outputs"][0]["error"]["judged"] == repair["error"]
 
 
-def test_external_data_and_a_symbolic_dimension(amp, tmp_path):
-    data_model(tmp_path / "m.onnx")
-    assert amp("convert", tmp_path / "m.onnx")[0] == 0
-    status, out, _ = amp("verify", tmp_path / "m.onnx", tmp_path / "m.O2.onnx", "--dim", "batch=3", "--json")
-    found = json.loads(out)
-    assert status == 0 and any("[3, 4096]" in note for note in found["notes"])
-    assert found["outputs"][0]["argmax_agreement"] is not None
-
-
 def test_bad_input_exits_two(amp, digits, tmp_path):
     reference, model = digits
     (tmp_path / "bad.onnx").write_bytes(b"not a model at all" * 50)

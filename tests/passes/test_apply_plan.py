@@ -20,7 +20,7 @@ from ampgraph.numerics.metrics.compare import Tolerance
 from ampgraph.passes.apply_plan import signatures
 from ampgraph.passes.rewrite_regions import RewriteRegions
 from ampgraph.passes.verify_types import VerifyTypes
-from formats.onnx.helpers import LEVELS, code, convert_everywhere, data, kinds, nodes, x
+from formats.onnx.helpers import code, convert_everywhere, data, kinds, nodes, x
 from onnx_text import parse
 
 TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {
@@ -34,14 +34,6 @@ TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {
 
 def given(text: str = TEXT) -> ModelProto:
     return parse(text, w=(4, 4), v=(4, 4), axis=np.array(0))
-
-
-@pytest.mark.parametrize("level", [*LEVELS, "O0"])
-def test_a_plan_through_json(level: str) -> None:
-    plan = ampgraph.plan(given(), level, target="cpu")
-    again = Plan.from_json(plan.to_json())
-    assert again == plan and again.to_json() == plan.to_json()
-    assert data(ampgraph.apply(given(), again)) == data(ampgraph.convert(given(), level, target="cpu"))
 
 
 def test_what_a_plan_remembers() -> None:

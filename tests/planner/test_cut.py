@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-import ampgraph
 from ampgraph.core.dataflow import NONE
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
@@ -275,17 +274,6 @@ def test_the_search_looks_only_around_what_is_float32(monkeypatch: pytest.Monkey
     monkeypatch.setattr(shapes, "infer", None)
     assert Undecided(task, task.costs).drawing()[0]
     assert float32_units(task) == set()
-
-
-@pytest.mark.slow
-@GRAPHS
-@given(random_models(most=16), st.sampled_from(LEVELS), st.sampled_from(("float16", "bfloat16")))
-def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None:
-    note(onnx.printer.to_text(model))
-    once = ampgraph.convert(model, level, dtype=dtype)
-    onnx.checker.check_model(once, full_check=True)
-    twice = ampgraph.convert(once, level, dtype=dtype)
-    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
 
 
 def test_what_is_moved_has_a_price_of_its_own() -> None:
