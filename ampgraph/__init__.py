@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from .api.build_step import build_training_step as build_training_step
     from .api.calibrate import calibrate as calibrate
     from .api.check_model import check as check
+    from .api.convert import apply as apply
     from .api.convert import convert as convert
     from .api.diff import diff as diff
-    from .api.explain import explain as explain
-    from .api.explain import explain_all as explain_all
     from .api.inspect import inspect as inspect
-    from .api.lists import lists as lists
+    from .api.inspect import lists as lists
     from .api.mixlist import export_mixlist as export_mixlist
-    from .api.plan import apply as apply
+    from .api.plan import explain as explain
+    from .api.plan import explain_all as explain_all
     from .api.plan import plan as plan
     from .api.run import run as run
     from .api.train import train as train
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .report.explain import Explanation as Explanation
     from .report.findings import Checked as Checked
     from .report.inspect import Inspection as Inspection
+    from .report.inspect import overlay as overlay
     from .report.listing import ListRows as ListRows
-    from .report.overlay import overlay as overlay
     from .report.tuning import Tuning as Tuning
     from .report.verification import Verification as Verification
     from .training.forward.torch_export import export_for_training as export_for_training
@@ -63,13 +63,11 @@ else:  # type checkers do not see this: by it any name would pass
         "api.build_step": "build_training_step",
         "api.calibrate": "calibrate",
         "api.check_model": "check",
-        "api.convert": "convert",
+        "api.convert": "apply convert",
         "api.diff": "diff",
-        "api.explain": "explain explain_all",
-        "api.inspect": "inspect",
-        "api.lists": "lists",
+        "api.inspect": "inspect lists",
         "api.mixlist": "export_mixlist",
-        "api.plan": "apply plan",
+        "api.plan": "explain explain_all plan",
         "api.run": "run",
         "api.train": "train",
         "api.tune": "tune",
@@ -84,9 +82,8 @@ else:  # type checkers do not see this: by it any name would pass
         "report.diff": "SideBySide",
         "report.explain": "Explanation",
         "report.findings": "Checked",
-        "report.inspect": "Inspection",
+        "report.inspect": "Inspection overlay",
         "report.listing": "ListRows",
-        "report.overlay": "overlay",
         "report.tuning": "Tuning",
         "report.verification": "Verification",
         "training.forward.torch_export": "export_for_training",

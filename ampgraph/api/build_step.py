@@ -27,11 +27,11 @@ from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossSc
 from ..training.step.optimizers import Optimizer
 from ..training.step.penalty import GradientPenalty, as_penalty
 from ..training.step.training_step import TrainingStep
-from ..training.step.update_options import UpdateOptions
+from ..training.step.update import UpdateOptions
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .opsets import at_given
+from .prepare import at_given
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,10 +32,12 @@ from ..numerics.metrics.metric import Function, address_of, metric_of
 from ..numerics.search import BUDGET
 from ..runtime.child import in_child
 from ..runtime.data import save_npz
-from .check_request import Request
+from .calibrate import Measuring
 from .kinds import Data, Feeds, PathLike
-from .measuring import Measuring
 from .steps import SUFFIXES, Checking, Conversion, Job, finished, made, report
+
+if TYPE_CHECKING:
+    from .check_run import Request
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
@@ -182,6 +185,8 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
     """A run of both files on a few samples, the user's (a file or folder of them) or generated."""
+    from .check_run import Request
+
     checking, samples = done.job.checking, done.job.measuring.samples
     return Request(
         os.fspath(reference), os.fspath(written), given,
@@ -195,6 +200,14 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
     )  # fmt: skip
 
 
+def ask(request: Request) -> CheckVerdict:
+    """The verdict of a process of its own, whose crash or time-out is none."""
+    from .check_run import answer_request
+
+    ended = in_child(answer_request, request, seconds=SECONDS, memory=MEMORY + SLACK)
+    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said)
+
+
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
     """The samples as files: a child reads no iterable."""
@@ -206,14 +219,6 @@ def _file_of(data: Data) -> Iterator[str | None]:
         for number, feeds in enumerate(islice(given, SAMPLES)):
             save_npz(Path(folder) / f"{number:03}.npz", feeds)
         yield folder
-
-
-def ask(request: Request) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none."""
-    from .check_run import answer_request
-
-    ended = in_child(answer_request, request, seconds=SECONDS, memory=MEMORY + SLACK)
-    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said)
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..numerics.inputs.samples import load_samples
 from ..oplists.kernels import load_kernels
 from ..passes.fuse_casts import idle_casts
 from ..report.findings import Checked, Finding
+from ..runtime.opening import refusal
 from ..runtime.tensorrt_rtx import BuildJob, build_all, sizes_of
 from .kinds import Data, PathLike
 from .run import opened
@@ -137,8 +138,6 @@ class _Check:
     def opens(self) -> None:
         """Opened as its users do, by ONNX Runtime with its default optimisations, which must not break it. What the CPU
         lacks kernels for is no fault; so is what MindSpore runs, which has no such."""
-        from .opening import refusal
-
         if is_mindir(self.model):
             return
         try:

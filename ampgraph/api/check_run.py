@@ -1,4 +1,4 @@
-"""What the child of a check runs: a strict run beside the reference, and the nodes to blame where it misses.
+"""What the child of a check runs: a strict run beside the reference, the judgement, the nodes to blame for a miss.
 
 It answers more than once, and the last answer counts, so that a search for nodes that crashes leaves the verdict
 standing.
@@ -8,35 +8,71 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
-from ..core.graph import is_mindir
+from ..core.graph import LOW, is_mindir
+from ..core.low_types import low_type
+from ..core.recipe import Recipe
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
+from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import Agreement, apart, sensitivity, vanishing
+from ..numerics.metrics.agreement import QUANTILE, Agreement, add_sample, apart, quantile, sensitivity, vanishing
 from ..numerics.metrics.metric import metric_of
-from .check_request import Request
-from .comparison import Comparison
-from .comparison import compared as seen_by
-from .fault_search import RUNS, FaultSearch
-from .judging import counted, judged, unsure
+from ..numerics.ranges.calibrate import measured_ranges
+from ..numerics.search import RUNS
+from ..oplists.traits import has
+from ..runtime.opening import CPU, is_fault, refusal, stopped_on_cpu
+from .fault_search import FaultSearch
 from .kinds import Model
-from .mending import Outcome, repair_of, with_repair, with_stream_tried
-from .near_limit import near_the_limit
-from .opening import seen_by_users, stopped_on_cpu
+from .mending import Outcome, repair_of, with_stream_tried
 from .pairs import OnnxPair, Pair, paired
+from .steps import Job
+from .steps import run as converted
+from .verify import Comparison, compared
 
 FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
 SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low that are worth beginning
 Answer = Callable[[CheckVerdict], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Two files, where samples are, how many, how right the result has to be, how long all may take.
+
+    Attributes:
+        data: an .npz file or a folder of them; None generates.
+        seconds: when to stop taking samples.
+        metric: as `verify` takes it by name; None for the check's own measure.
+        more: how many generated samples where the first leave it open.
+        whole: seconds that all of it may take, the search for a repair included.
+        recipe: what the model was converted with; None where that is not all that made it, so that nothing is tried.
+        target: for which the model was converted; empty where that is not known, and nothing is said of opening.
+    """
+
+    reference: str
+    model: str
+    data: str | None
+    samples: int
+    dims: dict[str, int]
+    tolerance: float
+    seconds: float
+    metric: str | None = None
+    more: int = 0
+    whole: float = 60.0
+    recipe: Recipe | None = None
+    target: str = ""
 
 
 def answer_request(request: Request, tell: Callable[[object], None]) -> None:
@@ -62,7 +98,7 @@ def run(request: Request, answer: Answer) -> None:
         verdict, lacking = seen_by_users(request)
         if verdict is not None:
             answer(verdict)
-            answer(with_repair(verdict, request, until))
+            answer(_opening_repaired(verdict, request, until))
             return
     pair = paired(request.reference, request.model, "cpu")
     if request.target and isinstance(pair, OnnxPair):
@@ -107,6 +143,7 @@ class CheckRun:
     # -- the check's own measure --------------------------------------------------------------------------------------
 
     def by_own_measure(self) -> None:
+        """Of as many samples as there is time for, and as are needed to be sure."""
         start, tolerance = time.monotonic(), self.request.tolerance
         moved = self._compare()
         self.verdict = self._judged()
@@ -129,9 +166,7 @@ class CheckRun:
         if self.verdict.tolerance is not None and self.drawn.generated and isinstance(self.pair, OnnxPair):
             self._doubt(near=near_the_limit(self.pair, self.drawn, self.request.seconds / 4))
         if self.verdict.doubtful:
-            self.answer(
-                with_stream_tried(self.verdict, self.source, self.request.recipe, self.pair, self._again, self.until)
-            )
+            self._try_stream(self.pair, self._again)
 
     def _judged(self) -> CheckVerdict:
         verdict = judged(self.outputs, self.request.tolerance, self.drawn.generated)
@@ -151,7 +186,9 @@ class CheckRun:
         first: dict[str, bytes] = {}
         moved, start = False, time.monotonic()
         for number, feeds in enumerate(self.drawn, 1):
-            for name, value in _see(found, self.pair, feeds).items():
+            expected, result = self.pair.both(feeds)
+            add_sample(found, expected, result)
+            for name, value in expected.items():
                 content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
                 moved |= first.setdefault(name, content) != content
             self.outputs = list(found.values())
@@ -172,7 +209,7 @@ class CheckRun:
         """How another model does on the same samples, by the same measure."""
         found: dict[str, Agreement] = {}
         for feeds in self.drawn.first(self.verdict.samples):
-            _see(found, pair, feeds)
+            add_sample(found, *pair.both(feeds))
         verdict = judged(list(found.values()), self.request.tolerance, self.drawn.generated)
         error = math.inf if verdict.error is None else verdict.error
         return Outcome(error, verdict.ok, pair, counting(list(found.values())))
@@ -194,9 +231,10 @@ class CheckRun:
     # -- a metric that was asked for ----------------------------------------------------------------------------------
 
     def by_metric(self, name: str) -> None:
+        """As `verify` judges, on as many samples as were asked for."""
         tolerance, metric = self.request.tolerance, metric_of(name, self.pair.roles())
         drawn, start = self.drawn.first(self.request.samples), time.monotonic()
-        self.outputs, overall = seen_by(map(self.pair.both, drawn), metric)
+        self.outputs, overall = compared(map(self.pair.both, drawn), metric)
         seconds = round((time.monotonic() - start) / len(drawn), 3)
         heard = [output for output in self.outputs if output.counts]
         astray = next((output for output in self.outputs if output.astray), None)
@@ -219,38 +257,23 @@ class CheckRun:
     def _explain(self, finding: FaultSearch, again: Callable[[OnnxPair], Outcome]) -> None:
         """Answers who is to blame for what was missed, and then what mends it, as far as there is time."""
         left, recipe, verdict = self.until - time.monotonic(), self.request.recipe, self.verdict
-        finding.runs, finding.seconds = affordable(verdict.seconds, left / 2), left / 2
+        most = int(left / 2 / max(verdict.seconds, 1e-3))  # runs that there is time for
+        finding.runs, finding.seconds = 0 if most < LEAST else min(most, RUNS), left / 2
         finding.look(self.drawn, None)
         self._say(**_blamed(verdict, finding))
         if recipe is None:
             return
-        found = repair_of(
-            self.source, recipe, finding, again, self.drawn, self.until, verdict.seconds * verdict.samples
-        )
+        spent = verdict.seconds * verdict.samples
+        found = repair_of(self.source, recipe, finding, again, self.drawn, self.until, spent)
         if found is not None and found.repair is not None:
             self._say(mended_by=found.repair.patterns, repaired_error=found.repair.error, suggested=())
         else:
             self._say(unrepaired="" if found is None else found.none)
-        self.answer(with_stream_tried(self.verdict, self.source, recipe, finding.pair, again, self.until))
+        self._try_stream(finding.pair, again)
 
-
-def _see(found: dict[str, Agreement], pair: Pair, feeds: Any) -> dict[str, Any]:
-    """Adds how far the outputs of one sample are apart; the reference's."""
-    expected, result = pair.both(feeds)
-    for name, value in expected.items():
-        found.setdefault(name, Agreement(name)).add(apart(value, result[name]))
-    return expected
-
-
-def counting(outputs: list[Agreement]) -> list[Agreement]:
-    """Those that are judged."""
-    return [output for output in outputs if counted(output, outputs)]
-
-
-def affordable(seconds: float, left: float) -> int:
-    """How many runs of one sample the search for causes may take, by what both models took for one."""
-    most = int(left / max(seconds, 1e-3))
-    return 0 if most < LEAST else min(most, RUNS)
+    def _try_stream(self, pair: Pair, again: Callable[[OnnxPair], Outcome]) -> None:
+        recipe, until = self.request.recipe, self.until
+        self.answer(with_stream_tried(self.verdict, self.source, recipe, pair, again, until))
 
 
 def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
@@ -262,3 +285,155 @@ def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
     suggested = dict.fromkeys(pattern for found in finding.suspects for pattern in found.patterns)
     chaotic = verdict.sensitivity is not None
     return {"first": place, "why": suspect.why, "suggested": () if chaotic else tuple(suggested)}
+
+
+# -- the judgement ----------------------------------------------------------------------------------------------------
+
+# On the user's samples the 90th percentile decides. Generated inputs are no real ones, and models are less sure of
+# themselves on them: an output that nearly vanishes in one sample is measured against a share of its size over all of
+# them, and it takes half of the samples to miss. Where fewer do, no more is known, and that is said: it is doubtful
+# where more than one of eight miss (of eight of the user's the worst decides), those that miss by far counting double,
+# or where more than one of eight come close: real inputs of trained models gave up to twice the error.
+
+FAR = 2  # how many times the tolerance is missed by far
+EIGHT = 8  # samples of the user's, of which one that misses decides
+CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
+UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
+
+
+def counting(outputs: list[Agreement]) -> list[Agreement]:
+    """Those that are judged: classes and indices, which flip where scores tie, only if there is no other."""
+    return [output for output in outputs if output.floating] or outputs
+
+
+def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> CheckVerdict:
+    """Right, doubtful or missed, and by how much at which output."""
+    heard = counting(outputs)
+    number = len(heard[0].parts)
+    heard = [output for output in heard if not output.mute]
+    if not heard:
+        return unchecked("the float32 model itself gives nothing finite on these inputs")
+    errors = {output.name: _errors(output, generated) for output in heard}
+    missed = [output for output in heard if _missed(output, tolerance, generated)]
+    doubted = [output for output in heard if generated and _doubtful(errors[output.name], tolerance)]
+
+    def size(output: Agreement, largest: bool) -> float:
+        """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
+        return math.inf if output.astray else quantile(errors[output.name], 1.0 if largest else QUANTILE)
+
+    worst = max(missed or doubted or heard, key=lambda output: size(output, generated))
+    exceeded = sum(error > tolerance for error in errors[worst.name])
+    outcome = MISSED if missed else DOUBTFUL if doubted else OK
+    return CheckVerdict(
+        outcome, size(worst, generated and outcome != OK), tolerance, number, generated, worst.name,
+        reason=worst.reason if missed else "", exceeded=exceeded,
+    )  # fmt: skip
+
+
+def _errors(output: Agreement, generated: bool) -> list[float]:
+    """Of each sample that says something."""
+    return output.scaled_errors if generated else [p.error for p in output.parts if not p.silent or p.astray]
+
+
+def _missed(output: Agreement, tolerance: float, generated: bool) -> bool:
+    """Whether it is wrong."""
+    if not generated:
+        return not output.within(tolerance)
+    errors = output.scaled_errors
+    return bool(output.astray) or 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
+
+
+def _doubtful(errors: list[float], tolerance: float) -> bool:
+    """Whether so many miss, or come so close, that one of the user's may miss."""
+    missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
+    close = sum(error > CLOSE * tolerance for error in errors)
+    return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
+
+
+def unsure(outputs: list[Agreement], tolerance: float) -> bool:
+    """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
+    verdict = judged(outputs, tolerance, generated=True)
+    return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
+
+
+# -- low values near the end of float16 -------------------------------------------------------------------------------
+
+MEASURED = 12  # samples of which every value is looked at
+NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
+
+
+def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
+    """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
+
+    ``seconds``: when to begin with no sample more. Negative numbers count where a
+    product makes them: elsewhere masks are large ones.
+    """
+    ranges = measured_ranges(pair.source, drawn.within(MEASURED, seconds))
+    kept, end = _held_low(pair.result.dataflow()), low_type("float16").largest
+    known = {name: ranges.values[name] for name in kept if name in ranges.values}
+    size = {name: max(found.high, -found.low if kept[name] else 0.0) for name, found in known.items()}
+    name = max((name for name in size if size[name] < end), key=lambda name: size[name], default="")
+    if not name or size[name] * NEAR <= end:
+        return ""
+    plural = "s" * (ranges.samples != 1)
+    return f"'{name}' reaches {size[name]:,.0f} of {end:,.0f} on {ranges.samples} generated input{plural}"
+
+
+def _held_low(flow: Dataflow) -> dict[str, bool]:
+    """The names of float16 values, and of what a Cast makes of one: an output has its name behind it. True for what a
+    product makes."""
+    low = {
+        value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
+        for value in flow.values
+        if value.dtype == "float16"
+    }
+    low |= {
+        v: low[op.inputs[0]] for op in flow.ops if has(op.role, "casts") and op.inputs[0] in low for v in op.outputs
+    }
+    return {flow.values[v].name: made for v, made in low.items()}
+
+
+# -- files that do not open -------------------------------------------------------------------------------------------
+
+
+def seen_by_users(request: Request) -> tuple[CheckVerdict | None, str]:
+    """The verdict on a file that does not open though its reference does; and what to say of one that is right for its
+    target, and that ONNX Runtime's CPU has no kernels for."""
+    found = refusal(request.model)
+    if found is None:
+        return None, ""
+    if is_fault(found, request.reference, request.model, request.target):
+        return CheckVerdict(MISSED, None, request.tolerance, refused=found.said, why=found.why), ""
+    return None, f"ONNX Runtime's CPU does not open it: {found.said}" if found.lacks_kernel else ""
+
+
+def _opening_repaired(verdict: CheckVerdict, request: Request, until: float) -> CheckVerdict:
+    """The verdict on a file that ONNX Runtime refuses with the first kind of operators that, held in float32, lets it
+    open: the rarest come first."""
+    recipe, count, seconds = request.recipe, 0, 0.0
+    if recipe is None:
+        return verdict
+    flow = load_onnx(request.model).dataflow()
+    low = (op for op in flow.ops if any(flow.values[v].dtype in LOW for v in op.outputs if v >= 0))
+    kinds = Counter(op.kind for op in low if not has(op.role, "casts"))
+    for kind in sorted(kinds, key=lambda kind: (kinds[kind], kind)):
+        start = time.monotonic()
+        if start + seconds > until:
+            return replace(verdict, unrepaired=f"none found in {count} conversions; the time is up")
+        pattern, count = f"op:{kind}", count + 1
+        if _opens(request, replace(recipe, fp32=(*recipe.fp32, pattern))):
+            return replace(verdict, mended_by=(pattern,))
+        seconds = max(seconds, time.monotonic() - start)
+    return replace(verdict, unrepaired=f"none found in {count} conversions")
+
+
+def _opens(request: Request, recipe: Recipe) -> bool:
+    """Whether what `convert` makes of the reference with a recipe opens."""
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
+        path = Path(folder) / "tried.onnx"
+        try:
+            converted(Job(request.reference, recipe)).graph.save(path)
+            found = refusal(str(path))
+            return found is None or (found.lacks_kernel and request.target != CPU)
+        except AmpError:  # the pattern is of a node that convert itself made
+            return False

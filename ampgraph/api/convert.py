@@ -15,10 +15,10 @@ from ..core.progress import Progress, silent
 from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
+from .calibrate import Measuring
 from .check import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
-from .measuring import Measuring
 from .pictures import picture_conversion, refuse_page
 from .steps import Checking, Job
 
@@ -138,6 +138,23 @@ def convert(
     picture_conversion(html, done.graph, done.summary, done.choices)
     _announce(done.verdict, check)
     return done.model() if output is None else output
+
+
+@overload
+def apply(model: Model, plan: Plan, *, output: OutPath) -> OutPath: ...
+
+
+@overload
+def apply(model: InMemory, plan: Plan, *, output: None = None) -> InMemory: ...
+
+
+@overload
+def apply(model: PathLike, plan: Plan, *, output: None = None) -> FromPath: ...
+
+
+def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object:
+    """Applies a plan to the model that it was made for. Raises AmpError AMP403 for another model."""
+    return convert(model, plan=plan, output=output)
 
 
 def _of_right_kinds(plan: object, output: object, passes: object, progress: object) -> None:

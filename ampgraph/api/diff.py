@@ -66,7 +66,7 @@ def diff(
 
 def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
     """By output, the error of a model, or of what a plan makes."""
-    from .plan import apply
+    from .convert import apply
     from .verify import verify
 
     plan = _plan(item)

@@ -1,27 +1,29 @@
-"""The nodes that `verify` blames: where a value stops being finite, where the error grows."""
+"""The nodes that `verify` and the check blame: where a value stops being finite, whose roundings make the error, where
+it grows."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.errors import AmpError
+from ..core.node_names import pattern_for
 from ..core.progress import Count, Progress
-from ..numerics.metrics.agreement import Agreement
+from ..core.sites import Switched
+from ..numerics.inputs.samples import Samples
+from ..numerics.metrics.agreement import Agreement, apart, scale_of
+from ..numerics.metrics.metric import Metric
+from ..numerics.search import RUNS, Attribution, Ranking, attribute
+from ..numerics.strict.session import SwitchedSession
+from ..numerics.trace.suspects import Inquest, Suspect
+from ..numerics.trace.values import Tracer
 from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
-if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
-    from ..numerics.metrics.metric import Metric
-    from ..numerics.search import Ranking
-    from ..numerics.trace.suspects import Inquest, Suspect
-    from ..numerics.trace.values import Tracer
-
-RUNS = 64
 SECONDS = 60.0  # for runs with few nodes low
 BIRTHS = 8  # nodes where values stop being finite: a repair holds so many at once
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
@@ -29,26 +31,38 @@ WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless a
 
 @dataclass
 class FaultSearch:
-    """The search for nodes: runs one sample again, the first that is not finite or the worst."""
+    """The search for nodes: runs one sample again, the first that is not finite or the worst.
+
+    Attributes:
+        count: how many to name; ``asked``: whether the user said so.
+        runs: in which few nodes are low, at most; ``seconds``: for them.
+        kept: the run to look at, where a sample alone does not give its feeds: its number, and those of both sides.
+        seen: the errors of all nodes are wanted, whether one is to be named or not.
+        born: where a value stops being finite; ``born_too``: other nodes where one does.
+        growth: the nodes that make the error; ``left``: what remains of it with these in float32.
+        traced: the number of the sample that was run.
+        errors: of what each node makes, by its name.
+        ranking: of all low nodes, where causes were found.
+    """
 
     pair: Pair
     outputs: list[Agreement]
     tolerance: float
     count: int
     asked: bool
-    born: Suspect | None = None
-    born_too: tuple[Suspect, ...] = ()  # behind other nodes, beside
-    growth: tuple[Suspect, ...] = ()
-    traced: int | None = None
-    notes: list[str] = field(default_factory=list)
-    kept: tuple[int, Feeds, Feeds] | None = None  # the run to look at, where a sample alone does not give its feeds
     metric: Metric | None = None
-    runs: int = RUNS  # in which few nodes are low, at most
+    runs: int = RUNS
     seconds: float = SECONDS
-    left: float | None = None  # of the error, with what is named in float32
-    seen: bool = False  # the errors of all nodes are wanted, whether one is to be named or not
-    errors: dict[str, float] = field(default_factory=dict)  # of what each node makes, by its name
-    ranking: Ranking | None = None  # of all low nodes, where causes were found
+    kept: tuple[int, Feeds, Feeds] | None = None
+    seen: bool = False
+    born: Suspect | None = field(default=None, init=False)
+    born_too: tuple[Suspect, ...] = field(default=(), init=False)
+    growth: tuple[Suspect, ...] = field(default=(), init=False)
+    traced: int | None = field(default=None, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+    left: float | None = field(default=None, init=False)
+    errors: dict[str, float] = field(default_factory=dict, init=False)
+    ranking: Ranking | None = field(default=None, init=False)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -61,24 +75,16 @@ class FaultSearch:
         self.born_too = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
 
-    def anew(self) -> FaultSearch:
-        """The same search, before it has found anything; for another pair as a rule."""
-        return FaultSearch(
-            self.pair, self.outputs, self.tolerance, self.count, self.asked, metric=self.metric, runs=self.runs,
-            seconds=self.seconds,
-        )  # fmt: skip
-
     def look(self, drawn: Samples, progress: Progress | None) -> None:
+        """Finds what the attributes say; what stops it is a note: the comparison stands without it."""
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
         named = self.count > 0 and bool(missed or self.asked)
-        if not named and not self.seen:
+        if not isinstance(self.pair, OnnxPair) or not (named or self.seen):
             return
         judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
         errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
         try:
-            if not isinstance(self.pair, OnnxPair):
-                return
             if self.kept is None:
                 ours, theirs = self.pair.feeds(next(itertools.islice(iter(drawn), chosen, None)))
             else:
@@ -87,14 +93,12 @@ class FaultSearch:
             count = None if progress is None else functools.partial(progress, "looking at nodes")
             self._inquire(self.pair, (ours, theirs, expected), named, count)
             self.traced = chosen
-        except AmpError as error:  # the comparison stands without it
+        except AmpError as error:
             self.notes.append(f"nodes could not be looked at: {error.message}")
         if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
-        from ..numerics.trace.suspects import Inquest
-
         ours, theirs, expected = run
         tracer = pair.tracer()
         trace = tracer.run(ours, theirs, progress)
@@ -108,42 +112,39 @@ class FaultSearch:
         least = 0.0 if self.asked else WORTH * self.tolerance
         reached = self.born is not None and any(output.astray for output in self.outputs)
         measured = not reached and pair.strict and self.runs > 0
-        if not measured or not self._caused(pair, tracer, inquest, theirs, expected, least):
+        if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
-    def _caused(
-        self, pair: OnnxPair, tracer: Tracer, inquest: Inquest, fed: Feeds, expected: Feeds, least: float
-    ) -> bool:
-        """The nodes whose roundings make the error, as runs with few nodes low show; False where there are no such."""
-        from ..numerics.strict.session import SwitchedSession
-        from .causes import error_by, find_causes
-
+    def _caused(self, pair: OnnxPair, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
+        """Names the nodes whose roundings make the error, as runs with few nodes low show; False where there are no
+        such."""
         error, until = error_by(self.metric, self.outputs), time.monotonic() + self.seconds
 
         def late() -> bool:
             return time.monotonic() > until
 
+        def of(low: Collection[int]) -> float:
+            return error(expected, session.run(fed, low))
+
         try:
             session = SwitchedSession(pair.source, pair.result)
-            found = find_causes(
-                session, tracer, inquest, fed, functools.partial(error, expected), wanted=self.count, least=least,
-                runs=self.runs, late=late,
-            )  # fmt: skip
+            units = session.units
+            found = attribute(of, len(units), self.count, least, self.runs, late)
         except AmpError as refused:
             self.notes.append(f"nodes are named by where errors grow, not by what they cause: {refused.message}")
             return False
         if late():
-            instead = "" if found.suspects else ": nodes are named by where errors grow"
+            instead = "" if found.causes else ": nodes are named by where errors grow"
             text = f"the search for the nodes that make the error ended after {self.seconds:g} seconds"
             self.notes.append(text + instead)
-        self.growth, self.left = found.suspects, found.left if found.suspects else None
-        self.ranking = found.ranking
-        return bool(found.suspects)
+        self.growth = tuple(names.suspect(units[cause.units[0]], cause.error, found) for cause in found.causes)
+        self.left = found.without if found.causes else None
+        known = {frozenset[int](): found.whole, frozenset(found.order): found.none}
+        self.ranking = Ranking(found.order, of, lambda unit: names.patterns(units[unit]), found.shares, known)
+        return bool(found.causes)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
         """The birthplace, in the body of an If where that is where it is."""
-        from ..numerics.trace.suspects import Inquest
-
         place = next(inquest.birthplaces(), None)
         if place is None:
             return None
@@ -161,3 +162,56 @@ class FaultSearch:
             except AmpError as error:  # the If itself is still a good answer
                 self.notes.append(f"the body of '{site.label}' could not be looked at: {error.message}")
         return inquest.born_at(place)
+
+
+def error_by(
+    metric: Metric | None, outputs: Sequence[Agreement]
+) -> Callable[[Mapping[str, Result], Mapping[str, Result]], float]:
+    """The largest error of the outputs that count, against their scales over the samples; by relative L2 if None."""
+    counted = [output for output in outputs if output.counts]
+    scales = {output.name: scale_of(judged.size for judged in output.judged) for output in counted}
+
+    def error(expected: Mapping[str, Result], found: Mapping[str, Result]) -> float:
+        if metric is None:
+            return max((apart(expected[name], found[name]).error for name in scales), default=0.0)
+        judged = metric.judge(expected, found)
+        return max((one.error(scales.get(name, 0.0)) for name, one in judged.items()), default=0.0)
+
+    return error
+
+
+@dataclass(frozen=True)
+class _UnitNames:
+    """What names the nodes that a run can switch: those of the main graph as a trace knows them, others by their name
+    in the reference."""
+
+    tracer: Tracer
+    inquest: Inquest
+
+    def patterns(self, unit: Switched) -> list[str]:
+        """Of a node, and of those that move data to it."""
+        outer = [self._place(each) for each in (unit, *unit.moves)]
+        named = [pattern for i in outer if i is not None for pattern in self.inquest.patterns(i)]
+        return named or self._inner(unit)
+
+    def suspect(self, unit: Switched, error: float, found: Attribution) -> Suspect:
+        """The report on a node that makes an error if it is low alone."""
+        why = f"low alone it makes an error of {error:.2g}, all together make {found.whole:.2g}"
+        i, maker = self._place(unit), self.inquest.maker
+        if i is not None:
+            moves = [maker[move.outputs[0]] for move in unit.moves if move.outputs[0] in maker]
+            told = self.inquest.magnified(i)
+            return self.inquest.suspect(i, f"{why}, {told}" if told else why, [i, *moves])
+        label, patterns = unit.node or next(iter(unit.outputs), unit.kind), tuple(dict.fromkeys(self._inner(unit)))
+        return Suspect(label, unit.kind, "", "/".join(unit.inside), self.inquest.low_type, (), (), why, patterns)
+
+    def _place(self, unit: Switched) -> int | None:
+        return self.inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
+
+    def _inner(self, unit: Switched) -> list[str]:
+        """As the reference names it and its moves."""
+        found = []
+        for each in (unit, *unit.moves):
+            named = (self.tracer.named(output) for output in each.outputs)
+            found += [pattern_for(name, value) for name, value in itertools.islice(filter(lambda n: n[1], named), 1)]
+        return found

@@ -1,11 +1,12 @@
-"""`ampgraph.inspect`: what is in a model, and what changed since the one that it was made from."""
+"""`ampgraph.inspect`: what is in a model, and what changed since the one that it was made from; `ampgraph.lists`: the
+lists in force."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..core.arguments import as_annotated
+from ..core.arguments import as_annotated, of_kind
 from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
 from ..oplists.kernels import load_kernels
@@ -13,6 +14,7 @@ from ..planner.options import DEFAULT_TARGETS
 from ..planner.resolve import lists_of
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
+from ..report.listing import ListRows, listed
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
 from .pictures import picture_inspection, refuse_page
@@ -63,3 +65,25 @@ def inspect(
     )  # fmt: skip
     picture_inspection(html, model, against, found)
     return found
+
+
+@takes_recipe
+def lists(
+    operator: str | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    **fields: Unpack[RecipeFields],
+) -> ListRows:
+    """What the lists say of operators: class, what the level does with it, why, and which line says so.
+
+    Args:
+        operator: a name or a glob; all if not given.
+        recipe: an `ampgraph.Recipe`, or the short text of one; its policy, level, type, target and lists count.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
+    """
+    wanted = recipe_for(lists, recipe, fields)
+    of_kind("operator", operator, (str,), 'for example "Softmax"')
+    return listed(wanted, operator or "")

@@ -5,31 +5,27 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..core.annotations import pinned_in
 from ..core.errors import AmpError
-from ..core.graph import LOW, Graph
+from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
 from ..core.repairs import SHOWN, Mended, Repair
+from ..core.runnable import RunnableGraph
 from ..core.verdict import CheckVerdict
 from ..numerics.graphs import load_onnx
-from ..numerics.metrics.agreement import Agreement
+from ..numerics.inputs.samples import Samples
+from ..numerics.metrics.agreement import Agreement, Scores
 from ..numerics.search import Ranking
-from ..oplists.traits import has
+from ..planner.resolve import resolve
+from ..report.verification import StepError
 from .fault_search import FaultSearch
 from .kinds import Feeds, Model, PathLike
-from .made_by import made_by
-from .opening import CPU, refusal
-from .pairs import OnnxPair
+from .pairs import OnnxPair, Pair
 from .steps import Job, run
-
-if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
-    from .check_request import Request
 
 ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
@@ -38,26 +34,33 @@ LOOKING = 0.4  # of the time that is left, for looking at a model anew
 PREDICTING = 0.5  # of the time that is left, for runs that predict
 LESS = 0.8  # of the error: what a float32 stream leaves where it is worth its Casts
 NEAR = 0.25  # of the tolerance: errors below are no reason to try that
+LEVELS = ("O2", "auto", "O3", "O1")  # by which a model may have been made that does not say
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a model was judged: the largest error of an output, whether that is right; what was run, and the outputs over
-    the samples; ``kept`` as `FaultSearch` has it."""
+    """How a model was judged.
+
+    Attributes:
+        error: the largest error of an output that is judged; ``ok``: whether all of it is right.
+        pair: what was run, and the ``outputs`` over the samples.
+        kept: as `FaultSearch` has it.
+        overall: what a metric says of runs as a whole; ``by_step``: the error of each step.
+        seconds: that it took.
+    """
 
     error: float
     ok: bool
-    pair: OnnxPair
+    pair: Pair
     outputs: list[Agreement]
     kept: tuple[int, Feeds, Feeds] | None = None
+    overall: Scores | None = None
+    by_step: tuple[StepError, ...] = ()
+    seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What became of a conversion with more in float32."""
-
-    patterns: tuple[str, ...]
-    outcome: Outcome
+Trial = tuple[tuple[str, ...], Outcome]
+"""Patterns that a conversion held in float32 besides, and what became of it."""
 
 
 @dataclass
@@ -67,7 +70,7 @@ class Mending:
     Attributes:
         source: what its reference was read from; ``recipe``: with which it was made.
         judge: runs another model on the same samples.
-        look: lets a search for nodes do as the first one did.
+        drawn: the samples.
         until: the time, as `time.monotonic` tells it, by which all ends; ``seconds``: what a trial takes, as far as
             that is known.
     """
@@ -75,11 +78,11 @@ class Mending:
     source: Model
     recipe: Recipe
     judge: Callable[[Graph | PathLike], Outcome]
-    look: Callable[[FaultSearch], None]
+    drawn: Samples
     until: float
     folder: Path
     seconds: float = 0.0
-    done: list[Trial] = field(default_factory=list)
+    done: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     refused: str = ""
 
     @property
@@ -97,20 +100,22 @@ class Mending:
         first, held = found, tuple[str, ...]()
         for _ in range(ROUNDS):
             trial = self._tried(found, held)
-            if trial is not None and trial.outcome.ok:
-                return Mended(Repair(trial.patterns, trial.outcome.error, str(self.recipe)), "", len(self.done))
-            if trial is None or not self.in_time or trial.patterns == held:
+            if trial is not None and trial[1].ok:
+                return Mended(Repair(trial[0], trial[1].error, str(self.recipe)), "", len(self.done))
+            if trial is None or not self.in_time or trial[0] == held:
                 break
-            held, seen = trial.patterns, trial.outcome
-            found = replace(found.anew(), pair=seen.pair, outputs=seen.outputs, kept=seen.kept)
-            found.seconds = LOOKING * self._left
-            self.look(found)
+            held, outcome = trial
+            found = replace(
+                found, pair=outcome.pair, outputs=outcome.outputs, kept=outcome.kept, seconds=LOOKING * self._left,
+                seen=False,
+            )  # fmt: skip
+            found.look(self.drawn, None)
         return Mended(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
         """Why nothing was found, by a search that began with ``found``."""
         number = len(self.done)
-        best = min((trial.outcome.error for trial in self.done), default=math.inf)
+        best = min((outcome.error for outcome in self.done.values()), default=math.inf)
         left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
         why = f"; {self.refused}" if self.refused else "" if self.in_time else "; the time is up"
         if number or why:
@@ -135,29 +140,27 @@ class Mending:
             if units is None or (len(units) == len(ranking.order) > SHOWN):  # all of many is no repair
                 return last
             trial = self.attempt((*held, *ranking.named(units)))
-            if trial is None or trial.outcome.ok:
+            if trial is None or trial[1].ok:
                 return trial or last
-            last, aim = trial, aim * min(0.5, AIM * tolerance / max(trial.outcome.error, tolerance))
+            last, aim = trial, aim * min(0.5, AIM * tolerance / max(trial[1].error, tolerance))
         return last
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
         """Tries patterns of `--fp32`; None where there is no time, or `convert` refuses them."""
         names = tuple(dict.fromkeys(patterns))
-        known = next((trial for trial in self.done if trial.patterns == names), None)
-        if known is not None or not self.in_time:
-            return known
-        start = time.monotonic()
-        try:
-            recipe = replace(self.recipe, fp32=(*self.recipe.fp32, *names))
-            trial = Trial(
-                names, self.judge(converted(self.source, recipe, self.folder / f"tried{len(self.done)}.onnx"))
-            )
-        except AmpError as error:
-            self.refused = error.message
-            return None
-        self.seconds = max(self.seconds, time.monotonic() - start)
-        self.done.append(trial)
-        return trial
+        if names not in self.done:
+            start = time.monotonic()
+            if not self.in_time:
+                return None
+            try:
+                recipe = replace(self.recipe, fp32=(*self.recipe.fp32, *names))
+                model = converted(self.source, recipe, self.folder / f"tried{len(self.done)}.onnx")
+                self.done[names] = self.judge(model)
+            except AmpError as error:
+                self.refused = error.message
+                return None
+            self.seconds = max(self.seconds, time.monotonic() - start)
+        return names, self.done[names]
 
 
 def converted(source: Model, recipe: Recipe, path: Path) -> Graph | PathLike:
@@ -188,10 +191,8 @@ def repair_of(
         )
         if recipe is None:
             return Mended(None, "not looked for, as the file does not tell how it was made")
-        return Mending(
-            source, recipe, lambda model: again(pair.remade(model)), lambda other: other.look(drawn, None), until,
-            folder, seconds,
-        ).search(found)  # fmt: skip
+        judge = lambda model: again(pair.remade(model))  # noqa: E731  # of two types, which a function would repeat
+        return Mending(source, recipe, judge, drawn, until, folder, seconds).search(found)
 
 
 def with_stream_tried(
@@ -217,43 +218,52 @@ def with_stream_tried(
     return replace(verdict, stream=found.error) if worth else verdict
 
 
-# -- files that do not open -------------------------------------------------------------------------------------------
+# -- with what recipe a model was made of another ----------------------------------------------------------------------
 
 
-def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckVerdict:
-    """The verdict on a file that ONNX Runtime refuses with the first kind of operators that, held in float32, lets it
-    open: the rarest come first.
-
-    ``until``: as `time.monotonic` tells it, when to end."""
-    recipe, count, seconds = request.recipe, 0, 0.0
-    if recipe is None:
-        return verdict
-    for kind in _low_kinds(request.model):
-        start = time.monotonic()
-        if start + seconds > until:
-            return replace(verdict, unrepaired=f"none found in {count} conversions; the time is up")
-        pattern, count = f"op:{kind}", count + 1
-        if _opens(request, replace(recipe, fp32=(*recipe.fp32, pattern))):
-            return replace(verdict, mended_by=(pattern,))
-        seconds = max(seconds, time.monotonic() - start)
-    return replace(verdict, unrepaired=f"none found in {count} conversions")
-
-
-def _opens(request: Request, recipe: Recipe) -> bool:
-    """Whether what `convert` makes of the reference with a recipe opens."""
-    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
-        path = Path(folder) / "tried.onnx"
+def made_by(
+    reference: RunnableGraph, model: RunnableGraph, convert: Callable[[Recipe], Model | Graph]
+) -> Recipe | None:
+    """The recipe with which ``convert`` makes of the reference what ``model`` is, by what its metadata says, or by what
+    gives the same types; None for another tool's work, and where more was said than the file tells (patterns of
+    `--low`, lists, measured ranges)."""
+    wanted = _types(model)
+    for recipe in _guesses(reference, model):
         try:
-            run(Job(request.reference, recipe)).graph.save(path)
-            found = refusal(str(path))
-            return found is None or (found.lacks_kernel and request.target != CPU)
-        except AmpError:  # the pattern is of a node that convert itself made
-            return False
+            found = load_onnx(convert(recipe))
+        except AmpError:
+            continue
+        if _types(found) == wanted:
+            return recipe
+    return None
 
 
-def _low_kinds(model: str) -> list[str]:
-    """The operators with low results but for Casts, those of which there are few first."""
-    flow = load_onnx(model).dataflow()
-    low = (op for op in flow.ops if any(flow.values[v].dtype in LOW for v in op.outputs if v >= 0))
-    counts = Counter(op.kind for op in low if not has(op.role, "casts"))
-    return sorted(counts, key=lambda kind: (counts[kind], kind))
+def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
+    flows = reference.dataflow(), model.dataflow()
+    before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
+    given = {value.name for value in before if value.dtype in LOW}
+    io = tuple(f"{value.name}=low" for value in after if value.dtype in LOW and value.name not in given)
+    dtype = next((value.dtype for value in flows[1].values if value.dtype in LOW), "")
+    if not dtype:
+        return []
+    ours, theirs = (flow.opset for flow in flows)
+    plain = Recipe(dtype=dtype, io=io, opset=theirs if theirs != ours else None)
+    try:
+        said = _said(plain, model.metadata() if isinstance(model, DescribedGraph) else {})
+        return [said] if said is not None else [Recipe.of(plain, level=level) for level in LEVELS]
+    except AmpError:  # words of somebody else
+        return []
+
+
+def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
+    """What a file says of itself. Raises AmpError AMP301 to AMP311 for words that make no sense."""
+    level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
+    if level is None:
+        return None
+    said = Recipe.of(plain, level=level, policy=policy or "ampgraph", fp32=pinned_in(metadata))
+    target = metadata.get("ampgraph.target")
+    return said if target == resolve(said, "ONNX").target else replace(said, target=target)
+
+
+def _types(graph: Graph) -> set[tuple[str, str]]:
+    return {(value.name, value.dtype) for value in graph.dataflow().values}

@@ -1,18 +1,23 @@
-"""`ampgraph.plan`: the decisions as data; `ampgraph.apply`: a conversion by a plan that is given."""
+"""`ampgraph.plan`: the decisions as data; `ampgraph.explain`: why a node has its precision."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
+from ..core.arguments import a_callable, as_annotated, of_kind
 from ..core.collector import quiet_collector
+from ..core.errors import AmpError
 from ..core.plan import Plan
-from ..core.recipe import OtherFields, Recipe
+from ..core.progress import Progress, silent
+from ..core.recipe import Given, OtherFields, Recipe
 from ..formats.checks import faults_reported
+from ..planner.steps import decide, find_rewrites
+from ..report.explain import SHOWN, Explanation, replaced_nodes
+from ..report.explain import explain as explained
 from . import pipeline
-from .convert import convert
+from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
-from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike, path_of
-from .measuring import Measuring
+from .kinds import Data, Model, path_of
 from .steps import ready
 
 if TYPE_CHECKING:
@@ -47,18 +52,83 @@ def plan(
         return pipeline.planned(graph, options, low_io)[0]
 
 
-@overload
-def apply(model: Model, plan: Plan, *, output: OutPath) -> OutPath: ...
+@takes_recipe
+def explain(
+    model: Model,
+    node: str,
+    level: str | int | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    data: Data = None,
+    progress: Progress | None = None,
+    **fields: Unpack[OtherFields],
+) -> Explanation:
+    """One node's decisions, as `convert` with this recipe makes them.
+
+    Args:
+        model: what `convert` takes.
+        node: a node's name, an output's name, or a pattern as ``fp32`` takes it that means one node.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
+        recipe: an `ampgraph.Recipe`, or the short text of one.
+        data: samples to measure ranges on, as in `convert`.
+        progress: hears of progress: what is done, how much of it, of how much.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
+    """
+    given: Given = {"level": level, **fields}
+    found = _explained(model, node, recipe_for(explain, recipe, given), data, progress)
+    if len(found) == 1:
+        return found[0]
+    shown = ", ".join(one.node for one in found[:SHOWN]) + (" ..." if len(found) > SHOWN else "")
+    hint = f"name one of them: {shown}; ampgraph.explain_all has all"
+    raise AmpError("AMP308", f"'{node}' means {len(found)} nodes", hint=hint)
 
 
-@overload
-def apply(model: InMemory, plan: Plan, *, output: None = None) -> InMemory: ...
+@takes_recipe
+def explain_all(
+    model: Model,
+    nodes: str,
+    level: str | int | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    data: Data = None,
+    progress: Progress | None = None,
+    **fields: Unpack[OtherFields],
+) -> list[Explanation]:
+    """The decisions of every node that a pattern means, as `convert` with this recipe makes them.
+
+    Args:
+        model: what `convert` takes.
+        nodes: a pattern as ``fp32`` takes it: a glob of names, ``op:Kind``, ``scope:layers.3.*``, ``value:NAME``.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
+        recipe: an `ampgraph.Recipe`, or the short text of one.
+        data: samples to measure ranges on, as in `convert`.
+        progress: hears of progress: what is done, how much of it, of how much.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
+    """
+    as_annotated(explain_all, locals())
+    given: Given = {"level": level, **fields}
+    return _explained(model, nodes, recipe_for(explain_all, recipe, given), data, progress)
 
 
-@overload
-def apply(model: PathLike, plan: Plan, *, output: None = None) -> FromPath: ...
-
-
-def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object:
-    """Applies a plan to the model that it was made for. Raises AmpError AMP403 for another model."""
-    return convert(model, plan=plan, output=output)
+def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: Progress | None) -> list[Explanation]:
+    a_callable("progress", progress)
+    of_kind("node", [] if nodes is None else nodes, (str,), "give a node's name")
+    hear = progress or silent
+    source = path_of(model)
+    with quiet_collector(), faults_reported(source):
+        graph, options, low_io = ready(model, wanted, Measuring(data), hear)
+        hear("planning", 0, 0)
+        graph.prepare()
+        options = pipeline.heeding(graph, options)
+        graph.refuse_training()
+        flow = graph.dataflow(options.dtype, low_io)
+        rewrites = find_rewrites(flow, options)
+        replaced = replaced_nodes(flow, rewrites)
+        flow = pipeline.carried_out(rewrites, graph, options.dtype, low_io)
+        return explained(decide(flow, options), nodes, replaced)

@@ -26,17 +26,14 @@ from ..core.recipe import Recipe
 from ..core.verdict import CheckVerdict
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
+from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
 from ..oplists.operators import OpLists
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
-from .frozen import frozen
-from .frozen import notes as frozen_notes
-from .interface import check_dims, low_interface
+from .calibrate import Measuring
 from .kinds import Model, PathLike
-from .measuring import Measuring
-from .opsets import AUTO, moved
-from .optimize import Optimize, optimised
+from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved, optimised
 
 if TYPE_CHECKING:
     from ..planner.options import Options

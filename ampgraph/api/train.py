@@ -40,8 +40,6 @@ class Trained(Shown):
     """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
     many processes shared every batch, of which this was ``rank``."""
 
-    LINES = f"{__name__}.trained_lines"
-
     step: str
     device: str
     strict: bool
@@ -65,11 +63,10 @@ class Trained(Shown):
         report |= {"html": self.html} if self.html else {}
         return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
 
-
-def trained_lines(found: Trained) -> list[str]:
-    """The report of `train`."""
-    lines = closing_lines(found.history, found.checkpoint, found.resumed)
-    return [*lines, f"page         {found.html}"] if found.html else lines
+    def lines(self) -> list[str]:
+        """The report of `train`."""
+        lines = closing_lines(self.history, self.checkpoint, self.resumed)
+        return [*lines, f"page         {self.html}"] if self.html else lines
 
 
 def train(
@@ -251,6 +248,6 @@ def _write(found: Trained, log: PathLike | None) -> None:
             epochs = found.history.epochs
             measured = [(e.number * e.steps, e.validation["loss"]) for e in epochs if "loss" in e.validation]
             title = f"ampgraph train {os.path.basename(found.step)}"
-            page = training_page(title, found.log.rows, trained_lines(found), measured)
+            page = training_page(title, found.log.rows, found.lines(), measured)
             with text_file(found.html, lambda: page, OPTION):
                 pass

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..core.arguments import as_annotated, of_kind
+from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
-from ..core.repairs import Mended
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
-from ..numerics.metrics.agreement import vanishing
-from ..numerics.metrics.metric import metric_of
-from ..report.verification import Verification
-from .comparison import Comparison, chaotic
-from .decoding import decoding_of
+from ..numerics.inputs.samples import Samples, load_samples
+from ..numerics.metrics.agreement import Agreement, Scores, apart, sensitivity, vanishing
+from ..numerics.metrics.metric import SAMPLE, Function, Metric, metric_of
+from ..report.verification import Verification, within
+from ..runtime.opening import noted
+from .decoding import Decoding, Run, decoding_of
 from .fault_search import SECONDS, FaultSearch
-from .kinds import Data, Model, PathLike, path_of
-from .mending import LOOKING, repair_of
-from .opening import noted
-from .pairs import paired
+from .kinds import Data, Feeds, Model, PathLike, path_of
+from .mending import LOOKING, Outcome, repair_of
+from .pairs import OnnxPair, Pair, paired
 from .pictures import picture_verification, refuse_page
-
-if TYPE_CHECKING:
-    from ..numerics.metrics.metric import Function
 
 TOLERANCE, NODES = 1e-2, 5
 COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
@@ -85,8 +83,6 @@ def verify(
     paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
     with quiet_collector(), faults_reported(*paths):
-        from ..numerics.inputs.samples import load_samples
-
         pair = paired(reference, model, device)
         decoding = decoding_of(pair, steps, cache)
         lacking = decoding.optional if decoding is not None else frozenset()
@@ -98,11 +94,13 @@ def verify(
         seen = comparison.of(pair, decoding, progress)
         small = vanishing(seen.outputs, pair.roles()) if "float16" in pair.low else ""
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
-        job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
-        job.kept, job.metric, job.seen, job.seconds = seen.kept, measure, html is not None, LOOKING * SECONDS
+        job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None, measure)
+        job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
-        mended = None if seen.ok else _mended(reference, job, comparison, until, hopeless=bool(alone))
+        mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
+        if alone and mended is not None and mended.repair is None:
+            job.withdraw()
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
@@ -115,14 +113,6 @@ def verify(
     return found
 
 
-def _mended(source: Model, job: FaultSearch, comparison: Comparison, until: float, hopeless: bool) -> Mended | None:
-    """The search for a repair. ``hopeless``: where it finds none, nothing is suggested either."""
-    found = repair_of(source, None, job, comparison.again, comparison.drawn, until)
-    if hopeless and found is not None and found.repair is None:
-        job.withdraw()
-    return found
-
-
 def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
@@ -130,3 +120,74 @@ def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Fun
         raise AmpError("AMP312", f"the tolerance must be 0 or more, not {tolerance!r}", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
         raise AmpError("AMP312", f"the number of nodes must be 0 or more, not {nodes!r}", hint="0 names none")
+
+
+# -- the comparison, of the pair that is given and of what is tried instead --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How models are compared: on which samples, by which metric; ``steps`` and ``cache`` as `verify` takes them."""
+
+    drawn: Samples
+    metric: Metric
+    tolerance: float
+    steps: int | None = None
+    cache: Sequence[str] = ()
+
+    def of(self, pair: Pair, decoding: Decoding | None, progress: Progress | None = None) -> Outcome:
+        """Compares a pair that is open."""
+        start = time.monotonic()
+        runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
+        outputs, overall = compared(runs, self.metric, None if decoding is None else decoding.heard)
+        by_step = () if decoding is None else decoding.by_step(outputs)
+        ok = within(outputs, overall, by_step, self.tolerance)
+        errors = [output.scores.decisive for output in outputs if output.counts]
+        largest = max((*errors, *(step.error for step in by_step)), default=0.0)
+        error, kept = overall.decisive if overall is not None else largest, decoding.worst if decoding else None
+        return Outcome(error, ok, pair, outputs, kept, overall, by_step, time.monotonic() - start)
+
+    def again(self, pair: OnnxPair) -> Outcome:
+        """How another model does, beside the same reference."""
+        return self.of(pair, decoding_of(pair, self.steps, self.cache))
+
+    def _one_by_one(self, pair: Pair, progress: Progress | None) -> Iterator[Run]:
+        """The outputs of both models on each sample."""
+        for number, feeds in enumerate(self.drawn):
+            if progress:
+                progress("comparing", number, len(self.drawn))
+            yield pair.both(feeds)
+
+
+def chaotic(
+    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
+    outputs: Sequence[Agreement],
+) -> list[str]:  # fmt: skip
+    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
+    if not low or all(output.within(tolerance) for output in outputs):
+        return []
+    name, found = sensitivity(run, drawn, low[0])
+    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
+
+
+def compared(
+    runs: Iterable[Run], metric: Metric, heard: Callable[[int, float], None] | None = None
+) -> tuple[list[Agreement], Scores | None]:
+    """The outputs over the runs, and what the metric says of runs as a whole where it does that.
+
+    ``heard``: is given each run's index and its largest error.
+    """
+    outputs: dict[str, Agreement] = {}
+    overall: list[float] = []
+    for number, (expected, found) in enumerate(runs):
+        judged = metric.judge(expected, found)
+        overall += [judged[SAMPLE].error()] if SAMPLE in judged else []
+        for name, value in expected.items():
+            output = outputs.setdefault(name, Agreement(name, over_all=metric.over_all))
+            output.counts = name in judged
+            output.add(apart(value, found[name]), judged.get(name))
+        if heard is not None:
+            heard(number, max(one.error() for one in judged.values()))
+    if not outputs:
+        raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
+    return list(outputs.values()), Scores(metric.name, overall) if overall else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.arguments import as_annotated
-from ..core.json_types import JsonObject
 from ..core.shown import Shown
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import OnnxGraph
@@ -22,21 +21,14 @@ from .kinds import PathLike
 class ExportedWeights(Shown):
     """What `export_weights` wrote, from which files, and how many updates the weights have seen."""
 
-    LINES = f"{__name__}.weights_lines"
-
     step: str
     checkpoint: str
     result: str
     updates: int
 
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
-        return asdict(self)
-
-
-def weights_lines(found: ExportedWeights) -> list[str]:
-    """The report of `export-weights`."""
-    return [f"{name:<11} {value}" for name, value in found.to_dict().items()]
+    def lines(self) -> list[str]:
+        """The report of `export-weights`."""
+        return [f"{name:<11} {value}" for name, value in self.to_dict().items()]
 
 
 def export_weights(

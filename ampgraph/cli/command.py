@@ -15,7 +15,7 @@ import typer
 from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import OPTIONS
-from ..core.shown import Shown
+from ..core.shown import Shown, plain
 from ..core.spellings import KEEP_IO
 from .completion import completes
 from .terminal import Volume, done, guarded, progress, set_volume, show, show_json
@@ -118,7 +118,7 @@ class Told:
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout
-        show_json(_plain(self.data), to) if as_json else show(self.lines(), to)
+        show_json(plain(self.data), to) if as_json else show(self.lines(), to)
         if not self.ok:
             sys.stdout.flush()
             sys.exit(1)
@@ -127,12 +127,6 @@ class Told:
 def told(found: Shown, ok: bool = True) -> Told:
     """A report that shows itself."""
     return Told(found, found.lines, ok)
-
-
-def _plain(data: Any) -> object:
-    if hasattr(data, "to_dict"):
-        return data.to_dict()
-    return [_plain(one) for one in data] if isinstance(data, (list, tuple)) else data
 
 
 Body = Callable[..., Told | None]

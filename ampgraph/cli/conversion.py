@@ -115,12 +115,11 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
+        from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
         from ..api.loss_scales import refuse_loss_scale
-        from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
-        from ..report.text import summary_lines
 
     data, runtime = rest["data"], rest["runtime"]
     measuring = Measuring(data, rest["samples"], rest["ranges_out"])
@@ -149,7 +148,7 @@ def convert(
     if PIPE in (model, output):
         summary = replace(summary, model=model, output=summary.output and (output or PIPE))
     missed = summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok))
-    return Told(summary, lambda: summary_lines(summary), not missed, aside=pipe.result is not None)
+    return Told(summary, summary.lines, not missed, aside=pipe.result is not None)
 
 
 @command(folder=argument("[DIR]", "Where its files go; ampgraph-demo if not given.", "ampgraph-demo"))
@@ -166,7 +165,6 @@ def demo(bar: Display, *, folder: str) -> Told:
         from ..api.steps import Checking, Job
         from ..api.verify import verify
         from ..core.installing import pip_install
-        from ..report.text import summary_lines
 
     model, data = write_demo(folder)
     made = model.with_name("digits_transformer.O2.onnx")
@@ -179,7 +177,7 @@ def demo(bar: Display, *, folder: str) -> Told:
 
     def lines() -> list[str]:
         return [
-            "$ " + _line("convert", model), *summary_lines(summary),
+            "$ " + _line("convert", model), *summary.lines(),
             "", "$ " + _line("verify", model, made, "--data", data), *(verified.lines() if verified else missing),
             "", "next:", "  " + _line("inspect", made, "--against", model),
             "  " + _line("explain", model, "node_add_77"), "  " + _line("convert", "your_model.onnx"),

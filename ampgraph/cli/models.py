@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
     with signals_wait():
         from ..api.inspect import inspect as look
         from ..formats.checks import faults_reported
-        from ..report.overlay import overlay
+        from ..report.inspect import overlay
 
     with faults_reported(model, options["against"]):
         bar.stage("reading")
@@ -91,7 +90,7 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     """
     with signals_wait():
         from ..api.check_model import check as look
-        from ..report.findings import checked_lines, junit, sarif
+        from ..report.findings import junit, sarif
 
     if form not in FORMATS:
         hint = nearest(form, list(FORMATS)) or f"one of {', '.join(FORMATS)}"
@@ -100,8 +99,12 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     for model in models:
         bar.stage(f"checking {model}")
         found.append(look(model, dims=sizes, **options))
-    lines = {"junit": lambda: junit(found).splitlines(), "sarif": lambda: sarif(found).splitlines()}
-    return Told(found, lines.get(form, partial(checked_lines, *found)), all(one.ok for one in found))
+    written = {"junit": junit, "sarif": sarif}.get(form)
+
+    def lines() -> list[str]:
+        return written(found).splitlines() if written else [line for one in found for line in one.lines()]
+
+    return Told(found, lines, all(one.ok for one in found))
 
 
 @command(
@@ -151,7 +154,7 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Tol
     ampgraph explain model.onnx op:Softmax --level O1
     """
     with signals_wait():
-        from ..api.explain import explain_all
+        from ..api.plan import explain_all
         from ..report.explain import explanation_lines, float32_lines
 
     found = explain_all(model, node or "*", recipe=recipe_of(None, fields), progress=bar.part)
@@ -290,7 +293,7 @@ def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> 
     ampgraph lists --policy mindspore --level O1
     ampgraph lists --rules
     """
-    from ..api.lists import lists as listed
+    from ..api.inspect import lists as listed
     from ..report.listing import rule_lines, rule_rows
 
     if rules:

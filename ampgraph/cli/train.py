@@ -117,7 +117,7 @@ def build_step(
         from ..core.graph import is_mindir
         from ..formats.checks import faults_reported, refuse_overwriting
         from ..formats.onnx.graph import OnnxGraph
-        from ..report.training import describe_step, step_lines
+        from ..report.training import describe_step
         from ..training.forward.exported_backward import parse_gradients
         from ..training.step import groups
         from ..training.step.loss import parse_losses
@@ -135,7 +135,7 @@ def build_step(
         report = describe_step(step, model, output)
         bar.stage("writing")
         step.save(output)
-    return Told(report, lambda: step_lines(report))
+    return told(report)
 
 
 @command(

@@ -8,6 +8,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
+from .lines import first
 
 NAMED = 2  # readers named in a reason; the others are counted
 
@@ -80,8 +81,7 @@ def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
     message = list(dict.fromkeys(message))
     if not message:
         return "read by nothing", False
-    more = f" and {len(message) - NAMED} more" if len(message) > NAMED else ""
-    return f"for {', '.join(message[:NAMED])}{more}", output
+    return f"for {first(message, NAMED)}", output
 
 
 def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
-from ..core.shown import Shown
+from ..core.shown import Data, Shown, named
 from ..oplists.traits import has
 from .inspect import named_precisions, see
-from .lines import in_rows, plural
+from .lines import finite, first, in_rows, plural, titled
 
 SHOWN = 5  # names and Casts of one sort; --json lists all
 SETTINGS = ("level", "dtype", "policy", "target", "low_io")
@@ -44,26 +42,24 @@ class OneSided:
     def __len__(self) -> int:
         return len(self.first) + len(self.second)
 
+    def lines(self) -> list[str]:
+        """Its part of the report."""
+        sides = (("first", self.first), ("second", self.second))
+        return [f"{len(n):,} in the {side} alone: {first(n, SHOWN, ', ...')}" for side, n in sides if n]
+
 
 @dataclass(frozen=True, slots=True)
-class OutputErrors:
+class OutputErrors(Data):
     """The error of an output on both sides, at the 90th percentile; None where a side was not judged there."""
 
     name: str
     first: float | None
     second: float | None
 
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null for an infinite error, too."""
-        sides = {"first": self.first, "second": self.second}
-        return {"name": self.name, **{k: e if e is not None and math.isfinite(e) else None for k, e in sides.items()}}
-
 
 @dataclass(frozen=True, repr=False)
 class SideBySide(Shown):
     """The report of `diff`. ``bytes``: of all stored tensors, None for plans; ``errors``: with a reference."""
-
-    LINES: ClassVar[str] = f"{__package__}.diff.difference_lines"
 
     first: str
     second: str
@@ -83,7 +79,25 @@ class SideBySide(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {**asdict(self), "errors": [item.to_dict() for item in self.errors], "alike": self.alike}
+        return named(self) | {"alike": self.alike}
+
+    def lines(self) -> list[str]:
+        """The report of `diff`."""
+        errors = [f"{e.name}  {_number(e.first)} and {_number(e.second)}" for e in self.errors]
+        rows = [
+            ("first", self.first),
+            ("second", self.second),
+            *((item.name, f"{item.first} and {item.second}") for item in self.settings),
+            *titled("decisions", _decision_lines(self.decisions)),
+            *titled("nodes", self.nodes.lines()),
+            *titled("casts", self.casts.lines()),
+            *titled("weights", _weight_lines(self)),
+            *titled("errors", errors),
+        ]
+        parts = [(len(self.decisions), "decision"), (len(self.nodes), "node"), (len(self.casts), "Cast")]
+        counts = [plural(count, what) for count, what in (*parts, (len(self.weights), "weight")) if count]
+        verdict = f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
+        return in_rows([*rows, ("verdict", verdict)])
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -201,55 +215,27 @@ def _stored(plan: Plan) -> dict[str, str]:
 # -- as text ----------------------------------------------------------------------------------------------------------
 
 
-def difference_lines(found: SideBySide) -> list[str]:
-    """The report of `diff`."""
-    rows = [("first", found.first), ("second", found.second)]
-    rows += [(item.name, f"{item.first} and {item.second}") for item in found.settings]
-    rows += _decision_rows(found.decisions)
-    rows += [row for title in ("nodes", "casts") for row in _one_sided_rows(title, getattr(found, title))]
-    rows += _weight_rows(found)
-    rows += _titled("errors", [f"{e.name}  {_number(e.first)} and {_number(e.second)}" for e in found.errors])
-    parts = [(len(found.decisions), "decision"), (len(found.nodes), "node"), (len(found.casts), "Cast")]
-    counts = [plural(count, what) for count, what in (*parts, (len(found.weights), "weight")) if count]
-    verdict = f"they differ in {', '.join(counts)}" if counts else f"the {found.sort} are alike"
-    return in_rows([*rows, ("verdict", verdict)])
-
-
 def _number(error: float | None) -> str:
-    return "not judged" if error is None else f"{error:.2e}" if math.isfinite(error) else "not finite"
+    return "not judged" if error is None else finite(error, ".2e")
 
 
-def _decision_rows(decisions: tuple[Apiece, ...]) -> list[tuple[str, str]]:
+def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Apiece]] = {}
     for item in decisions:
         groups.setdefault((item.kind, item.first, item.second), []).append(item)
-    rows = []
-    for (kind, first, second), items in sorted(groups.items(), key=lambda group: -len(group[1])):
-        more = ", ..." if len(items) > SHOWN else ""
-        names = ", ".join(item.name for item in items[:SHOWN])
-        rows.append(f"{len(items):,} {kind} {first} in the first, {second} in the second ({names}{more})")
+    lines = []
+    for (kind, one, other), items in sorted(groups.items(), key=lambda group: -len(group[1])):
+        names = first([item.name for item in items], SHOWN, ", ...")
+        lines.append(f"{len(items):,} {kind} {one} in the first, {other} in the second ({names})")
         if items[0].first_why:
-            rows += [f"  first   {items[0].first_why}", f"  second  {items[0].second_why}"]
-    return _titled("decisions", rows)
+            lines += [f"  first   {items[0].first_why}", f"  second  {items[0].second_why}"]
+    return lines
 
 
-def _one_sided_rows(title: str, found: OneSided) -> list[tuple[str, str]]:
-    rows = []
-    for side, names in (("first", found.first), ("second", found.second)):
-        if names:
-            more = ", ..." if len(names) > SHOWN else ""
-            rows.append(f"{len(names):,} in the {side} alone: {', '.join(names[:SHOWN])}{more}")
-    return _titled(title, rows)
-
-
-def _weight_rows(found: SideBySide) -> list[tuple[str, str]]:
-    rows = []
+def _weight_lines(found: SideBySide) -> list[str]:
+    lines = []
     if found.bytes is not None and found.bytes[0] != found.bytes[1]:
-        rows.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")
-    rows += [f"{item.name} {item.first} and {item.second}" for item in found.weights[:SHOWN]]
-    rows += [f"and {len(found.weights) - SHOWN:,} more"] if len(found.weights) > SHOWN else []
-    return _titled("weights", rows)
-
-
-def _titled(title: str, rows: list[str]) -> list[tuple[str, str]]:
-    return list(zip([title, *[""] * len(rows)], rows, strict=False))
+        lines.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")
+    lines += [f"{item.name} {item.first} and {item.second}" for item in found.weights[:SHOWN]]
+    left = len(found.weights) - SHOWN
+    return lines + ([f"and {left:,} more"] if left > 0 else [])

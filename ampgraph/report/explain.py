@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
-from ..core.json_types import JsonObject
 from ..core.rewrites import Rewrite
 from ..core.shown import Shown
 from ..oplists.framework_lists import Listing
@@ -21,7 +19,7 @@ from ..planner.reasons import Price, Reason, reasons_of
 from ..planner.selection import hint as pattern_hint
 from ..planner.selection import named
 from .casts import label
-from .lines import in_rows
+from .lines import Rows, columns, first, in_rows, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
@@ -36,6 +34,14 @@ class Choice:
     bytes: int | None
     casts: tuple[str, ...]
     weights: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.bytes is None:
+            return "more than any cast: it is not possible here"
+        both = (("casts", self.casts), ("stores", self.weights))
+        return ", ".join(
+            [f"{self.bytes:,} bytes", *(f"{w} {', '.join(map(repr, names))}" for w, names in both if names)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,6 @@ class Explanation(Shown):
     """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``taken``:
     the fusion that makes it part of the product before it. ``facts``: tensors of no decided type, with their type."""
 
-    LINES: ClassVar[str] = f"{__name__}.explanation_lines"
-
     node: str
     kind: str
     scope: str
@@ -90,9 +94,32 @@ class Explanation(Shown):
         """The first slot that is float32."""
         return next((slot for slot in self.slots if slot.dtype == FLOAT32), None)
 
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
-        return asdict(self)
+    @property
+    def short(self) -> str:
+        """Why, in a line: where slots differ, the first that is not low."""
+        held = self.held or next(iter(self.slots), None)
+        return f"by {held.rule}: {held.reason}" if held else ""
+
+    def lines(self) -> list[str]:
+        """The report of `explain` on one node."""
+        listed = f"{self.listed}, {self.at_level} at {self.level}: {self.listed_reason}"
+        inside = f"left to the cut, as on {self.target} it computes in float32: {self.kernel}"
+        taken = f"left to the cut, as on {self.target} {self.taken} takes it into the product before"
+        rows = [
+            ("node", f"{self.kind} '{self.node}' is {self.precision}"),
+            ("options", f"level {self.level}, {self.dtype}, target {self.target}"),
+            ("scope", self.scope),
+            ("layer", self.layer),
+            ("list", f"{self.listed_at}: {listed}" if self.listed else f"{self.kind} is in no list"),
+            ("rule", self.rule),
+            ("kernel", self.kernel and inside),
+            ("kernel", self.taken and taken),
+            ("region", self.region),
+            *(row for slot in self.slots for row in _slot_rows(slot, self.dtype)),
+            ("", "" if self.slots else "nothing to decide: it has no float32 tensor"),
+            ("given", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
+        ]
+        return in_rows((name, text) for name, text in rows if text)
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -106,7 +133,7 @@ def find_node(flow: Dataflow, wanted: str) -> Op:
         if len(ops) == 1:
             return ops[0]
         if ops:
-            shown = ", ".join(_place(flow, op) for op in ops[:SHOWN]) + (" ..." if len(ops) > SHOWN else "")
+            shown = first([_place(flow, op) for op in ops[:SHOWN]], SHOWN) + " ..." * (len(ops) > SHOWN)
             raise AmpError("AMP308", f"'{wanted}' means {len(ops)} nodes", hint=f"name one of them: {shown}")
     raise AmpError("AMP308", f"no node '{wanted}'", hint=_hint(flow, wanted))
 
@@ -244,10 +271,9 @@ EXAMPLES = 3
 def explanation_lines(*found: Explanation) -> list[str]:
     """The report of `explain`: one node in full, or a line each."""
     if len(found) == 1:
-        return _in_full(found[0])
-    rows = [(f"{one.kind} '{one.node}'", one.precision, _short(one)) for one in found]
-    widths = [max(len(row[n]) for row in rows) for n in (0, 1)]
-    return [f"{name:{widths[0]}}  {dtype:{widths[1]}}  {why}".rstrip() for name, dtype, why in rows]
+        return found[0].lines()
+    table = [(f"{one.kind} '{one.node}'", one.precision, one.short) for one in found]
+    return [line.rstrip() for line in columns(table)]
 
 
 def float32_lines(*found: Explanation) -> list[str]:
@@ -258,72 +284,19 @@ def float32_lines(*found: Explanation) -> list[str]:
             groups.setdefault((one.held.rule, one.kind), []).append(one)
     lines = []
     for (_, kind), group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        more = f" and {len(group) - EXAMPLES:,} more" if len(group) > EXAMPLES else ""
-        names = ", ".join(f"'{one.node}'" for one in group[:EXAMPLES])
-        lines += [f"{len(group):,} {kind} float32, {_short(group[0])}", f"    {names}{more}"]
+        names = first([f"'{one.node}'" for one in group], EXAMPLES)
+        lines += [f"{len(group):,} {kind} float32, {group[0].short}", f"    {names}"]
     return lines or ["nothing that could be low is float32"]
 
 
-def _short(found: Explanation) -> str:
-    """Why, in a line: where slots differ, the first that is not low."""
-    held = found.held or next(iter(found.slots), None)
-    return f"by {held.rule}: {held.reason}" if held else ""
-
-
-def _in_full(found: Explanation) -> list[str]:
-    rows = [
-        ("node", f"{found.kind} '{found.node}' is {found.precision}"),
-        ("options", f"level {found.level}, {found.dtype}, target {found.target}"),
-    ]
-    if found.scope:
-        rows.append(("scope", found.scope))
-    if found.layer:
-        rows.append(("layer", found.layer))
-    if found.listed:
-        message = f"{found.listed}, {found.at_level} at {found.level}: {found.listed_reason}"
-        rows.append(("list", f"{found.listed_at}: {message}"))
-    else:
-        rows.append(("list", f"{found.kind} is in no list"))
-    if found.rule:
-        rows.append(("rule", found.rule))
-    if found.kernel:
-        rows.append(("kernel", f"left to the cut, as on {found.target} it computes in float32: {found.kernel}"))
-    if found.taken:
-        rows.append(("kernel", f"left to the cut, as on {found.target} {found.taken} takes it into the product before"))
-    if found.region:
-        rows.append(("region", found.region))
-    for slot in found.slots:
-        rows += _slot_rows(slot, found.dtype)
-    if not found.slots:
-        rows.append(("", "nothing to decide: it has no float32 tensor"))
-    if found.facts:
-        rows.append(("given", ", ".join(f"'{name}' {dtype}" for name, dtype in found.facts)))
-    return in_rows(rows)
-
-
-def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
-    rows = [
-        (f"slot {slot.slot}", f"{slot.dtype}, by {slot.rule}: {slot.reason}"),
-        ("", f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}"),
+def _slot_rows(slot: SlotReport, low: str) -> Rows:
+    lines = [
+        f"{slot.dtype}, by {slot.rule}: {slot.reason}",
+        f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",
     ]
     if slot.shared:
-        more = f" and {len(slot.shared) - EXAMPLES} more" if len(slot.shared) > EXAMPLES else ""
-        rows.append(("", f"decided together with {', '.join(slot.shared[:EXAMPLES])}{more}"))
+        lines.append(f"decided together with {first(slot.shared, EXAMPLES)}")
     if slot.cost:
-        rows.append(("", f"with the neighbours as they are, a kernel start as {LAUNCH:,} bytes:"))
-        rows += [
-            ("", f"  {name} costs {_cost(choice)}")
-            for name, choice in ((low, slot.cost.low), (FLOAT32, slot.cost.float32))
-        ]
-    return rows
-
-
-def _cost(choice: Choice) -> str:
-    if choice.bytes is None:
-        return "more than any cast: it is not possible here"
-    message = [
-        f"{what} {', '.join(map(repr, names))}"
-        for what, names in (("casts", choice.casts), ("stores", choice.weights))
-        if names
-    ]
-    return ", ".join([f"{choice.bytes:,} bytes", *message])
+        lines.append(f"with the neighbours as they are, a kernel start as {LAUNCH:,} bytes:")
+        lines += [f"  {low} costs {slot.cost.low}", f"  {FLOAT32} costs {slot.cost.float32}"]
+    return titled(f"slot {slot.slot}", lines)

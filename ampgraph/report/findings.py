@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from ..core.json_types import JsonObject
-from ..core.shown import Shown
+from ..core.shown import Shown, named
 from ..core.version import __version__
 
 RULES = {
@@ -42,8 +41,6 @@ class Finding:
 class Checked(Shown):
     """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings."""
 
-    LINES: ClassVar[str] = f"{__package__}.findings.checked_lines"
-
     model: str
     passed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
@@ -56,26 +53,17 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {
-            "model": self.model,
-            "ok": self.ok,
-            "passed": list(self.passed),
-            "skipped": dict(self.skipped),
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        return {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings")}
 
-
-def checked_lines(*found: Checked) -> list[str]:
-    """The report of `check`: a line for each file and each finding."""
-    lines = []
-    for one in found:
-        verdict = "ok" if one.ok else "wrong"
-        left = "".join(f"; {rule} not looked at: {why}" for rule, why in one.skipped)
-        lines.append(f"{one.model}: {verdict} ({', '.join(one.passed) or 'nothing met'}{left})")
-        for finding in one.findings:
+    def lines(self) -> list[str]:
+        """The report of `check`: a line for the file and for each finding."""
+        left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
+        verdict = "ok" if self.ok else "wrong"
+        lines = [f"{self.model}: {verdict} ({', '.join(self.passed) or 'nothing met'}{left})"]
+        for finding in self.findings:
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
             lines += [f"  hint: {finding.hint}"] if finding.hint else []
-    return lines
+        return lines
 
 
 def junit(found: Sequence[Checked]) -> str:

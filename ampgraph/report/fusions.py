@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.errors import AmpError
 from ..core.json_types import JsonObject
+from ..core.shown import named
 from ..numerics.inputs.samples import load_samples
 from ..runtime.devices import import_onnxruntime
 from ..runtime.optimized import OptimizedNode
@@ -78,6 +79,18 @@ class Fusions:
     note: str = ""
     nodes: tuple[OptimizedNode, ...] = ()
 
+    def lines(self) -> list[str]:
+        """Its part of the report of `inspect`."""
+        sides = [side for side in (self.before, self.after) if side]
+        if not sides:
+            return [f"fused operators and placement on {self.device}: cannot be told: {self.note}"]
+        alone = ", the original alone" if not self.after else ""
+        lines = [f"on {self.device}, as {self.runtime} {self.how} it{alone}; nothing was run"]
+        for title, kind in dict.fromkeys(key for side in sides for key in side.rows()):
+            shown = " -> ".join(str(side.rows().get((title, kind), 0)) for side in sides)
+            lines.append(f"  {title:<8}{kind}{': ' if kind else ''}{shown}")
+        return lines + ([f"  {self.note}"] if self.note else [])
+
     @property
     def device(self) -> str:
         """The provider's name, short: `CUDA`, `CPU`."""
@@ -85,9 +98,7 @@ class Fusions:
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        found: JsonObject = asdict(replace(self, nodes=()))
-        del found["nodes"]
-        return found
+        return named(self, "runtime", "provider", "after", "before", "note")
 
     @property
     def how(self) -> str:

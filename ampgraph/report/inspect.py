@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.errors import AmpError
 from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
-from ..core.shown import Shown
+from ..core.shown import Shown, named
+from ..core.sketches import Html, bar, folded, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.operators import OpLists, load_op_lists
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports
 from .fusions import Fusions, Runnable, fused_operators
+from .lines import plural
 
 PRECISIONS = (FLOAT32, *LOW, "float64")
 OTHER = "other"  # nodes without a floating-point tensor
+EXAMPLES = 3
+CASTS_SHOWN = 40  # more come in groups; --json lists each
+LAYERS, DEPTH = 24, 2  # rows of the table of layers, and how deep it goes
 
 
 @dataclass
@@ -54,13 +60,19 @@ class Changes:
         changed = [{"kind": k, "from": a, "to": b, "nodes": names} for (k, a, b), names in self.changed.items()]
         return {**asdict(self), "changed": changed}
 
+    def lines(self) -> list[str]:
+        """Its part of the report."""
+        size = f"{self.nodes:+,} nodes, {self.casts:+,} casts, {self.bytes:+,} bytes of weights"
+        lines = [f"  {len(names):>6,} {kind}: {before} -> {now}" for (kind, before, now), names in self.changed.items()]
+        for what, counts in (("only in the original", self.gone), ("only here", self.new)):
+            if counts:
+                lines.append(f"  {what}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
+        return [f"against {self.original}: {size}", *(lines or ["  no node changed its precision"])]
+
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Shown):
     """The report of `inspect`. Nodes are counted once for each call of a function that holds them, Casts apart."""
-
-    LINES: ClassVar[str] = f"{__package__}.text.inspection_lines"
-    HTML: ClassVar[str] = f"{__package__}.sketched.inspection_html"
 
     model: str
     version: str  # of the format: "opset 18", "mind_ir_version 3"
@@ -82,21 +94,39 @@ class Inspection(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {
-            "model": self.model,
-            "version": self.version,
-            "opset": self.opset,
-            "file_nodes": self.file_nodes,
-            "nodes": self.nodes,
-            "heavy": self.heavy,
-            "weights": {name: asdict(stored) for name, stored in self.weights.items()},
-            "weight_bytes": self.weight_bytes,
-            "casts": [asdict(cast) for cast in self.casts],
-            "layers": self.layers.to_dict(),
-            "unknown": list(self.unknown),
-            "difference": self.difference.to_dict() if self.difference else None,
-            "fusions": self.fusions.to_dict() if self.fusions else None,
-        }
+        return named(self, "model", "version", "opset", "file_nodes", "nodes", "heavy", "weights", "weight_bytes",
+                     "casts", "layers", "unknown", "difference", "fusions")  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """The report of `inspect`."""
+        size = f"{plural(self.file_nodes, 'node')}, {self.version}, {self.weight_bytes:,} bytes of weights"
+        lines = [f"{self.model}: {size}", "", f"{'':12}{'nodes':>9}{'heavy':>9}{'weights':>9}{'bytes':>17}"]
+        names = [n for n in (*PRECISIONS, OTHER) if self.nodes.get(n) or self.weights.get(n)]
+        for name in dict.fromkeys([*names, *self.weights]):
+            stored = self.weights.get(name, Stored())
+            nodes, heavy = self.nodes.get(name, 0), self.heavy.get(name, 0)
+            lines.append(f"{name:12}{nodes:>9,}{heavy:>9,}{stored.count:>9,}{stored.bytes:>17,}")
+        if self.unknown:
+            lines.append(f"no schema known for: {', '.join(self.unknown)}")
+        lines += ["", *_cast_lines(self.casts), "", "layers", *_layer_lines(self.layers)]
+        for part in (self.difference, self.fusions):
+            lines += ["", *part.lines()] if part else []
+        return lines
+
+    def _repr_html_(self) -> str:
+        """Nodes, products, weights and bytes by precision; layers as bars."""
+        names = list(dict.fromkeys((*PRECISIONS, OTHER, *self.weights)))
+        parts = {name: self.weights[name].bytes for name in names if name in self.weights}
+        counts = {name: (self.nodes.get(name, 0), self.heavy.get(name, 0), parts.get(name, 0)) for name in names}
+        rows = [(name, *(f"{count:,}" for count in of)) for name, of in counts.items() if any(of)]
+        head = f"{self.model}: {self.version}, {plural(self.file_nodes, 'node')}, {plural(len(self.casts), 'cast')}"
+        return "".join([
+            f"<p><b>{html.escape(head)}</b></p>",
+            table(("", "nodes", "heavy", "bytes of weights"), rows),
+            table((), [("nodes", bar(self.nodes)), ("weights", bar(parts))]),
+            table(("layer", "nodes", ""), _layer_bars(self.layers)),
+            folded("report", self.lines()),
+        ])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -240,3 +270,102 @@ def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
         name = op.name if op.name and borne[op.kind, op.name] == 1 else first
         found[op.kind, name or f"#{op.index}"] = (op.name or first, precision(flow, op))
     return found
+
+
+# -- as text and as bars ---------------------------------------------------------------------------------------------
+
+
+def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
+    if len(casts) <= CASTS_SHOWN:
+        return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
+    groups: dict[tuple[str, str, str], list[CastReport]] = {}
+    for cast in casts:
+        groups.setdefault((cast.source, cast.target, cast.sort), []).append(cast)
+    lines = [f"casts: {len(casts):,}, in groups (--json lists each)"]
+    for (source, target, sort), members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        lines.append(f"  {source} -> {target}  {sort}: {len(members):,}")
+        lines += [f"    {member.reason}" for member in members[:EXAMPLES]]
+    return lines
+
+
+def _counts(nodes: Counter[str] | dict[str, int]) -> str:
+    return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
+
+
+def _layer_lines(layers: Layer) -> list[str]:
+    """The tree; numbered neighbours that are alike share a line."""
+    rows = [("  (all)", _counts(layers.nodes)), *_layer_rows(layers, 1)]
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {counts}" for name, counts in rows]
+
+
+def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
+    rows = []
+    for name, child in _alike(list(layer.children.values())):
+        rows.append(("  " * depth + name, _counts(child.nodes) + ("" if name == child.name else " each")))
+        rows += _layer_rows(child, depth + 1)
+    return rows
+
+
+def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
+    groups: list[list[Layer]] = []
+    for child in children:
+        last = groups[-1][-1] if groups else None
+        if (
+            last
+            and last.name.isdigit()
+            and child.name.isdigit()
+            and int(child.name) == int(last.name) + 1
+            and _shape(last) == _shape(child)
+        ):
+            groups[-1].append(child)
+        else:
+            groups.append([child])
+    return [(g[0].name if len(g) == 1 else f"{g[0].name}-{g[-1].name}", g[0]) for g in groups]
+
+
+def _shape(layer: Layer) -> object:
+    return dict(layer.nodes), [(name, _shape(child)) for name, child in layer.children.items()]
+
+
+def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
+    """Layers in the order of the graph, as deep as there is room; empty where the exporter named none."""
+    found = _inside(top, "", DEPTH)
+    found = found if len(found) <= LAYERS else _inside(top, "", 1)
+    most = max((sum(layer.nodes.values()) for _, layer in found), default=1)
+    rows = [(path, f"{sum(layer.nodes.values()):,}", bar(layer.nodes, most, 160)) for path, layer in found[:LAYERS]]
+    return rows + ([(f"and {len(found) - LAYERS:,} more", "", Html(""))] if len(found) > LAYERS else [])
+
+
+def _inside(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
+    found: list[tuple[str, Layer]] = []
+    for name, inner in layer.children.items() if depth else ():
+        found += [(f"{path}{name}", inner), *_inside(inner, f"{path}{name}.", depth - 1)]
+    return found
+
+
+# -- elsewhere --------------------------------------------------------------------------------------------------------
+
+COLOURS = {"float16": "#7cb8ff", "bfloat16": "#8fd6a6", "float32": "#ffcf8a", "float64": "#ff9a8a"}
+CAST_COLOUR = "#d9a6ff"
+
+
+def overlay(model: object) -> JsonObject:
+    """The nodes of the main graph by name, as Model Explorer's "load node data" takes them, keyed by the graph's name.
+
+    A node without a name is known there by its number. Raises AmpError AMP304 for a format that is not drawn there."""
+    graph, _ = adapters.load(model)
+    if graph.format != "ONNX":
+        raise AmpError("AMP304", f"Model Explorer cannot draw {graph.format}", hint="give an ONNX model")
+    graph.prepare()
+    flow = graph.dataflow()
+    results: JsonObject = {}
+    for op in flow.ops:
+        found = precision(flow, op)
+        if op.scope != 0 or found not in COLOURS:
+            continue
+        cast = has(op.role, "casts") and any(flow.values[v].dtype in LOW for v in (*op.inputs, *op.outputs))
+        value = f"Cast to {flow.values[op.outputs[0]].dtype}" if cast else found
+        results[op.name or f"<node_{op.index}>"] = {"value": value, "bgColor": CAST_COLOUR if cast else COLOURS[found]}
+    name: str = getattr(flow.scopes[0].native, "name", None) or "<main>"
+    return {name: {"results": results}}

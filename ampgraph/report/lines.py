@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+
+Rows = list[tuple[str, str]]
 
 
 def plural(count: int, word: str) -> str:
@@ -30,3 +33,27 @@ def rewrite_line(what: str, count: int) -> str:
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
     """``name  text``, continued lines without a name."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
+
+
+def titled(title: str, lines: Sequence[str]) -> Rows:
+    """A title beside the first of some lines."""
+    return list(zip([title, *[""] * len(lines)], lines, strict=False))
+
+
+def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
+    """Cells below each other; those of the last column are as long as they are."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
+    return [
+        "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
+    ]
+
+
+def first(names: Sequence[str], most: int, more: str = "") -> str:
+    """The first of some names, and ``more``, or how many more there are."""
+    left = (more or f" and {len(names) - most:,} more") if len(names) > most else ""
+    return f"{', '.join(names[:most])}{left}"
+
+
+def finite(error: float, digits: str = ".3g", other: str = "not finite") -> str:
+    """An error in a table."""
+    return f"{error:{digits}}" if math.isfinite(error) else other

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import dataclass
 
+from ..core import sketches
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
-from ..core.shown import Shown
+from ..core.shown import Data, Shown
 from ..oplists.levels import load_levels
 from ..oplists.rows import ListRow
 from ..planner.order import RULES
 from ..planner.policies.registry import policy
 from ..planner.resolve import level_of, lists_of
 from ..planner.rules.rule import Rule
-from .text import list_lines
+from .lines import columns, in_rows
 
 
 class ListRows(Shown, list[ListRow]):
     """The rows of a level, which show themselves as the command does. ``level``: its name."""
-
-    LINES: ClassVar[str] = f"{__name__}.listing_lines"
-    HTML: ClassVar[str] = f"{__package__}.sketched.listing_html"
 
     level: str = ""
 
@@ -29,10 +26,35 @@ class ListRows(Shown, list[ListRow]):
         """Plain data for JSON."""
         return {"level": self.level, "operators": [row.to_dict() for row in self]}
 
+    def lines(self) -> list[str]:
+        """A table, or one operator in full."""
+        if len(self) == 1:
+            return _one_operator(self[0], self.level)
+        head = ("operator", "class", f"at {self.level}", "source", "reason")
+        rows = [(row.title, row.cls or "-", row.at_level, row.source or "-", row.reason) for row in self]
+        return columns([head, *rows])
 
-def listing_lines(found: ListRows) -> list[str]:
-    """The report of `lists`."""
-    return list_lines(found, found.level)
+    def _repr_html_(self) -> str:
+        """Operators with their class and what becomes of them."""
+        rows = [(row.title, row.cls or "in no list", row.at_level, row.reason, row.source) for row in self]
+        return sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
+
+
+def _one_operator(row: ListRow, level: str) -> list[str]:
+    unlisted = "no rule of its own" if row.sort else "in no list"
+    said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
+    if row.asked:
+        said.insert(0, ("asked", f"{row.asked} of MindSpore, which the lists call {row.operator}"))
+    if row.cls or row.sort:
+        said.append(("reason", row.reason))
+    if row.source:
+        said.append(("source", row.source))
+    if row.rule:
+        said.append(("rule", row.rule))
+    said += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
+    said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
+    said += [("one type", ", ".join(group)) for group in row.tied]
+    return in_rows(said)
 
 
 def listed(recipe: Recipe, wanted: str = "") -> ListRows:
@@ -46,7 +68,7 @@ def listed(recipe: Recipe, wanted: str = "") -> ListRows:
 
 
 @dataclass(frozen=True)
-class RuleRow:
+class RuleRow(Data):
     """One rule of the planner: its name in decisions and in `--rule no-NAME`, what trips it, what it does then, at
     which levels; ``validity``: it cannot be switched off."""
 
@@ -55,10 +77,6 @@ class RuleRow:
     action: str
     levels: str
     validity: bool
-
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
-        return asdict(self)
 
 
 def rule_rows() -> list[RuleRow]:
@@ -80,8 +98,7 @@ def rule_lines() -> list[str]:
     table = [("rule", "of", "levels", "trigger -> action")]
     for row in rule_rows():
         table.append((row.name, "validity" if row.validity else "", row.levels, f"{row.trigger} -> {row.action}"))
-    widths = [max(len(line[column]) for line in table) for column in range(3)]
-    return ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(3)), line[3]]) for line in table]
+    return columns(table)
 
 
 def rule_table() -> str:

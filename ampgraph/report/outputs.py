@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.json_types import JsonObject
+from ..core.shown import Data
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(Data):
     """One output: its type and shape, the range and mean of its finite elements, how many are not finite."""
 
     name: str
@@ -22,10 +22,6 @@ class Output:
     mean: float | None
     infinite: int
     nan: int
-
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, self.shape)) or "scalar"

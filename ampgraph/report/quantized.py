@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.json_types import JsonObject
 from ..oplists.traits import has
+from .lines import first
 
 SHOWN = 5
 Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each operand is from, who reads the results
@@ -31,10 +33,9 @@ class QuantizedParts:
         kept = ", ".join(f"{count:,} {kind}" for kind, count in self.kept) or "none"
         if not self.changed:
             return f"left as they are: {kept}"
-        more = ", ..." if len(self.changed) > SHOWN else ""
-        return f"changed: {', '.join(self.changed[:SHOWN])}{more}; left as they are: {kept}"
+        return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return {"kept": dict(self.kept), "changed": list(self.changed)}
 

@@ -11,10 +11,13 @@ from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
+from ..core.shown import Shown, named
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
+from ..planner.policies.registry import policy
 from .casts import label
+from .lines import Rows, in_rows, plural, rewrite_line, titled
 
 ORDINARY = {
     "level": "by the level",
@@ -33,6 +36,7 @@ ORDINARY = {
 }
 """Rules that are no guards, in words; every other rule is a guard's name, or a framework's policy."""
 
+EXAMPLES = 3
 OTHER_FLOATS = frozenset({*LOW, "float64"})
 
 
@@ -45,6 +49,10 @@ class Held:
     count: int
     first: str
     text: str
+
+    def __str__(self) -> str:
+        more = " ..." if self.count > 1 else ""
+        return f"{self.count:,} {self.kind} float32 ({self.first}{more}): {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +91,8 @@ class Heavy:
     held: tuple[Held, ...] = ()
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(Shown):
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
     function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
     are counted apart."""
@@ -124,9 +132,29 @@ class Summary:
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        check = None if self.check is None else self.check.to_dict()
-        sizes = {"bytes_before": self.bytes_before, "bytes_after": self.bytes_after}
-        return {**asdict(self), **sizes, "check": check}
+        return named(self) | named(self, "bytes_before", "bytes_after")
+
+    def lines(self) -> list[str]:
+        """The report of `convert`."""
+        rows = [
+            ("model", self.model),
+            ("result", self.output or f"not written ({'dry run' if self.check is None else '--check require'})"),
+            ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}"),
+        ]
+        if not self.changed:
+            rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is the model as it is"))
+        rows += _node_rows(self) + _heavy_rows(self)
+        added = self.casts_after - self.casts_before
+        share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
+        rows.append(("casts", f"{self.casts_before:,} -> {self.casts_after:,} ({added:+,})"))
+        rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
+        rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
+        rows += _range_rows(self)
+        rows += titled("guards", [str(held) for held in self.guards] or [no_guard(self)])
+        rows += titled("opset", [str(held) for held in self.opset])
+        rows += titled("unlisted", [str(held) for held in self.unlisted])
+        rows += _note_rows(self)
+        return in_rows([*rows, *([("check", str(self.check))] if self.check else [])])
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
@@ -230,3 +258,78 @@ def _held(nodes: Iterable[Chosen]) -> tuple[Held, ...]:
         groups.setdefault((node.why.rule, node.kind), []).append(node)
     held = [Held(rule, kind, len(group), group[0].name, group[0].why.text) for (rule, kind), group in groups.items()]
     return tuple(sorted(held, key=lambda item: -item.count))
+
+
+# -- as text --------------------------------------------------------------------------------------------------------
+
+
+def no_guard(summary: Summary) -> str:
+    """What is said where no guard fired: it is no promise as long as nobody looked at values."""
+    if not policy(summary.policy).ours:
+        return "none: the policy is its framework's"
+    if not summary.changed:
+        return "none needed: nothing was lowered"
+    if any(note["topic"] == "samples" for note in summary.notes):
+        return "none fired beside what was measured"
+    return "none fired; ranges were not measured"
+
+
+def _why_nothing(summary: Summary) -> str:
+    """Why nothing is lowered, where no node of float32 is there to give a reason of its own."""
+    if summary.nodes:
+        return ""
+    if not summary.floats:
+        return ", as no node makes floating numbers"
+    kinds = " and ".join(f"{plural(count, 'node')} of {dtype}" for dtype, count in summary.floats.items())
+    hint = "; export the model in float32" if "float64" in summary.floats else ""
+    return f", as only float32 is ({kinds}{hint})"
+
+
+def _node_rows(summary: Summary) -> Rows:
+    low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
+    lines = [f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data"]
+    for dtype, rules in summary.reasons.items():
+        message = ", ".join(f"{count:,} {_in_words(rule, summary.policy)}" for rule, count in rules.items())
+        lines.append(f"{dtype}: {message}")
+    return titled("nodes", lines)
+
+
+def _heavy_rows(summary: Summary) -> Rows:
+    heavy = summary.heavy
+    total = heavy.low + heavy.float32 + heavy.given
+    given = f", {heavy.given:,} of them low in the file already" if heavy.given else ""
+    counts = f"{heavy.low + heavy.given:,} of {total:,} low{given}"
+    return titled("heavy", [counts, *map(str, heavy.held)])
+
+
+def _range_rows(summary: Summary) -> Rows:
+    """What was measured on which samples: the values that pass the limit, and how many nodes are float32 for it."""
+    samples = [note["text"] for note in summary.notes if note["topic"] == "samples"]
+    if not samples:
+        return []
+    passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
+    nodes = plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
+    out = f"{plural(len(passing), 'value')} out of range, {nodes} float32 for it"
+    return titled("ranges", [out if passing else "all values in range", *_examples(passing), *samples])
+
+
+def _note_rows(summary: Summary) -> Rows:
+    """Notes by topic; what the rows above said already is left out."""
+    topics: dict[str, list[str]] = {}
+    for note in summary.notes:
+        if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
+            where = f"{note['where']}: " if note["where"] else ""
+            topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
+    return [row for topic, message in topics.items() for row in titled(topic, _examples(message))]
+
+
+def _examples(texts: list[str]) -> list[str]:
+    left = len(texts) - EXAMPLES
+    return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
+
+
+def _in_words(rule: str, chosen: str) -> str:
+    """Why nodes have their type, by the rule that decided."""
+    if rule == chosen:
+        return f"by {policy(chosen).framework}'s rules"
+    return ORDINARY.get(rule, f"held by guard {rule}")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from ..core.json_types import JsonObject
+from ..core.shown import Shown
 from ..oplists.traits import has
-from .lines import in_rows, plural
+from .lines import first, in_rows, plural, titled
 
 if TYPE_CHECKING:
     from ..training.run.fitting import Epoch, History
@@ -24,12 +25,13 @@ FLOATS = {
     ir.DataType.FLOAT16: "float16",
     ir.DataType.BFLOAT16: "bfloat16",
 }
+NAMED = 4  # parameters; --json has all
 PARTS = ("forward", "backward", "update")
 PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and the update give to their nodes
 
 
-@dataclass(frozen=True)
-class StepReport:
+@dataclass(frozen=True, repr=False)
+class StepReport(Shown):
     """A training step in numbers. ``nodes`` and ``heavy``: by part and the type that they compute in; ``heavy`` are
     products of matrices and convolutions."""
 
@@ -46,8 +48,29 @@ class StepReport:
     heavy: dict[str, dict[str, int]]
     notes: list[dict[str, str]] = field(default_factory=list)
 
-    def to_dict(self) -> JsonObject:
-        return asdict(self)
+    def lines(self) -> list[str]:
+        """The report of `build-step`."""
+        told = self.options
+        clip = told.get("clip_norm")
+        extra = [(name.replace("_", " "), str(told[name])) for name in ("clip_value", "ema", "penalty") if name in told]
+        rows = [
+            ("model", self.model),
+            ("result", self.output),
+            ("options", f"level {told.get('level')}, {told.get('dtype')}, target {told.get('target')}"),
+            ("loss", str(told.get("loss"))),
+            *titled("optimizer", str(told.get("optimizer")).split("; ")),
+            ("loss scale", re.sub(r",\w+=none", "", str(told.get("loss_scale")))),
+            ("clip norm", "none" if clip is None else str(clip)),
+            *extra,
+            ("trained", f"{plural(self.trained, 'parameter')}, {self.trained_numbers:,} numbers"),
+            ("", first(self.parameters, NAMED)),
+            *([("frozen", first(self.frozen, NAMED))] if self.frozen else []),
+            ("state", f"{self.state_bytes:,} bytes"),
+            *((part, _counted(self.nodes[part], self.heavy[part])) for part in PARTS),
+            ("inputs", ", ".join(self.inputs)),
+            *((note["topic"], f"{note['where']}: {note['text']}") for note in self.notes),
+        ]
+        return in_rows(rows)
 
 
 def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
@@ -90,38 +113,6 @@ def _frozen(step: TrainingStep) -> list[str]:
     model = trained_model(step, step.initial_state)
     state = set(step.initial_state)
     return [name for name in parameter_names(model) if name not in state]
-
-
-def step_lines(report: StepReport) -> list[str]:
-    message = report.options
-    rows = [
-        ("model", report.model),
-        ("result", report.output),
-        ("options", f"level {message.get('level')}, {message.get('dtype')}, target {message.get('target')}"),
-        ("loss", str(message.get("loss"))),
-        *_numbered("optimizer", str(message.get("optimizer")).split("; ")),
-        ("loss scale", re.sub(r",\w+=none", "", str(message.get("loss_scale")))),
-        ("clip norm", "none" if message.get("clip_norm") is None else str(message.get("clip_norm"))),
-        *((name.replace("_", " "), str(message[name])) for name in ("clip_value", "ema", "penalty") if name in message),
-        ("trained", f"{plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
-        ("", _first(report.parameters)),
-    ]
-    if report.frozen:
-        rows.append(("frozen", _first(report.frozen)))
-    rows.append(("state", f"{report.state_bytes:,} bytes"))
-    for part in PARTS:
-        rows.append((part, _counted(report.nodes[part], report.heavy[part])))
-    rows.append(("inputs", ", ".join(report.inputs)))
-    rows += [(note["topic"], f"{note['where']}: {note['text']}") for note in report.notes]
-    return in_rows(rows)
-
-
-def _numbered(name: str, lines: list[str]) -> list[tuple[str, str]]:
-    return [(name if not number else "", line) for number, line in enumerate(lines)]
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:

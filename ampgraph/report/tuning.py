@@ -1,18 +1,23 @@
-"""The report of `tune`, as data and as plain text."""
+"""The report of `tune`, and which nodes matter how much: what each unit costs in error alone."""
 
 from __future__ import annotations
 
+import csv
+import html
+import io
+import json
 import math
 import shlex
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from ..core import sketches
+from ..core.dataflow import FLOAT32
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
-from ..core.shown import Shown
-from .lines import in_rows, plural
-from .sensitivity import Sensitivity, sensitivity_lines
+from ..core.shown import Data, Shown, named
+from .lines import columns, finite, in_rows, plural, titled
 
 PATTERNS = 24  # shown; --json has all
 SHORT = {
@@ -23,8 +28,83 @@ SHORT = {
 }  # what --help says in more words
 
 
+SHOWN = 20  # rows of the text; the data has all
+COLUMNS = ("patterns", "kinds", "bytes", "share", "alone_low", "alone_float32", "measured")
+
+
 @dataclass(frozen=True)
-class Candidate:
+class UnitSensitivity(Data):
+    """Nodes that one decision holds.
+
+    Attributes:
+        patterns: what names them to ``fp32=`` and ``low=``.
+        kinds: their operators.
+        bytes: what they write and store in float32.
+        share: of the squared error of the level's plan; None where that is infinite and it is their doing.
+        alone_low: the error with these low and every other unit in float32.
+        alone_float32: the error of the level's plan with these in float32.
+        measured: whether the two errors are of strict runs of their own; else they follow from the share, as if squared
+            errors added up.
+    """
+
+    patterns: tuple[str, ...]
+    kinds: tuple[str, ...]
+    bytes: int
+    share: float | None
+    alone_low: float
+    alone_float32: float
+    measured: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Sensitivity(Shown):
+    """All units that a level makes low, the one that contributes most first. ``error``: of the level's plan."""
+
+    level: str
+    metric: str
+    error: float
+    units: tuple[UnitSensitivity, ...]
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def __iter__(self) -> Iterator[UnitSensitivity]:
+        return iter(self.units)
+
+    def lines(self) -> list[str]:
+        """A table of the units that contribute most."""
+        head = ("alone low", "alone float32", "share", "", "unit")
+        rows = [
+            (
+                finite(unit.alone_low),
+                finite(unit.alone_float32),
+                "all" if unit.share is None else f"{100 * unit.share:.3g} %",
+                "measured" if unit.measured else "estimated",
+                f"{' '.join(dict.fromkeys(unit.kinds))} ({' '.join(unit.patterns[:3])})",
+            )
+            for unit in self.units[:SHOWN]
+        ]
+        more = len(self.units) - SHOWN
+        return columns([head, *rows], ">") + ([f"and {more:,} more"] if more > 0 else [])
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_csv(self) -> str:
+        """A line for each unit behind a line of names; what a unit has several of stands between spaces."""
+        out = io.StringIO()
+        rows = csv.writer(out, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for unit in self.units:
+            share = "" if unit.share is None else f"{unit.share:.6g}"
+            errors = [f"{error:.6g}" for error in (unit.alone_low, unit.alone_float32)]
+            rows.writerow([" ".join(unit.patterns), " ".join(unit.kinds), unit.bytes, share, *errors, unit.measured])
+        return out.getvalue()
+
+
+@dataclass(frozen=True)
+class Candidate(Data):
     """A conversion that was run: how it came about, its error, and the nodes, the products among them and the bytes
     that it has in float32."""
 
@@ -35,10 +115,6 @@ class Candidate:
     promoted: int  # groups
     products: int = 0
     chosen: bool = False
-
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null for an infinite error."""
-        return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,9 +130,6 @@ class Tuning(Shown):
         sensitivity: which nodes matter how much, where it was asked for.
         runs: strict runs, that is passes over the samples, of candidates and to measure.
     """
-
-    LINES: ClassVar[str] = f"{__package__}.tuning.tuning_lines"
-    HTML: ClassVar[str] = f"{__package__}.sketched.tuning_html"
 
     model: str
     output: str | None
@@ -78,47 +151,47 @@ class Tuning(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; without the plan."""
-        names = ("model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes")
-        return {name: getattr(self, name) for name in names} | {
-            "error": self.error if math.isfinite(self.error) else None,
-            "patterns": list(self.patterns),
-            "frontier": [point.to_dict() for point in self.frontier],
-            "candidates": [point.to_dict() for point in self.candidates],
-            "notes": list(self.notes),
-            "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
-        }
+        return named(
+            self, "model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes",
+            "error", "patterns", "frontier", "candidates", "notes", "sensitivity",
+        )  # fmt: skip
 
+    def lines(self) -> list[str]:
+        """The report of `tune`."""
+        over = "on average" if self.metric in OVER_ALL else "for 9 of 10 samples"
+        rows = [
+            ("model", self.model),
+            ("result", self.output or "not written" + ("" if self.met else ": the tolerance is missed")),
+            ("options", f"level {self.level}, {self.dtype}"),
+            ("tolerance", f"{self.tolerance:g} on {SHORT.get(self.metric, self.metric)} of the worst output, {over}"),
+            *titled("samples", self.notes),
+            ("runs", f"{plural(self.runs, 'strict run')} over {plural(self.samples, 'sample')}"),
+        ]
+        head = ("float32 nodes", "products", "bytes", "error", "candidate")
+        table = [
+            (f"{p.nodes:,}", f"{p.products:,}", f"{p.bytes:,}", finite(p.error), p.step + " <- chosen" * p.chosen)
+            for p in self.frontier
+        ]
+        lines = [*in_rows(rows), "", *columns([head, *table], ">"), ""]
+        if self.sensitivity is not None:
+            lines += ["sensitivity", *self.sensitivity.lines(), ""]
+        return lines + in_rows(
+            [("verdict", _verdict(self)), *(titled("promoted", _patterns(self)) if self.met else [])]
+        )
 
-def tuning_lines(found: Tuning) -> list[str]:
-    """The report of `tune`."""
-    over = "on average" if found.metric in OVER_ALL else "for 9 of 10 samples"
-    rows = [
-        ("model", found.model),
-        ("result", found.output or "not written" + ("" if found.met else ": the tolerance is missed")),
-        ("options", f"level {found.level}, {found.dtype}"),
-        ("tolerance", f"{found.tolerance:g} on {SHORT.get(found.metric, found.metric)} of the worst output, {over}"),
-    ]
-    rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
-    rows.append(("runs", f"{plural(found.runs, 'strict run')} over {plural(found.samples, 'sample')}"))
-    lines = in_rows(rows)
-    lines += ["", *_table(found.frontier), ""]
-    if found.sensitivity is not None:
-        lines += ["sensitivity", *sensitivity_lines(found.sensitivity), ""]
-    return lines + in_rows([("verdict", _verdict(found)), *_patterns(found)])
-
-
-def _table(points: tuple[Candidate, ...]) -> list[str]:
-    head = ("float32 nodes", "products", "bytes", "error", "candidate")
-    rows = [
-        (f"{p.nodes:,}", f"{p.products:,}", f"{p.bytes:,}", _error(p.error), p.step + " <- chosen" * p.chosen)
-        for p in points
-    ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(4)]
-    return ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in range(4)), row[4]]) for row in (head, *rows)]
-
-
-def _error(error: float) -> str:
-    return f"{error:.3g}" if math.isfinite(error) else "not finite"
+    def _repr_html_(self) -> str:
+        """The candidates by their error and the bytes that they keep in float32, the chosen one in red."""
+        points = [point for point in self.candidates if math.isfinite(point.error) and point.error > 0]
+        words = f"error of {len(points):,} candidates, upwards, by their bytes in {FLOAT32}; the chosen one in red"
+        rows = [(p.step, f"{p.error:.3g}", f"{p.bytes:,}", "chosen" * p.chosen) for p in self.frontier]
+        plot = sketches.scatter([(point.bytes, point.error, point.chosen) for point in points], words)
+        state = "met" if self.met else "missed"
+        return "".join([
+            f"<p><b>{html.escape(self.model)}: tolerance {self.tolerance:g} {state}</b>, error {self.error:.3g}</p>",
+            f"<p>{html.escape(words)}</p>{plot}",
+            sketches.table(("candidate", "error", f"bytes in {FLOAT32}", ""), rows),
+            sketches.folded("report", self.lines()),
+        ])  # fmt: skip
 
 
 def _verdict(found: Tuning) -> str:
@@ -128,13 +201,12 @@ def _verdict(found: Tuning) -> str:
         return f"missed: {best}: what is still low was asked to be, or is low in the file"
     chosen = next(point for point in found.candidates if point.chosen)
     nodes = f"{chosen.nodes:,} of {found.nodes:,} nodes in float32"
-    return f"met: error {_error(found.error)} with {nodes}, {chosen.bytes:,} bytes"
+    return f"met: error {finite(found.error)} with {nodes}, {chosen.bytes:,} bytes"
 
 
-def _patterns(found: Tuning) -> list[tuple[str, str]]:
+def _patterns(found: Tuning) -> list[str]:
     """What was promoted, to paste after `convert`."""
     words = [f"--fp32 {shlex.quote(pattern)}" for pattern in found.patterns[:PATTERNS]]
-    rows = [("promoted" if i == 0 else "", "  ".join(words[i : i + 3])) for i in range(0, len(words), 3)]
-    if len(found.patterns) > PATTERNS:
-        rows.append(("", f"and {len(found.patterns) - PATTERNS:,} more (--json lists all)"))
-    return rows if found.met else []
+    lines = ["  ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
+    left = len(found.patterns) - PATTERNS
+    return lines + ([f"and {left:,} more (--json lists all)"] if left > 0 else [])

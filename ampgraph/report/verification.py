@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Shown
+from ..core.shown import Data, Shown, named, plain
+from ..core.sketches import Html, folded, heights, table
 from ..numerics.metrics.agreement import Scores
-from .lines import in_rows, plural
+from .lines import Rows, first, in_rows, plural, titled
 from .quantized import QuantizedParts
 
 if TYPE_CHECKING:
@@ -28,25 +30,18 @@ OPERANDS, FALLBACK, STEPS = 3, 8, 9  # shown; --json has all
 
 
 @dataclass(frozen=True)
-class StepError:
+class StepError(Data):
     """What the error of a step is, counted from 0, and at which output."""
 
     step: int
     error: float
     output: str
 
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null for an infinite error."""
-        return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
-
 
 @dataclass(frozen=True, repr=False)
 class Verification(Shown):
     """What `verify` found. ``fallback``: (node, operator) that a device left to the CPU; ``traced``: the sample whose
     values were looked at, None where none was; ``overall``: what a metric of the user's own says."""
-
-    LINES: ClassVar[str] = f"{__package__}.verification.verification_lines"
-    HTML: ClassVar[str] = f"{__package__}.sketched.verification_html"
 
     reference: str
     model: str
@@ -89,25 +84,48 @@ class Verification(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        born = self.first_nonfinite
-        plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}
-        return plain | {
-            "run": self.run,
-            "samples": self.samples,
-            "metric": self.metric,
-            "overall": None if self.overall is None else self.overall.to_dict(),
-            "outputs": [output.to_dict() for output in self.outputs],
-            "first_nonfinite": None if born is None else born.to_dict(),
-            "growth": [suspect.to_dict() for suspect in self.growth],
+        names = ("reference", "model", "ok", "tolerance", "device", "strict", "run", "samples", "metric", "overall")
+        return named(self, *names, "outputs", "first_nonfinite", "growth") | {
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
-            "notes": list(self.notes),
-            "repair": None if self.repair is None else self.repair.to_dict(),
+            **named(self, "notes", "repair"),
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
-            "error_without_growth": self.left if self.left is not None and math.isfinite(self.left) else None,
-            "quantized": self.quantized.to_dict() if self.quantized else None,
-            "steps": [step.to_dict() for step in self.steps],
+            "error_without_growth": plain(self.left),
+            **named(self, "quantized", "steps"),
         }
+
+    def lines(self) -> list[str]:
+        """The report of `verify`."""
+        rows = [("reference", self.reference), ("model", self.model), ("run", self.run)]
+        rows += titled("samples", self.notes) + _fallback(self)
+        rows += [("quantized", str(self.quantized))] if self.quantized else []
+        rows += [("metric", f"{self.metric}  {_three(self.overall)}")] if self.overall is not None else []
+        for output in self.outputs:
+            rows += titled("output", [f"{output.name}  {_verdict(output, self)}", *_figures(output)])
+        rows += _steps(self)
+        if self.first_nonfinite is not None:
+            rows += titled("not finite", _suspect("first at ", self.first_nonfinite, self.repair is None))
+        rows += titled(
+            "error", [line for one in self.growth for line in _suspect("made at ", one, self.repair is None)]
+        )
+        if self.left is not None:
+            rows.append(("", f"with all of these in float32 the error is {_number(self.left)}, as runs of parts tell"))
+        if self.traced is not None:
+            sample, step = divmod(self.traced, len(self.steps) or 1)
+            place = f"step {step} of sample {sample}" if self.steps else f"sample {self.traced}"
+            rows.append(("", f"(nodes as {place} shows them)"))
+        return in_rows([*rows, *_repair(self), ("verdict", _outcome(self))])
+
+    def _repr_html_(self) -> str:
+        """The error of each output, and the error along the graph in the sample that was looked at."""
+        rows = [(one.name, _state(one.within(self.tolerance)), *_errors(one), _bars(one, self)) for one in self.outputs]
+        verdict = f"{self.model} against {self.reference}: {_state(self.ok)}, tolerance {self.tolerance:g}"
+        return "".join([
+            f"<p><b>{html.escape(verdict)}</b> on {plural(self.samples, 'sample')} ({html.escape(self.run)})</p>",
+            table(("output", "verdict", "median", "90th percentile", "worst", "by sample"), rows),
+            _along(self),
+            folded("report", self.lines()),
+        ])  # fmt: skip
 
 
 def within(
@@ -122,35 +140,7 @@ def within(
     return compared and all(output.within(tolerance) for output in outputs)
 
 
-def verification_lines(found: Verification) -> list[str]:
-    """The report of `verify`."""
-    rows = [("reference", found.reference), ("model", found.model), ("run", found.run)]
-    rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
-    rows += _fallback(found)
-    rows += [("quantized", str(found.quantized))] if found.quantized else []
-    if found.overall is not None:
-        rows.append(("metric", f"{found.metric}  {_three(found.overall)}"))
-    for output in found.outputs:
-        rows.append(("output", f"{output.name}  {_verdict(output, found)}"))
-        rows += [("", line) for line in _figures(output)]
-    rows += _step_rows(found)
-    if found.first_nonfinite is not None:
-        rows += _suspect("not finite", "first at ", found.first_nonfinite, found.repair is None)
-    for i, suspect in enumerate(found.growth):
-        rows += _suspect("" if i else "error", "made at ", suspect, found.repair is None)
-    if found.left is not None:
-        rows.append(("", f"with all of these in float32 the error is {_number(found.left)}, as runs of parts tell"))
-    if found.traced is not None:
-        place = f"sample {found.traced}"
-        if found.steps:
-            place = f"step {found.traced % len(found.steps)} of sample {found.traced // len(found.steps)}"
-        rows.append(("", f"(nodes as {place} shows them)"))
-    rows += _repair(found)
-    rows.append(("verdict", _outcome(found)))
-    return in_rows(rows)
-
-
-def _repair(found: Verification) -> list[tuple[str, str]]:
+def _repair(found: Verification) -> Rows:
     """What was tried and mends it, or why nothing is known to."""
     if found.repair is not None:
         said = f"tried with {found.repair.recipe}: error {_number(found.repair.error)} on the same inputs"
@@ -178,7 +168,7 @@ def _outcome(found: Verification) -> str:
     return f"missed: {', '.join(missed)} (tolerance {limit} on {what} {over}, nothing infinite)"
 
 
-def _step_rows(found: Verification) -> list[tuple[str, str]]:
+def _steps(found: Verification) -> Rows:
     """The error of some steps, and of the worst."""
     worst = found.worst_step
     if worst is None:
@@ -186,29 +176,26 @@ def _step_rows(found: Verification) -> list[tuple[str, str]]:
     count = len(found.steps)
     shown = sorted({round(i * (count - 1) / (STEPS - 1)) for i in range(STEPS)}) if count > STEPS else range(count)
     text = ", ".join(f"{i}: {_number(found.steps[i].error)}" for i in shown)
-    return [("steps", f"worst {_number(worst.error)} at step {worst.step}, output {worst.output}"), ("", text)]
+    return titled("steps", [f"worst {_number(worst.error)} at step {worst.step}, output {worst.output}", text])
 
 
 def _three(scores: Scores) -> str:
     """Median, 90th percentile and worst; of a share its mean."""
-    errors = (scores.median, scores.p90, scores.worst)
-    words = ["median", "90th percentile", "worst"]
-    text = [f"{_number(error)} {word}" for error, word in zip(errors, words, strict=True)]
-    return ", ".join([f"{_number(scores.decisive)} on average", *text[1:]] if scores.over_all else text)
+    middle = f"{_number(scores.decisive)} on average" if scores.over_all else f"{_number(scores.median)} median"
+    return f"{middle}, {_number(scores.p90)} 90th percentile, {_number(scores.worst)} worst"
 
 
 def _number(error: float) -> str:
     return "infinite" if math.isinf(error) else f"{error:.2e}"
 
 
-def _fallback(found: Verification) -> list[tuple[str, str]]:
+def _fallback(found: Verification) -> Rows:
     if found.strict or not found.fallback:
         return []
     kinds = Counter(operator for _, operator in found.fallback)
-    named = ", ".join(f"{node} ({operator})" for node, operator in found.fallback[:FALLBACK])
-    more = f" and {len(found.fallback) - FALLBACK} more" if len(found.fallback) > FALLBACK else ""
+    nodes = [f"{node} ({operator})" for node, operator in found.fallback]
     message = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    return [("on the CPU", f"{len(found.fallback)} nodes fell back: {message}"), ("", f"{named}{more}")]
+    return titled("on the CPU", [f"{len(nodes)} nodes fell back: {message}", first(nodes, FALLBACK)])
 
 
 def _verdict(output: Agreement, found: Verification) -> str:
@@ -256,24 +243,16 @@ def _details(output: Agreement) -> list[str]:
     return rest
 
 
-def _suspect(title: str, word: str, suspect: Suspect, suggests: bool) -> list[tuple[str, str]]:
-    place = ", ".join(
-        part
-        for part in (
-            suspect.operator,
-            suspect.dtype,
-            f"layer {suspect.layer}" if suspect.layer else "",
-            f"inside {suspect.inside}" if suspect.inside else "",
-        )
-        if part
-    )
-    rows = [(title, f"{word}{suspect.node} ({place}): {suspect.why}")]
+def _suspect(word: str, suspect: Suspect, suggests: bool) -> list[str]:
+    layer = f"layer {suspect.layer}" if suspect.layer else ""
+    inside = f"inside {suspect.inside}" if suspect.inside else ""
+    place = ", ".join(filter(None, (suspect.operator, suspect.dtype, layer, inside)))
+    lines = [f"{word}{suspect.node} ({place}): {suspect.why}"]
     for sort, operands in (("in", suspect.reads), ("out", suspect.makes)):
-        rows += [("", f"  {sort:<4}{_operand(operand)}") for operand in operands[:OPERANDS]]
+        lines += [f"  {sort:<4}{_operand(operand)}" for operand in operands[:OPERANDS]]
     if suspect.suggestion and suggests:
-        rows.append(("", f"  try: {listed(suspect.suggestion)}"))
-    rows += [("", f"  or: {hint}") for hint in suspect.hints]
-    return rows
+        lines.append(f"  try: {listed(suspect.suggestion)}")
+    return lines + [f"  or: {hint}" for hint in suspect.hints]
 
 
 def _operand(operand: TracedValue) -> str:
@@ -288,3 +267,34 @@ def _span(found: object) -> str:
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
     return message + (f", {infinite:,} infinite" if infinite else "") + (f", {nan:,} NaN" if nan else "")
+
+
+# -- for notebooks --------------------------------------------------------------------------------------------------
+
+
+def _state(met: bool) -> str:
+    return "ok" if met else "missed"
+
+
+def _bars(output: Agreement, found: Verification) -> Html:
+    """The error of each sample as a bar, the tolerance as a line."""
+    errors = [error for error in output.judged_errors if math.isfinite(error) and error > 0]
+    words = f"error of each of {plural(len(errors), 'sample')}; the line is the tolerance"
+    return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")
+
+
+def _errors(output: Agreement) -> tuple[str, str, str]:
+    scores = output.scores
+    found = [scores.median, scores.p90, scores.worst] if output.judged else []
+    one, two, three = [f"{error:.2e}" if math.isfinite(error) else "infinite" for error in found] or ["", "", ""]
+    return one, two, three
+
+
+def _along(found: Verification) -> str:
+    errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
+    if not errors or found.tolerance <= 0:
+        return ""
+    worst = max(errors, key=lambda name: errors[name])
+    words = f"error behind each of {len(errors):,} nodes, in their order; the largest is {errors[worst]:.2e} at {worst}"
+    picture = heights(list(errors.values()), found.tolerance, f"{words}; the line is the tolerance")
+    return f"<p>{html.escape(words)}</p>{picture}"

@@ -1,18 +1,28 @@
-"""Opening files as their users do, on ONNX Runtime with all the optimisations that are its default, in a process of its
-own: a file that kills the runtime kills that process alone."""
+"""Whether what was written opens as its users open it, where the model that it was made from does: on ONNX Runtime with
+all the optimisations that are its default, in a process of its own. A file that kills the runtime kills that alone."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..core.errors import AmpError
+from ..core.dataflow import NONE, Dataflow
+from ..core.errors import AmpError, first_line
+from ..core.graph import LOW, is_mindir
+from ..formats.kinds import PathLike
+from ..oplists.kernels import load_kernels
 from .child import Answer, in_child
 from .devices import import_onnxruntime
-from .onnxruntime_session import QUIET, refused
+from .onnxruntime_session import quiet_options, refused
 
+CPU = "cpu"
 SECONDS, MEMORY = 60.0, 6 << 30  # for one file
+OPTIMISED = "an optimisation of ONNX Runtime breaks it: with ORT_DISABLE_ALL it is not refused"
+KILLED = "an optimisation of ONNX Runtime crashes on it: with ORT_DISABLE_ALL it does not"
+
+_HEAD = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 @dataclass(frozen=True)
@@ -20,44 +30,40 @@ class Opening:
     """How ONNX Runtime opened a file on the CPU.
 
     Attributes:
-        died: how the process ended, in words, where it did not live; an empty string if it did.
-        fault: what the runtime has against the file, as an AmpError AMP502; None if it opens the file, or dies.
-        optimised: whether it is its optimisations that do not take the file: without them it opens.
+        said: what it has against the file, or how it died; an empty text where it opens it.
+        died: whether the process died.
+        optimised: whether its optimisations are at fault: without them it opens the file.
+        lacks_kernel: whether the CPU is said to have no kernel for an operator in its types; another provider may.
     """
 
-    died: str = ""
-    fault: AmpError | None = None
+    said: str = ""
+    died: bool = False
     optimised: bool = False
+    lacks_kernel: bool = False
 
     @property
     def opens(self) -> bool:
         """Whether a session was made."""
-        return not self.died and self.fault is None
+        return not self.said
 
     @property
-    def lacks_kernel(self) -> bool:
-        """Whether the CPU is said to have no kernel for an operator in its types; another provider may."""
-        return self.fault is not None and "NOT_IMPLEMENTED" in self.fault.message
+    def why(self) -> str:
+        """The cause, where it is known."""
+        return "" if not self.optimised else KILLED if self.died else OPTIMISED
 
 
-def open_as_users_do(path: str | os.PathLike[str]) -> Opening:
-    """Opens one file and lets it go again; nothing is run.
+def open_each(paths: Sequence[PathLike]) -> list[Opening]:
+    """Opens files and lets them go again, in as few processes as they leave alive; nothing is run.
 
     Raises AmpError AMP501 where ONNX Runtime is not installed, AMP101 for no such file, AMP504 for want of memory or
     time."""
-    (found,) = open_each([path])
-    return found
-
-
-def open_each(paths: Sequence[str | os.PathLike[str]]) -> list[Opening]:
-    """As `open_as_users_do` for many files, in as few processes as they leave alive."""
     import_onnxruntime()
     names = [os.path.abspath(path) for path in paths]
     first = _opened(names, optimised=True)
     again = [name for name, how in zip(names, first, strict=True) if not how.opens]
     plainly = dict(zip(again, _opened(again, optimised=False), strict=True))
     return [
-        how if how.opens else Opening(how.died, how.fault, plainly[name].opens)
+        how if how.opens else replace(how, optimised=plainly[name].opens)
         for name, how in zip(names, first, strict=True)
     ]
 
@@ -67,11 +73,11 @@ def _opened(names: list[str], *, optimised: bool) -> list[Opening]:
     while len(found) < len(names):
         left = names[len(found) :]
         ended = in_child(_open_here, (left, optimised), seconds=SECONDS * len(left), memory=MEMORY)
-        found += [Opening("", _fault(said, name)) for said, name in zip(ended.answers, left, strict=False)]
+        found += [_opening(said, name) for said, name in zip(ended.answers, left, strict=False)]
         if len(found) < len(names):
             if not ended.crashed:
                 raise AmpError("AMP504", f"ONNX Runtime does not open it: {ended.said}", where=names[len(found)])
-            found.append(Opening(ended.said))
+            found.append(Opening(ended.said, died=True))
     return found
 
 
@@ -80,9 +86,9 @@ def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
     import onnxruntime
 
     names, optimised = asked
-    onnxruntime.set_default_logger_severity(QUIET)  # what is refused is raised
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1  # no threads are made for what is not run
+    options = quiet_options(threads=1)  # no threads are made for what is not run
+    onnxruntime.set_default_logger_severity(options.log_severity_level)  # what is refused is raised
+    options.inter_op_num_threads = 1
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name in names:
@@ -94,11 +100,73 @@ def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
             answer("")
 
 
-def _fault(said: str, name: str) -> AmpError | None:
-    """Raises it where it is not the model's: AMP101 for no such file, AMP504 for want of memory."""
+def _opening(said: str, name: str) -> Opening:
+    """Raises what is not the model's fault: AMP101 for no such file, AMP504 for want of memory."""
     if not said:
-        return None
-    fault = refused(RuntimeError(said), name)
-    if fault.code != "AMP502":
+        return Opening()
+    error = RuntimeError(said)
+    if (fault := refused(error, name)).code != "AMP502":
         raise fault
-    return fault
+    line = first_line(error)
+    return Opening(_HEAD.sub("", line).removesuffix("."), lacks_kernel="NOT_IMPLEMENTED" in line)
+
+
+# -- beside what it was made from -------------------------------------------------------------------------------------
+
+
+def refusal(model: str) -> Opening | None:
+    """Why ONNX Runtime does not open a file on the CPU; None if it does. Raises AmpError AMP101, AMP501, AMP504."""
+    (found,) = open_each([model])
+    return None if found.opens else found
+
+
+def fault(reference: str, model: str, target: str) -> Opening | None:
+    """Why a file does not open though its reference does."""
+    found = refusal(model)
+    return found if found is not None and is_fault(found, reference, model, target) else None
+
+
+def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
+    """Whether a refusal is a fault of a file. A kernel that the CPU lacks is one for that target alone.
+
+    Where it lacks one it may write the operator's definition out, which need not be valid in these types: what is
+    refused without optimisations too is a fault at another target only where onnx's checker finds one."""
+    if (found.lacks_kernel and target != CPU) or refusal(reference) is not None:
+        return False
+    known = found.died or found.optimised or target == CPU
+    return known or (_is_invalid(model) and not _is_invalid(reference))
+
+
+def noted(reference: PathLike | None, model: PathLike | None) -> list[str]:
+    """What to say of two files in words, if anything; of models in memory nothing is known."""
+    if reference is None or model is None or is_mindir(model):
+        return []
+    found = fault(os.fspath(reference), os.fspath(model), "")
+    opens = "ONNX Runtime opens the reference with its default optimisations, and not the model"
+    return [] if found is None else [f"{opens}: {found.said}"]
+
+
+def stopped_on_cpu(flow: Dataflow) -> str:
+    """What low operators ONNX Runtime's CPU opens and cannot run, each with the reason; an empty text for none."""
+    kernels, found = load_kernels(CPU), dict[str, str]()
+    for op in flow.ops:
+        broken = kernels.broken.get(op.kind)
+        if broken is None:
+            continue
+        dtypes = {flow.values[v].dtype for v in (*op.inputs, *op.outputs) if v != NONE}
+        attributes = {broken.attribute: flow.attribute(op, broken.attribute)} if broken.attribute else {}
+        for low in dtypes.intersection(LOW):
+            if reason := kernels.refuses(op.kind, flow.opset, low, attributes):
+                found[op.kind] = reason
+    reasons = ", ".join(f"{kind}: {reason}" for kind, reason in found.items())
+    return f"ONNX Runtime's CPU does not run it: {reasons}" if reasons else ""
+
+
+def _is_invalid(path: str) -> bool:
+    import onnx
+
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except Exception:  # the checker and its inference raise several kinds
+        return True
+    return False

@@ -35,11 +35,11 @@ Way = Callable[[ModelProto], ModelProto]
 
 @dataclass(frozen=True)
 class Row:
-    """One way of conversion over the suite. ``refused``: model -> what TensorRT says."""
+    """One way of conversion over the suite. ``refused``: model -> what TensorRT says; ``low``: with a low kernel."""
 
     way: str
     taken: int
-    low: int
+    low: tuple[str, ...]
     refused: Mapping[str, str]
     failed: Mapping[str, str]
 
@@ -89,7 +89,7 @@ def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kep
                 failed[name] = f"{type(error).__name__}: {error}"
         found = dict(zip(made, built(made.values(), python, kept), strict=True))
         refused = {name: answer.why for name, answer in found.items() if not answer.ok}
-        low = sum(map(is_low, found.values()))
+        low = tuple(name for name, answer in found.items() if is_low(answer))
         yield Row(way, len(found) - len(refused), low, refused, failed)
 
 
@@ -108,7 +108,7 @@ def main() -> int:
     bad = 0
     for row in rows(suite(nth, of), ways, args.python, args.kept):
         ended = f"{len(row.refused)} refused, {len(row.failed)} failed"
-        print(f"{row.way}: {row.taken} taken, {row.low} with low kernels, {ended}", flush=True)
+        print(f"{row.way}: {row.taken} taken, {len(row.low)} with low kernels, {ended}", flush=True)
         for name, why in {**row.refused, **row.failed}.items():
             print(f"  - {name}: {why[:300]}", flush=True)
         bad += len(row.refused)

@@ -17,14 +17,13 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
-from ampgraph.api.check_request import Request
-from ampgraph.api.judging import judged, unsure
-from ampgraph.api.near_limit import near_the_limit
+from ampgraph.api.check_run import Request, judged, near_the_limit, unsure
 from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.metrics import agreement
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
 from formats.mindir.files import dense, write
 from onnx_text import parse
@@ -227,8 +226,8 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
     for name, size in (("a", 1e-3), ("b", 1.0), ("c", 1.0)):
         np.savez(tmp_path / name, x=np.full((2, 8), size, np.float32))
-    left = iter([check_run.apart] * 2)
-    monkeypatch.setattr(check_run, "apart", lambda a, b: next(left)(a, b))
+    left = iter([agreement.apart] * 2)
+    monkeypatch.setattr(agreement, "apart", lambda a, b: next(left)(a, b))
     asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10)
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):

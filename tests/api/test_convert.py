@@ -15,7 +15,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph import AmpError, Plan
 from ampgraph.api.check import convert_and_check
-from ampgraph.api.opsets import moved
+from ampgraph.api.prepare import moved
 from ampgraph.api.steps import Job
 from ampgraph.core.annotations import NODES, PRECISION, REASON
 from ampgraph.core.progress import silent

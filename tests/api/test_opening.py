@@ -14,13 +14,12 @@ from onnx import helper
 
 import ampgraph
 from ampgraph.api import check, check_run
-from ampgraph.api.check_request import Request
-from ampgraph.api.opening import fault, refusal
+from ampgraph.api.check_run import Request
 from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
-from ampgraph.runtime.opening import open_each
+from ampgraph.runtime.opening import fault, open_each, refusal
 from cli_helpers import refused
 from onnx_text import array, parse, proto
 
@@ -120,7 +119,7 @@ def test_a_file_that_kills_the_runtime(tmp_path: Path) -> None:
     model, low = killing(tmp_path)
     first, second, third = open_each([model, low, model])
     assert first.opens and third.opens and not second.opens
-    assert "Segmentation fault" in second.died and second.optimised and second.fault is None
+    assert "Segmentation fault" in second.said and second.died and second.optimised
     # what kills the runtime before is no fault
     _, low = killing(tmp_path)
     assert fault(low, low, "cuda") is None

@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import ampgraph
-from ampgraph.api import optimize
+from ampgraph.api import prepare
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
@@ -61,7 +61,7 @@ def test_what_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, ["bert"])
     assert ampgraph.convert(PRODUCT, optimize=True) == ampgraph.convert(PRODUCT)
     # low models are not fused anew
-    monkeypatch.setattr(optimize, "best_fused", None)  # it must not be asked
+    monkeypatch.setattr(prepare, "best_fused", None)  # it must not be asked
     low = ampgraph.convert(PRODUCT)
     assert ampgraph.convert(low, optimize=True) == low
 
@@ -83,7 +83,7 @@ def test_only_what_the_target_runs_is_taken(
     monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
     monkeypatch.setattr(optimizing, "_candidates", lambda *asked: iter([(made, "a test")]))
     options = resolve(Recipe(target=target), "ONNX")
-    found = optimizing.best_fused(PRODUCT, options.kernels.provider, lambda m: optimize.runs_on(options, m))
+    found = optimizing.best_fused(PRODUCT, options.kernels.provider, lambda m: prepare.runs_on(options, m))
     assert found.how == ("a test" if taken else "")
 
 
@@ -104,7 +104,7 @@ def test_what_has_no_cast_or_no_node() -> None:
     # a model without nodes is left as it is
     given = parse("g (float[4] x) => (float[4] x) { }")
     assert ampgraph.convert(given, optimize=True) == given
-    assert optimize.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
+    assert prepare.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], pr
     made.CopyFrom(FUSED)
     counter = optimizing.Counter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
     monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
-    monkeypatch.setattr(optimize, "best_fused", lambda *a, **k: optimizing.FusedModel(made, "a test", 9, 3, counter))
+    monkeypatch.setattr(prepare, "best_fused", lambda *a, **k: optimizing.FusedModel(made, "a test", 9, 3, counter))
     return PRODUCT
 
 
 @pytest.mark.parametrize(("after", "kept"), [(7, True), (8, True), (9, False)])
 def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, after: int, kept: bool) -> None:
     given = fused_by_a_test(monkeypatch, {False: 8, True: after}, "CUDA")
-    found = optimize.optimised(*asked(given)).notes[0].text
+    found = prepare.optimised(*asked(given)).notes[0].text
     assert ("not kept" in found) is not kept and (
         kept or f"{after} nodes that CUDA runs in float16, 8 without" in found
     )
@@ -161,19 +161,19 @@ def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, a
 
 def test_without_the_targets_provider_the_files_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     given = fused_by_a_test(monkeypatch, {})
-    text = optimize.optimised(*asked(given)).notes[0].text
+    text = prepare.optimised(*asked(given)).notes[0].text
     assert text.startswith("not kept, by a test: 6 nodes of the file in float16, 4 without it")
 
 
 def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(self: object, proto: ModelProto) -> int:
         if own_kinds(proto):
-            raise optimize.NotOptimized("a test refuses it")
+            raise prepare.NotOptimized("a test refuses it")
         return 8
 
     given = fused_by_a_test(monkeypatch, {}, "CUDA")
     monkeypatch.setattr(optimizing.Counter, "__call__", refuses)
-    assert "converted then, a test refuses it" in optimize.optimised(*asked(given)).notes[0].text
+    assert "converted then, a test refuses it" in prepare.optimised(*asked(given)).notes[0].text
 
 
 def asked(model: ModelProto) -> tuple[Any, bool, Any]:

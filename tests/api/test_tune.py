@@ -17,7 +17,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.api import bench
 from ampgraph.api import tune as tuning
 from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
@@ -79,7 +78,7 @@ def test_a_model_of_400_nodes_takes_few_strict_runs(monkeypatch):
     """Counted from outside: each candidate opens one session, and one is opened whose nodes are switched."""
     opened: list[str] = []
     for name in ("StrictSession", "SwitchedSession"):
-        monkeypatch.setattr(bench, name, counting(getattr(bench, name), opened))
+        monkeypatch.setattr(tuning, name, counting(getattr(tuning, name), opened))
     hard = HARD_MODELS["llama"]
     model, feeds = hard.build(), hard.feeds(2)
     found = tuning.tune(model, data=feeds, tolerance=4.5e-4)

@@ -14,9 +14,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.api.check_request import Request
-from ampgraph.api.check_run import judge
-from ampgraph.api.opening import seen_by_users
+from ampgraph.api.check_run import Request, judge, seen_by_users
 from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict

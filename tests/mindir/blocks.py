@@ -45,3 +45,35 @@ class Block(nn.Cell):
     def construct(self, x, mask=None):
         x = x + self.attention(self.ln1(x), mask)
         return x + self.fc2(self.act(self.fc1(self.ln2(x))))
+
+
+class MLP(nn.Cell):
+    def __init__(self, first, second, third, last):
+        super().__init__()
+        self.seq = nn.SequentialCell(
+            nn.Flatten(), nn.Dense(first, second), nn.ReLU(), nn.Dense(second, third), nn.ReLU()
+        )
+        self.head = nn.Dense(third, last)
+
+    def construct(self, x):
+        return self.head(self.seq(x))
+
+
+class CNN(nn.Cell):
+    """Of images of 8 x 8."""
+
+    def __init__(self, channels, classes):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, channels, 3, has_bias=True, pad_mode="same")
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU()
+        self.pool = nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(channels, 2 * channels, 3, pad_mode="same")
+        self.bn2 = nn.BatchNorm2d(2 * channels)
+        self.flatten = nn.Flatten()
+        self.head = nn.Dense(2 * channels * 2 * 2, classes)
+
+    def construct(self, x):
+        x = self.pool(self.relu(self.bn1(self.conv1(x))))
+        x = self.pool(self.relu(self.bn2(self.conv2(x))))
+        return self.head(self.flatten(x))

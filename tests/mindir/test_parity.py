@@ -1,8 +1,7 @@
 """The policy ``mindspore`` makes of a float32 file what MindSpore's own mixed precision makes of the network.
 
 Node by node (exact moves aside, see ``compare``), in the number of casts, and to the bit in the outputs. All networks,
-also those that are too many for every run: ``python -m mindir.parity --all``.
-"""
+also those that are too many for every run: ``python -m mindir.parity --all``."""
 
 from pathlib import Path
 
@@ -59,14 +58,24 @@ def test_what_mindspore_refuses_in_bfloat16_is_what_the_cases_name(exported):
     assert refused and parity.errors(exported) & set(parity.LOW) == refused
 
 
-def test_the_comparison_sees_a_wrong_type(converted):
-    folder = converted / "residual"
-    result = compare.compare(folder / "O2.mindir", folder / "mindspore_O3.mindir")
-    assert len(result.differences) == 2 and result.casts == (14, 16)
-
-
 def test_mindspore_leaves_nothing_in_the_checkout(converted):
     """Its O1 writes source files, its compiler folders, into the folder that it runs in."""
     assert (converted / "rewritten_network").exists()
     here = [ROOT, Path.cwd()]
     assert not [place / "rewritten_network" for place in here if (place / "rewritten_network").exists()]
+
+
+def test_a_difference_is_told_by_node(exported):
+    result = compare.compare(exported / "residual" / "O2.mindir", exported / "residual" / "O3.mindir")
+    norms = [line for line in str(result).splitlines() if line.startswith("-")]
+    assert len(result.differences) == 2 and result.casts == (14, 16)
+    assert any("BatchNorm(f32, f32, f32, f32, f32)" in line for line in norms)
+    assert any("LayerNorm(f32, f32, f32)" in line for line in norms)
+
+
+def test_the_text_shows_types_constants_and_branches(exported):
+    shown = text.dump(text.load(exported / "if" / "O2.mindir"))
+    assert shown.count("graph ") == 3
+    assert "f16[8,6] = Cast(inner.weight, f16)" in shown
+    assert "MatMul(x, %1, false, true)" in shown
+    assert "(f32[2,8], f32[2,1], f32[2,1]) = LayerNorm(" in shown

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindir import compare, parity, zoo, zoo_graphs
+from mindir import compare, parity, zoo
 from share import turn
 
-KEPT = sorted({file.name.rpartition("_")[0] for file in zoo_graphs.HOME.glob("*.mindir.gz")})
+KEPT = sorted({file.name.rpartition("_")[0] for file in zoo.HOME.glob("*.mindir.gz")})
 PAIRS = [(name, level) for name in KEPT for level in turn(name, zoo.LEVELS)]
 RECORDED: dict[str, Any] = json.loads(zoo.RESULTS.read_text())["networks"]
 
@@ -28,8 +28,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, level in PAIRS:
         place = folder / name
         place.mkdir(exist_ok=True)
-        zoo_graphs.write(name, level, place / f"{level}.mindir")
-        zoo_graphs.write(name, "fp32", place / "fp32.mindir")
+        zoo.write(name, level, place / f"{level}.mindir")
+        zoo.write(name, "fp32", place / "fp32.mindir")
         parity.convert(folder, name, level, "mindspore")
         side, dice = zoo.SIZES[name], np.random.default_rng(1)
         np.savez(place / "inputs.npz", *dice.standard_normal((2, 1, 3, side, side)).astype(np.float32))

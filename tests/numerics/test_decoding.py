@@ -15,7 +15,6 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.numerics.decoding import decoder_of, find_pairs, sampled
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.report.verification import verification_lines
 from ampgraph.runtime.ports import Port
 from cli_helpers import refused
 from onnx_text import parse
@@ -120,7 +119,7 @@ def test_steps_and_their_figures() -> None:
     assert all(0 < step.error < 1e-2 and step.output == "logits" for step in found.steps)
     worst = present(found.worst_step)
     assert worst.error == max(step.error for step in found.steps)
-    text = "\n".join(verification_lines(found))
+    text = "\n".join(found.lines())
     assert f"at step {worst.step}, output logits" in text
     assert "past_key_values.0.key from present.0.key" in text and "likeliest of the reference's logits" in text
     assert plain(found.to_dict())["steps"][3]["error"] == found.steps[3].error
@@ -156,7 +155,7 @@ def test_an_error_that_only_later_steps_have_is_missed_and_blamed() -> None:
     found = ampgraph.verify(model, spoiled, data=prompts(2), steps=4)
     assert not found.ok and found.steps[0].error == 0 and found.steps[1].error > 1e-2
     assert found.traced is not None and found.traced % 4 > 0
-    assert "step " in "\n".join(verification_lines(found))
+    assert "step " in "\n".join(found.lines())
 
 
 STATE = """g (float[1, 8] frame, float[1, 8] state_in) => (float[1, 8] y, float[1, 8] state_out) {

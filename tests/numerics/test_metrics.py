@@ -21,7 +21,6 @@ from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
 from ampgraph.numerics.metrics.verdict import Judge
 from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
-from ampgraph.report.verification import verification_lines
 from onnx_text import parse
 from present import plain, present
 
@@ -177,7 +176,7 @@ def test_boxes_and_tokens() -> None:
     model, other = (parse(f"{text} {{ a = {kind} (x)  {body} }}") for kind in ("Identity", "Floor"))
     data = [{"x": np.array([[0.1, 0.2, 0.3], [1, 2, 3], [3, 2, 1], [1, 2, 0]], np.float32)}]
     found = ampgraph.verify(model, other, data=data)
-    text = "\n".join(verification_lines(found))
+    text = "\n".join(found.lines())
     assert not found.ok and "output      y  missed" in text and "25 % of the elements differ" in text
     assert "verdict     missed: y" in text
     # what a branch gives is what it makes
@@ -206,7 +205,7 @@ def test_verify_takes_boxes_behind_a_selection_as_a_set() -> None:
     found = ampgraph.verify(model, swapped, data=data)
     assert found.ok and plain(found.to_dict())["outputs"][0]["judged_as"] == "detections"
     assert plain(found.to_dict())["outputs"][0]["relative_l2"]["p90"] > 0.1
-    assert "6 of 6 rows have a partner in the other model" in "\n".join(verification_lines(found))
+    assert "6 of 6 rows have a partner in the other model" in "\n".join(found.lines())
     assert not ampgraph.verify(model, swapped, data=data, metric="l2", nodes=0).ok
 
 
@@ -227,7 +226,7 @@ def test_a_function_judges_samples() -> None:
     data = [{"x": np.full(2, size, np.float32)} for size in (1, 2, 3)]
     found = ampgraph.verify(model, low, data=data, metric=off_by, tolerance=1e-2)
     assert found.ok and found.overall is not None and 0 < found.overall.worst < 1e-2
-    text = "\n".join(verification_lines(found))
+    text = "\n".join(found.lines())
     assert "metric      off_by  " in text and "verdict     ok: off_by within 0.01" in text
     assert not ampgraph.verify(model, low, data=data, metric=off_by, tolerance=1e-9, nodes=0).ok
     tuned = ampgraph.tune(model, data=data, metric=off_by, tolerance=1e-9, level="O3")

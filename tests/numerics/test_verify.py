@@ -16,7 +16,6 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api.verify import verify
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
-from ampgraph.report.verification import verification_lines
 from ampgraph.runtime import devices
 from numerics import planted
 from numerics.planted import low
@@ -60,7 +59,7 @@ def test_what_is_not_finite_is_told() -> None:
     model = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { a = Log (x)  y = Mul (a, x) }")
     data = [{"x": np.full((2, 4), -1, np.float32)}]
     found = verify(model, low(model), data=data)
-    told = "\n".join(verification_lines(found))
+    told = "\n".join(found.lines())
     written = json.loads(json.dumps(found.to_dict()))["outputs"][0]
     assert not found.ok and written["silent_samples"] == [0]
     assert "the reference itself is not finite" in told and "verdict     missed: y" in told
@@ -69,13 +68,13 @@ def test_what_is_not_finite_is_told() -> None:
     model = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { a = Log (x)  y = Mul (a, x) }")
     data = [{"x": np.full((2, 4), value, np.float32)} for value in (-1.0, 3.0, 5.0)]
     found = verify(model, low(model), data=data)
-    told = "\n".join(verification_lines(found))
+    told = "\n".join(found.lines())
     assert found.ok and 0 < found.outputs[0].p90 < 1e-2
     assert "1 of 3 samples left out: the reference itself is not finite there" in told
     # outputs without elements compare nothing
     model = planted.parse("g (float[n, 4] x) => (int64[2, m] y) { y = NonZero (x) }")
     found = verify(model, model, data=[{"x": np.zeros((2, 4), np.float32)}])
-    told = "\n".join(verification_lines(found))
+    told = "\n".join(found.lines())
     assert not found.ok and found.to_dict()["ok"] is False
     assert "verdict     missed: nothing was compared, as every output is empty" in told and "no elements" in told
     assert verify(model, model, data=[{"x": np.ones((2, 4), np.float32)}]).ok

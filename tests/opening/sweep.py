@@ -123,8 +123,7 @@ class Opened:
     how: Opening
 
     def __str__(self) -> str:
-        said = self.how.died or (self.how.fault.message if self.how.fault else "opens")
-        return f"{self.name} {self.way or 'as it is'}: {said}"
+        return f"{self.name} {self.way or 'as it is'}: {self.how.said or 'opens'}"
 
 
 def opened(cells: Iterable[tuple[str, Way | None]]) -> Iterator[Opened]:

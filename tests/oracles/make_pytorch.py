@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import torch
 
-from oracles import answers, modules, random_modules, torch_types
+from oracles import answers, modules, torch_types
 
 CASES = {
     "cuda float16": ("cuda", torch.float16),
@@ -30,7 +30,7 @@ def everything(seeds):
     for name in modules.MODULES if seeds == range(answers.SEEDS) else ():
         yield name, modules.made(name)
     for seed in seeds:
-        yield f"random{seed:02d}", random_modules.made(seed)
+        yield f"random{seed:02d}", modules.composed(seed)
 
 
 def arrays(tensors):

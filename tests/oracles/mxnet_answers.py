@@ -18,7 +18,7 @@ import numpy as np
 from mxnet.contrib import amp
 from mxnet.contrib.amp.lists import symbol_fp16
 
-from oracles.mxnet_forms import graph
+from oracles.random_graphs import mxnet_graph
 
 ANSWERS = Path(__file__).with_name("mxnet.json")
 RUNS = {"auto": ({}, range(330)), "names": ({"excluded": True}, range(60)), "params": ({"cast": True}, range(60))}
@@ -82,7 +82,7 @@ NODES = {
 
 def symbol(seed):
     """The graph of a seed."""
-    steps, outputs = graph(seed)
+    steps, outputs = mxnet_graph(seed)
     known = {name: S.var(name) for name in ("x", "y")}
     for number, step in enumerate(steps):
         weights = [S.var(f"w{number}_{place}") for place in range(len(step.weights))]

@@ -65,11 +65,11 @@ def weighted(kind, *shapes):
 
 
 def wrapped(before, kind, after, *shapes):
-    """A form of three steps: another shape, the operator, and the shape of before."""
+    """A form of three steps: another shape, the operator if there is one, and the shape of before."""
 
     def form(graph, operand):
-        inner = graph.add(kind, graph.add(before, operand), weights=shapes)
-        return graph.add(after, inner)
+        inner = graph.add(before, operand)
+        return graph.add(after, graph.add(kind, inner, weights=shapes) if kind else inner)
 
     return form
 
@@ -99,3 +99,73 @@ def in_depth(steps, outputs):
         visit(name)
     kept = [steps[number]._replace(operands=tuple(map(renamed, steps[number].operands))) for number in order]
     return kept, [renamed(name) for name in outputs]
+
+
+def _halves(graph, operand):
+    split = graph.add("Split", operand)
+    return graph.add("Concat", f"{split}:1", f"{split}:0")
+
+
+def _cut(graph, one, other):
+    return graph.add("Slice", graph.add("Concat", one, other))
+
+
+def _choice(graph, one, other):
+    return graph.add("Where", graph.add("Greater", one, other), one, other)
+
+
+def _there_and_back(graph, operand):
+    return graph.add("ToFloat", graph.add("ToInt", operand))
+
+
+def _place(graph, operand):
+    return graph.add("Mul", operand, graph.add("ToFloat", graph.add("ArgMax", operand)))
+
+
+SPREAD = [spread(reduction, "Mul") for reduction in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]
+TENSORFLOW = """Relu Tanh Sigmoid Exp Softmax LogSoftmax Transpose Identity Sqrt Sin Erf Abs Elu Softplus Floor Log
+Neg Sign Round Ceil LeakyRelu Selu Softsign Reciprocal Reshape CumSum Gather Tile"""
+TENSORFLOW_ONE = [
+    *map(plain, TENSORFLOW.split()),
+    *SPREAD,
+    *(wrapped("ToImage", kind, "ToMatrix") for kind in ("MaxPool", "AveragePool")),
+    wrapped("ToImage", "BatchNormalization", "ToMatrix", (8,), (8,), (8,), (8,)),
+    wrapped("Unsqueeze", "Relu", "Squeeze"),
+    weighted("BiasAdd", (8,)),
+    weighted("Clip", (), ()),
+    _halves,
+    _there_and_back,
+    _place,
+]
+TENSORFLOW_PAIRS = "Add Mul Sub Div Max Min Pow Sum MatMul"
+TENSORFLOW_TWO = [*map(plain, TENSORFLOW_PAIRS.split()), _cut, _choice]
+TENSORFLOW_PRODUCTS = [
+    weighted("MatMul", (8, 8)),
+    wrapped("ToImage", "Conv", "ToMatrix", (8, 8, 1, 1)),
+    weighted("Einsum", (8, 8)),
+]
+
+
+def tensorflow_graph(seed, low="float16"):
+    """(steps, outputs) of a seed; without Einsum for bfloat16, which ONNX's does not take."""
+    products = TENSORFLOW_PRODUCTS if low == "float16" else TENSORFLOW_PRODUCTS[:2]
+    return drawn(seed, TENSORFLOW_ONE, TENSORFLOW_TWO, products)
+
+
+MXNET = """Relu Softplus Elu LeakyRelu Selu Exp Softmax LogSoftmax Tanh Sigmoid Softsign Transpose Reshape Abs Sqrt Log
+Reciprocal Floor Ceil Round Sign Neg Sin Cos Erf Identity Clip Doubled Shifted Halved Inverted Squared Gather Tile"""
+MXNET_ONE = [
+    *map(plain, MXNET.split()),
+    *SPREAD,
+    weighted("LayerNormalization", (8,), (8,)),
+    weighted("BatchNormalization", (8,), (8,), (8,), (8,)),
+    _halves,
+    wrapped("Unsqueeze", "", "Squeeze"),
+]
+MXNET_PAIRS = "Add Mul Sub Div Max Min MatMul Sum Pow"
+MXNET_TWO = [*map(plain, MXNET_PAIRS.split()), _cut, _choice]
+
+
+def mxnet_graph(seed):
+    """(steps, outputs) of a seed."""
+    return in_depth(*drawn(seed, MXNET_ONE, MXNET_TWO, [weighted("Gemm", (8, 8), (8,))]))

@@ -22,7 +22,7 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_gra
 from tensorflow.python.grappler import cluster as clusters
 from tensorflow.python.grappler import tf_optimizer
 
-from oracles.tensorflow_forms import graph
+from oracles.random_graphs import tensorflow_graph
 
 ANSWERS = Path(__file__).with_name("tensorflow.json")
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -114,7 +114,7 @@ NODES = _make_nodes()
 
 def graph_def(seed, low):
     """The graph of a seed, and what is fetched."""
-    steps, outputs = graph(seed, low)
+    steps, outputs = tensorflow_graph(seed, low)
     with tf.Graph().as_default() as made:
         known = {name: tf.compat.v1.placeholder(tf.float32, (8, 8), name=name) for name in ("x", "y")}
         for number, step in enumerate(steps):

@@ -15,7 +15,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.report.verification import verification_lines
 from onnx_text import parse
 from planner.support import LEVELS, casts, converted, decisions, dtype_of, float32_and_low, kinds, topics
 from planner.without import without
@@ -279,4 +278,4 @@ def test_an_int8_mobilenet_stays_as_it_is(opset: int, tmp_path: Path) -> None:
         assert fused(result, tmp_path) == before, level
         found = ampgraph.verify(model, result, data=data)
         assert found.ok
-        assert any(line.startswith("quantized   left as they are") for line in verification_lines(found))
+        assert any(line.startswith("quantized   left as they are") for line in found.lines())

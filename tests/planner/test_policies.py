@@ -19,7 +19,6 @@ from ampgraph.planner.policies import registry
 from ampgraph.planner.policies.forward import ForwardTypes, Typed, begin
 from ampgraph.planner.policies.registry import Policy
 from ampgraph.report.explain import explanation_lines
-from ampgraph.report.text import list_lines
 from onnx_text import parse
 
 MODEL = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
@@ -116,9 +115,7 @@ def test_a_sixth_policy(sixth: Policy) -> None:
         ("Exp", "slow", "float32"), ("MatMul", "fast", "low"), ("six::dot", "fast", "low")
     ]  # fmt: skip
     dot = ampgraph.lists("dot", policy="sixth")
-    assert "rule" in "\n".join(list_lines(dot, "O1")) and str(dot[0].to_dict()["rule"]).startswith(
-        "Sixth 1.0: made low"
-    )
+    assert "rule" in "\n".join(dot.lines()) and str(dot[0].to_dict()["rule"]).startswith("Sixth 1.0: made low")
     assert [row.at_level for row in ampgraph.lists("Exp", policy="sixth", level="O0")] == ["float32"]
     assert ampgraph.lists("Relu", policy="sixth")[0].at_level == "follows"
     # patterns win and the report says that parity is gone

@@ -19,7 +19,6 @@ from ampgraph.oplists.operators import load_op_lists
 from ampgraph.oplists.rows import list_rows
 from ampgraph.planner.policies.mindspore import mindspore_rows
 from ampgraph.report.listing import listed
-from ampgraph.report.verification import verification_lines
 from onnx_text import parse
 from present import present
 
@@ -129,7 +128,7 @@ def data() -> list[dict[str, np.ndarray]]:
 def test_quantized_parts() -> None:
     found = ampgraph.verify(model(), ampgraph.convert(model()), data=data())
     assert found.ok and present(found.quantized).to_dict() == {"kept": {"MatMul": 1}, "changed": []}
-    assert "quantized   left as they are: 1 MatMul" in verification_lines(found)
+    assert "quantized   left as they are: 1 MatMul" in found.lines()
     # parts that have changed are named
     other = model()
     place = next(i for i, node in enumerate(other.graph.node) if node.name == "product")
@@ -140,7 +139,7 @@ def test_quantized_parts() -> None:
         other.graph.node.insert(place, cast)
     found = ampgraph.verify(model(), other, data=data(), tolerance=0.1)
     assert present(found.quantized).changed == ("MatMul product",)
-    assert "quantized   changed: MatMul product; left as they are: none" in verification_lines(found)
+    assert "quantized   changed: MatMul product; left as they are: none" in found.lines()
     # nothing is said where nothing is quantized
     plain = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
-    assert not any(line.startswith("quantized") for line in verification_lines(ampgraph.verify(plain, plain)))
+    assert not any(line.startswith("quantized") for line in ampgraph.verify(plain, plain).lines())

@@ -21,8 +21,7 @@ from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.cut import cut
-from ampgraph.training.step.rounded_once import rounded_once
+from ampgraph.training.step.cut import cut, rounded_once
 from ampgraph.training.step.training_step import Run
 from cli_helpers import refused
 from npz import write_npz

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
-from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.gradients.builder import Builder, Term
 from ampgraph.training.step.loss_scale import (
     MINDSPORE,
     RULES,
@@ -28,9 +28,9 @@ from ampgraph.training.step.loss_scale import (
     LossScale,
     LossScaleState,
     StaticLossScale,
+    next_state,
     parse_loss_scale,
 )
-from ampgraph.training.step.scale_graph import ScaleValues, next_scale
 from oracles import scalers
 from share import share
 from training.nets import Runner, batches, regression, torch_loss, weights
@@ -409,9 +409,10 @@ def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
     values = {n: ir.Value(name=n, type=ir.TensorType(t), shape=ir.Shape([])) for n, t in types.items()}
     finite = ir.Value(name="finite", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     graph.inputs.extend([*values.values(), finite])
-    after = next_scale(Builder(graph), policy, ScaleValues(**values), finite)
+    b = Builder(graph)
+    after = next_state(policy, {name: Term(b, value, value) for name, value in values.items()}, Term(b, finite, finite))
     for name, value in values.items():
-        made = getattr(after, name)
+        made = after[name].value
         made.type, made.shape = value.type, value.shape
         graph.outputs.append(made)
     model = ir.to_proto(ir.Model(graph, ir_version=9))

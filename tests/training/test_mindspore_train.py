@@ -22,7 +22,6 @@ from ampgraph.training.mindspore import MindirTrainer, TrainStep, train_step
 from ampgraph.training.run.fitting import fit
 from ampgraph.training.run.options import FitOptions
 from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
-from mindir import step_nets
 from mindir import training_nets as nets
 from share import FULL
 
@@ -54,7 +53,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         if level != "O0":
             ampgraph.convert(path(name), level, policy="mindspore", output=file)
         else:
-            nets.export(nets.loss_net(name) if kind == "loss" else step_nets.step_cell(name, kind), file)
+            nets.export(nets.loss_net(name) if kind == "loss" else nets.step_cell(name, kind), file)
         return file
 
     return path
@@ -250,7 +249,7 @@ def test_what_does_not_fit_is_told(exported: Any, optimizer: Any, scaler: Any, t
 class VectorLoss(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
-        self.net = nets.MLP()
+        self.net = nets.LOSSES["mlp"][0]()
         self.loss = nn.CrossEntropyLoss(reduction="none")
 
     def construct(self, x: Any, y: Any) -> Any:
@@ -327,12 +326,12 @@ def test_checkpoints_that_do_not_fit_are_told(exported: Any, tmp_path: Path) -> 
 
 
 LEVELS = [("O2", "ampgraph"), ("O3", "ampgraph"), *((level, "mindspore") for level in ("O1", "O2", "O3", "auto"))]
-EVERY = [(name, *case) for name in step_nets.BACKBONES for case in LEVELS]
+EVERY = [(name, *case) for name in nets.BACKBONES for case in LEVELS]
 DEFAULT = [("layernorm", "O2", "ampgraph"), ("layernorm", "O1", "mindspore")]
 
 
 def of_file(path: Path, data: Any) -> Told:
-    return step_nets.trained(nn.GraphCell(ms.load(str(path))).set_train(), data)
+    return nets.trained(nn.GraphCell(ms.load(str(path))).set_train(), data)
 
 
 @pytest.mark.slow
@@ -341,15 +340,15 @@ def test_a_step_with_a_loss_scale_trains_as_the_cell_does(
     exported: Any, tmp_path: Path, name: str, level: str, policy: str
 ) -> None:
     """40 steps; one batch overflows, is skipped and halves the scale. The CPU's own finite check stands in the file."""
-    data, low = step_nets.batches(overflow=True), tmp_path / "low.mindir"
+    data, low = nets.step_batches(overflow=True), tmp_path / "low.mindir"
     ampgraph.convert(exported(name, kind="scaled"), level, policy=policy, target="cpu", output=low)
     got = of_file(low, data)
-    assert_same(got, step_nets.trained(step_nets.step_cell(name, "finite", level), data))
+    assert_same(got, nets.trained(nets.step_cell(name, "finite", level), data))
     skipped = [index for index, (_, overflow, _) in enumerate(got[0]) if overflow]
-    assert skipped == [step_nets.OVERFLOW] and got[0][-1][0] < got[0][0][0] / 1.5
+    assert skipped == [nets.OVERFLOW] and got[0][-1][0] < got[0][0][0] / 1.5
 
 
-WITHOUT_SCALE = [(name, kind) for name in step_nets.BACKBONES for kind in ("plain", "amp", "model")]
+WITHOUT_SCALE = [(name, kind) for name in nets.BACKBONES for kind in ("plain", "amp", "model")]
 
 
 @pytest.mark.slow
@@ -359,9 +358,9 @@ def test_a_step_without_a_loss_scale_trains_as_the_cell_does(
     exported: Any, tmp_path: Path, name: str, kind: str, level: str
 ) -> None:
     """What nn.TrainOneStepCell, amp.build_train_network and Model make, over 40 steps."""
-    data, low = step_nets.batches(overflow=False), tmp_path / "low.mindir"
+    data, low = nets.step_batches(overflow=False), tmp_path / "low.mindir"
     ampgraph.convert(exported(name, kind=kind), level, policy="mindspore", target="cpu", output=low)
-    assert_same(of_file(low, data), step_nets.trained(step_nets.step_cell(name, kind, level), data))
+    assert_same(of_file(low, data), nets.trained(nets.step_cell(name, kind, level), data))
 
 
 def test_o0_is_the_file_as_it_is(exported: Any, tmp_path: Path) -> None:
@@ -377,7 +376,7 @@ BATCHES, EPOCHS = 3, 2
 def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A step with a loss scale at O2, its check for overflow left as Ascend has it."""
     folder = tmp_path_factory.mktemp("step")
-    nets.export(step_nets.step_cell("mlp", "scaled"), str(folder / "step.mindir"))
+    nets.export(nets.step_cell("mlp", "scaled"), str(folder / "step.mindir"))
     ampgraph.convert(folder / "step.mindir", "O2", output=folder / "low.mindir")
     return folder / "low.mindir"
 
@@ -402,7 +401,7 @@ def test_epochs_are_the_cells_and_go_on_from_a_checkpoint(
     trainer = MindirTrainer(step, "cpu")
     whole = trainer.feeds.dataset(digits)
     order = [(b["inputs0"], b["inputs1"]) for epoch in range(EPOCHS) for b in whole.shuffled(64, 0, epoch)]
-    told, expected = step_nets.trained(step_nets.step_cell("mlp", "finite", "O2"), order)
+    told, expected = nets.trained(nets.step_cell("mlp", "finite", "O2"), order)
     first = fit(trainer, digits, None, FitOptions(1, 64, checkpoint=tmp_path / "run"))
     other = MindirTrainer(step, "cpu")
     history = fit(other, digits, None, FitOptions(EPOCHS, 64, checkpoint=tmp_path / "run", resume=True))

@@ -9,7 +9,7 @@ import torch
 
 from ampgraph.core.dataflow import HELD
 from ampgraph.training.gradients.driver import differentiate
-from training.gradients import check, gradients, model_of, normal
+from training.gradients import check, gradients, network, normal
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
 
@@ -25,8 +25,8 @@ REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "ReduceLogSum": lambda x, dim, keepdim: x.sum(dim, keepdim=keepdim).log(),
     "ReduceProd": lambda x, dim, keepdim: product(x, dim, keepdim),
 }
-AXES = [(1,), (-1,), (0, -1), (2, 0), (0, 1, 2), None]
 X = normal(3, 4, 2, low=0.3)
+SIGNED = X * np.sign(normal(3, 4, 2))
 
 
 def product(x, dim, keepdim):
@@ -35,25 +35,27 @@ def product(x, dim, keepdim):
     return x if keepdim else x.squeeze(dim)
 
 
-def result_dims(axes, keep):
-    axes = (0, 1, 2) if axes is None else axes
-    return ",".join("RST"[: 3 if keep else 3 - len(axes)])
+def reduced(kind, axes, keep):
+    return lambda x, *_: REDUCTIONS[kind](x, dim=tuple(axes or (0, 1, 2)), keepdim=bool(keep))
+
+
+def operand(kind):
+    return {"x": X if kind in ("ReduceLogSum", "ReduceProd") else SIGNED}
 
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("dims", ["3,4,2", "A,B,C", "A,4,C"])
 @pytest.mark.parametrize("keep", [0, 1])
-@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("axes", [(1,), (-1,), (0, -1), (2, 0), (0, 1, 2), None], ids=str)
 @pytest.mark.parametrize("kind", REDUCTIONS)
 def test_axes_as_an_input(kind, axes, keep, dims):
-    given = "" if axes is None else f"<int64[{len(axes)}] a = {{{','.join(map(str, axes))}}}>"
-    second = "" if axes is None else ", a"
-    x = X if kind in ("ReduceLogSum", "ReduceProd") else X * np.sign(normal(3, 4, 2))
+    stored = {} if axes is None else {"a": np.array(axes)}
     check(
-        f"g (float[{dims}] x) => (float[{result_dims(axes, keep)}] y) {given} "
-        f"{{ y = {kind} <keepdims = {keep}> (x{second}) }}",
-        {"x": x},
-        lambda x: REDUCTIONS[kind](x, dim=(0, 1, 2) if axes is None else axes, keepdim=bool(keep)),
+        f"y = {kind} <keepdims = {keep}> (x{', a' * bool(axes)})",
+        operand(kind),
+        reduced(kind, axes, keep),
+        dims,
+        stored,
     )
 
 
@@ -61,13 +63,8 @@ def test_axes_as_an_input(kind, axes, keep, dims):
 @pytest.mark.parametrize("kind", sorted(set(REDUCTIONS) - {"ReduceSum"}))
 def test_axes_as_an_attribute(kind, axes):
     """The form before opset 18."""
-    given = "keepdims = 0" + ("" if axes is None else f", axes = [{','.join(map(str, axes))}]")
-    check(
-        f"g (float[A,4,C] x) => (float[{result_dims(axes, 0)}] y) {{ y = {kind} <{given}> (x) }}",
-        {"x": X},
-        lambda x: REDUCTIONS[kind](x, dim=(0, 1, 2) if axes is None else axes, keepdim=False),
-        opset=17,
-    )
+    given = "keepdims = 0" + ("" if axes is None else f", axes = {list(axes)}")
+    check(f"y = {kind} <{given}> (x)", {"x": X}, reduced(kind, axes, 0), "A,4,C", opset=17)
 
 
 @pytest.mark.share(2)
@@ -76,52 +73,42 @@ def test_axes_as_an_attribute(kind, axes):
 @pytest.mark.parametrize("kind", REDUCTIONS)
 def test_axes_that_only_a_run_shows(kind, axes, keep):
     """Without axes everything is reduced."""
-    x = X if kind in ("ReduceLogSum", "ReduceProd") else X * np.sign(normal(3, 4, 2))
-    every = axes or [0, 1, 2]
-    result = ",".join("RST"[: 3 if keep else 3 - len(every)])
-    check(
-        f"g (float[A,B,C] x, int64[N] a) => (float[{result}] y) {{ y = {kind} <keepdims = {keep}> (x, a) }}",
-        {"x": x, "a": np.array(axes, np.int64)},
-        lambda x, a: REDUCTIONS[kind](x, dim=tuple(every), keepdim=bool(keep)),
-    )
+    given = operand(kind) | {"a": np.array(axes, np.int64)}
+    check(f"y = {kind} <keepdims = {keep}> (x, a)", given, reduced(kind, axes, keep), {"x": "A,B,C", "a": "N"})
 
 
 @pytest.mark.parametrize("kind", REDUCTIONS)
 @pytest.mark.parametrize("axes", ["", ", a"])
 def test_no_axes_and_nothing_to_do(kind, axes):
-    check(
-        f"g (float[A,B,C] x) => (float[A,B,C] y) <int64[0] a = {{}}> "
-        f"{{ y = {kind} <keepdims = 1, noop_with_empty_axes = 1> (x{axes}) }}",
-        {"x": X},
-        None,
-    )
+    body = f"y = {kind} <keepdims = 1, noop_with_empty_axes = 1> (x{axes})"
+    check(body, {"x": X}, None, "A,B,C", {"a": np.zeros(0, np.int64)})
 
 
-def test_equal_extremes_share_the_gradient():
-    x = np.array([[1, 3, 3], [2, 2, 2]], np.float32)
-    text = "g (float[2,3] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceMax <keepdims = 0> (x, a) }"
-    check(text, {"x": x}, lambda x: x.amax(1), differences=False)
+TIES, ZEROS = np.array([[1, 3, 3], [2, 2, 2]], np.float32), np.array([[2, 0, 3], [0, 0, 5], [1, 2, 3]], np.float32)
+MASKED = np.array([[0, -np.inf, 1], [3e4, -3e4, 2.9999e4]], np.float32)
+EDGES = {
+    "equal extremes share the gradient": ("ReduceMax <keepdims = 0> (x, a)", TIES, lambda x: x.amax(1)),
+    "products with zeros": ("ReduceProd <keepdims = 0> (x, a)", ZEROS, lambda x: x.prod(1)),
+    "softmax of masked and of large values": ("Softmax (x)", MASKED, lambda x: x.softmax(-1)),
+}
 
 
-def test_products_with_zeros():
-    x = np.array([[2, 0, 3], [0, 0, 5], [1, 2, 3]], np.float32)
-    text = "g (float[3,3] x) => (float[3] y) <int64[1] a = {1}> { y = ReduceProd <keepdims = 0> (x, a) }"
-    check(text, {"x": x}, lambda x: x.prod(1))
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name):
+    body, x, function = EDGES[name]
+    check(f"y = {body}", {"x": x}, function, stored={"a": np.array([1])}, differences="zeros" in name)
 
 
 def test_a_norm_of_zero_has_the_gradient_zero():
-    text = "g (float[2,3] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceL2 <keepdims = 0> (x, a) }"
     x = np.array([[0, 0, 0], [1, 2, 3]], np.float32)
-    found = gradients(model_of(text), {"x": x}, ["x"], np.ones(2, np.float32))["x"]
+    model = network("y = ReduceL2 <keepdims = 0> (x, a)", {"x": x}, rank=1, stored={"a": np.array([1])})
+    found = gradients(model, {"x": x}, ["x"], np.ones(2, np.float32))["x"]
     np.testing.assert_allclose(found, [[0, 0, 0], x[1] / np.sqrt(14)], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "operator",
-    ["LogSoftmax (x)", "ReduceMean (x)", "ReduceL2 (x)", "ReduceProd (x)", "ReduceLogSumExp (x)"],
-)
+@pytest.mark.parametrize("operator", ["LogSoftmax", "ReduceMean", "ReduceL2", "ReduceProd", "ReduceLogSumExp"])
 def test_sums_squares_and_products_compute_in_float32_at_every_level(operator):
-    graph = ir.from_proto(model_of(f"g (float[A,B] x) => (float[R,S] y) {{ y = {operator} }}")).graph
+    graph = ir.from_proto(network(f"y = {operator} (x)", {"x": normal(2, 3)}, "A,B")).graph
     [result], [x] = graph.outputs, graph.inputs
     graph.inputs.append(seed := ir.Value(name="seed", type=result.type, shape=result.shape))
     differentiate(graph, result, [x], seed)
@@ -132,20 +119,9 @@ def test_sums_squares_and_products_compute_in_float32_at_every_level(operator):
 
 @pytest.mark.parametrize("dims", ["3,4,2", "A,B,C"])
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
-def test_softmax(axis, dims):
-    for kind, function in {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax}.items():
-        check(
-            f"g (float[{dims}] x) => (float[{dims}] y) {{ y = {kind} <axis = {axis}> (x) }}",
-            {"x": 3 * normal(3, 4, 2)},
-            lambda x, function=function: function(x, axis),
-        )
-
-
-def test_softmax_of_masked_and_of_large_values():
-    x = np.array([[0, -np.inf, 1], [3e4, -3e4, 2.9999e4]], np.float32)
-    check(
-        "g (float[2,3] x) => (float[2,3] y) { y = Softmax (x) }", {"x": x}, lambda x: x.softmax(-1), differences=False
-    )
+@pytest.mark.parametrize(("kind", "function"), [("Softmax", torch.softmax), ("LogSoftmax", torch.log_softmax)])
+def test_softmax(kind, function, axis, dims):
+    check(f"y = {kind} <axis = {axis}> (x)", {"x": 3 * normal(3, 4, 2)}, lambda x: function(x, axis), dims)
 
 
 @pytest.mark.parametrize("axis", [0, -1, 1])
@@ -157,21 +133,13 @@ def test_running_sums(axis, exclusive, reverse):
         found = turned.cumsum(axis) - (turned if exclusive else 0)
         return found.flip(axis) if reverse else found
 
-    check(
-        f"g (float[A,4,C] x) => (float[A,4,C] y) <int64 a = {{{axis}}}> "
-        f"{{ y = CumSum <exclusive = {exclusive}, reverse = {reverse}> (x, a) }}",
-        {"x": normal(3, 4, 2)},
-        function,
-    )
+    body = f"y = CumSum <exclusive = {exclusive}, reverse = {reverse}> (x, a)"
+    check(body, {"x": normal(3, 4, 2)}, function, "A,4,C", {"a": np.array(axis)})
 
 
 @pytest.mark.parametrize("dims", ["3,4,5", "A,B,C"])
 @pytest.mark.parametrize("axis", [-1, 1, 0])
 @pytest.mark.parametrize("largest", [0, 1])
 def test_top_k(dims, axis, largest):
-    check(
-        f"g (float[{dims}] x) => (float[R,S,T] v, int64[R,S,T] i) <int64[1] k = {{2}}> "
-        f"{{ v, i = TopK <axis = {axis}, largest = {largest}> (x, k) }}",
-        {"x": normal(3, 4, 5)},
-        lambda x: x.topk(2, axis, bool(largest)).values,
-    )
+    body = f"y, i = TopK <axis = {axis}, largest = {largest}> (x, k)"
+    check(body, {"x": normal(3, 4, 5)}, lambda x: x.topk(2, axis, bool(largest)).values, dims, {"k": np.array([2])})

@@ -21,9 +21,7 @@ from training.architectures import LOW, build
 from training.architectures import Measured as Gradients
 from training.models import MAKERS, make
 from training.nets import without_cuda_kernel
-from training.trainable.__main__ import RESULTS
-from training.trainable.all import CASES
-from training.trainable.measure import Measured, measure
+from training.trainable import CASES, RESULTS, Measured, measure
 
 pytestmark = pytest.mark.slow
 

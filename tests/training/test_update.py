@@ -21,14 +21,13 @@ from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.run import binding as bindings
 from ampgraph.training.run.binding import _session_options
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step import choices, flat_update, gradient_graph, norms_together, running_state, vectors
+from ampgraph.training.step import flat_update, gradient_graph, norms_together, running_state, update_graph, vectors
 from ampgraph.training.step.aliasing import in_place
 from ampgraph.training.step.cut import cut
 from ampgraph.training.step.loss_scale import DynamicLossScale
 from ampgraph.training.step.optimizers import SGD, AdamW
-from ampgraph.training.step.session_model import session_model
 from ampgraph.training.step.state_tensors import StateTensor
-from ampgraph.training.step.training_step import TrainingStep
+from ampgraph.training.step.training_step import TrainingStep, session_model
 from onnx_text import parse
 from present import present
 from training.nets import Runner, batches, blobs, layers, linear_step, regression, update_nodes
@@ -169,7 +168,7 @@ def test_an_optimizer_of_the_user_moves_one_by_one():
 
 
 WIDTH, MIDDLE, FEATURES = 8, 16, 3
-PLACE = f"step/{choices.SCOPE}"
+PLACE = f"step/{update_graph.SCOPE}"
 OPTIMIZERS = ("adamw:lr=0.1", "sgd:lr=0.1,momentum=0.9", "sgd:lr=0.1")
 SAME = (0.9, 0.9, 0.9)
 
@@ -250,7 +249,7 @@ MECHANISMS: dict[str, tuple[Callable[..., TrainingStep], str, list[Patch]]] = {
     "rows of one width": (
         rows, "Reshape", [(vectors, "_row_width", lambda *_: 0), (vectors, "_rows_pay", NEVER)],
     ),
-    "choices": (normed, "Where", [(choices, "_pays", NEVER)]),
+    "choices": (normed, "Where", [(update_graph, "_pays", NEVER)]),
     "running statistics": (partial(normed, SAME), "Sub", [(running_state, "_moved", NOTHING)]),
     "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(running_state, "_moved", NOTHING)]),
     "norms": (streamed, "LayerNormalization", [(gradient_graph, "run_norms_together", NOTHING)]),
@@ -298,7 +297,7 @@ def test_a_gradient_whose_source_has_no_known_shape_can_be_cut():
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_a_choice_for_all_saves_nodes(optimizer, saved, level, monkeypatch):
     together = normed(optimizer=optimizer, level=level)
-    monkeypatch.setattr(choices, "_pays", lambda *_: False)
+    monkeypatch.setattr(update_graph, "_pays", lambda *_: False)
     apart = normed(optimizer=optimizer, level=level)
     assert kinds(apart).total() - kinds(together).total() == saved and together.layout == apart.layout
 
@@ -316,7 +315,7 @@ def test_where_one_by_one_is_no_dearer(optimizer, more):
 def test_both_sides_of_a_cut_compute_the_same(optimizer, monkeypatch):
     """The gradients read parameters and statistics by themselves, and not out of all that is chosen."""
     together = normed(optimizer=optimizer)
-    monkeypatch.setattr(choices, "_pays", lambda *_: False)
+    monkeypatch.setattr(update_graph, "_pays", lambda *_: False)
     one, other = cut(together), cut(normed(optimizer=optimizer))
     names = [{value.name for value in part.gradients.model.graph.inputs} for part in (one, other)]
     assert names[0] == names[1]

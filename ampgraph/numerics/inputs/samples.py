@@ -125,7 +125,7 @@ def load_samples(
     """
     count, seed = _whole(count, seed)
     graph = model if is_graph(model) else adapters.load(model)[0]
-    _check_dims(graph, dims or {})
+    check_dims(graph, dims or {})
     flow, ports = _ports(graph)
     if data is None:
         return _generated(flow, ports, COUNT if count is None else count, seed, dims or {})
@@ -157,9 +157,10 @@ def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
     return None if count is None else int(count), int(seed)
 
 
-def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
+def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
+    """Raises AmpError AMP310 for a dimension that the model does not have, or a size that is none."""
     names = sorted(graph.dimensions()) if dims else []
-    there = f"there are: {', '.join(names[:8])}" if names else "the model names none"
+    there = f"there are: {', '.join(names[:8])}" if names else "all its dimensions are numbers"
     for name, size in dims.items():
         if name not in names:
             message = f"--dim {name}: the model has no dimension of that name"

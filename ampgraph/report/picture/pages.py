@@ -16,10 +16,9 @@ from ...planner.policies.registry import names
 from ..fusions import Fusions
 from ..inspect import Inspection, Seen
 from ..lines import plural
-from ..summary import ORDINARY, Chosen, Summary
-from ..text import inspection_lines, no_guard, summary_lines
-from ..tuning import Tuning, tuning_lines
-from ..verification import Verification, verification_lines
+from ..summary import ORDINARY, Chosen, Summary, no_guard
+from ..tuning import Tuning
+from ..verification import Verification
 from .drawing import INPUT, OUTPUT, Box, Drawing, Reasons, draw, parted
 from .page import Bar, Page
 
@@ -78,7 +77,7 @@ def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None)
     bars += [_weights("weights before", original.census.weights)] if original else []
     bars.append(_weights("weights after" if original else "weights", found.weights))
     return Page(
-        f"ampgraph inspect {seen.label}", drawing, inspection_lines(found), bars, guards=_guards(drawing),
+        f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards(drawing),
         target=on_target(found.fusions, drawing),
     )  # fmt: skip
 
@@ -99,7 +98,7 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
         _weights("weights after", found.weights_after),
     ]
     return Page(
-        f"ampgraph convert {seen.label}", drawing, summary_lines(found), bars, guards=_guards(drawing),
+        f"ampgraph convert {seen.label}", drawing, found.lines(), bars, guards=_guards(drawing),
         guards_said="" if found.guards else no_guard(found),
     )  # fmt: skip
 
@@ -110,7 +109,7 @@ def verification_page(seen: Seen, found: Verification) -> Page:
     return Page(
         f"ampgraph verify {seen.label}",
         draw(seen.flow, _noted(seen)),
-        verification_lines(found),
+        found.lines(),
         [_weights("weights", seen.census.weights)],
         heat=heat,
         heat_title=ERROR,
@@ -128,7 +127,7 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
         for p in found.candidates
     ]
     return Page(
-        f"ampgraph tune {seen.label}", drawing, tuning_lines(found),
+        f"ampgraph tune {seen.label}", drawing, found.lines(),
         [_weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE, frontier=frontier,
     )  # fmt: skip
 

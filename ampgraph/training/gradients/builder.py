@@ -155,15 +155,25 @@ def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]
 
 
 class Term:
-    """A value in a formula: Python's operators add nodes, and numbers become constants of the type of ``like``."""
+    """A value in a formula: Python's operators add nodes, and numbers become constants of its type."""
 
-    def __init__(self, b: NodeBuilder, value: ir.Value, like: ir.Value) -> None:
-        self.b, self.value, self.like = b, value, like
+    def __init__(self, b: NodeBuilder, value: ir.Value, like: ir.Value | ir.DataType) -> None:
+        self.b, self.value = b, value
+        self.dtype = like if isinstance(like, ir.DataType) else like.dtype or FLOAT
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> Term:
-        """A node of this and other operands."""
-        given = [self.b.number(one, self.like) if isinstance(one, (int, float)) else one for one in operands]
-        return Term(self.b, self.b.op(kind, *given, **attributes), self.like)
+        """A node of this and other operands, and arrays."""
+        given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
+        return Term(self.b, self.b.op(kind, *given, **attributes), self.dtype)
+
+    def number(self, number: float | Array) -> Term:
+        """A constant of this type; an array has its own."""
+        array = number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy())
+        return Term(self.b, self.b.constant(array), self.dtype)
+
+    def cast(self, dtype: ir.DataType) -> Term:
+        """In another type; itself if it has that."""
+        return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
         """A node that reads this value first."""
@@ -183,7 +193,33 @@ class Term:
     __gt__, __ge__ = _binary("Greater"), _binary("GreaterOrEqual")
 
 
-Operand = Term | ir.Value | float | None
+Operand = Term | ir.Value | float | Array | None
+
+
+class Eager:
+    """What numpy computes for the operators of a formula."""
+
+    Add, Sub, Mul, Div = np.add, np.subtract, np.multiply, np.divide
+    Min, Max, Abs, Floor, Ceil = np.minimum, np.maximum, np.abs, np.floor, np.ceil
+    Less, Greater, IsInf, And = np.less, np.greater, np.isinf, np.logical_and
+    Where, Gather, Identity = np.where, np.take, np.asarray
+
+
+class EagerTerm(Term):
+    """The same formula, computed at once: numbers and no nodes."""
+
+    def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
+        self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
+
+    def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
+        given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
+        return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
+
+    def number(self, number: float | Array) -> EagerTerm:
+        return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
+
+    def cast(self, dtype: ir.DataType) -> EagerTerm:
+        return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
 class Builder(NodeBuilder):
@@ -195,7 +231,7 @@ class Builder(NodeBuilder):
         self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
 
     def terms(self, *values: ir.Value | None) -> list[Term]:
-        """Values to compute with; numbers beside them have the type of the first one."""
+        """Values to compute with, those that there are; numbers beside them have the type of the first one."""
         given = [value for value in values if value is not None]
         return [Term(self, value, given[0]) for value in given]
 

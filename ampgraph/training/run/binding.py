@@ -21,9 +21,8 @@ from ...numerics.strict.rewrite import rewrite
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
 from ..step.aliasing import in_place
-from ..step.session_model import session_model
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING, StateTensor
-from ..step.training_step import TrainingStep
+from ..step.training_step import TrainingStep, session_model
 from .options import RunOptions
 from .step_inputs import StepInputs
 

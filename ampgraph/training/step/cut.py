@@ -3,6 +3,12 @@
 A step says which values its gradients hand to its update (`StepLayout.runs`, `StepLayout.moved`): what makes them is
 one graph, what is made of them the other. The check for inf and NaN belongs to the update: it sees the sum of all
 gradients that came in between, and decides once for all of them.
+
+Parts of a gradient may be left unrounded before they are added up (`rounded_once`): their sum is rounded once, as in
+one whole batch. A low product's gradient is rounded to its type and raised to float32 again. Where the batch is shared,
+each share is rounded, and AdamW makes whole steps of what that leaves of the smallest gradients. So the product is made
+float32, from the same low operands, and the rounding moves to the front of the update, behind the sum. For devices
+whose kernels compute in float32 anyway: it costs them nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +25,10 @@ from onnx_ir.passes import common
 from ...core.errors import AmpError
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.walk import bodies
+from ...oplists.traits import has
 from ..forward.read import infer
-from ..gradients.builder import Builder
-from .session_model import session_model
-from .training_step import StepLayout, TrainingStep
+from ..gradients.builder import FLOAT, LOW, Builder
+from .training_step import StepLayout, TrainingStep, session_model
 
 Value = ir.Value
 
@@ -79,7 +85,7 @@ class _Side:
         sizes = [_shape(inputs[state])[0] for state in states]
         pieces = self.b.ops("Split", len(sizes), self.value(name), self.b.ints(*sizes), axis=0)
         for state, piece, count in zip(states, pieces, sizes, strict=True):
-            self.b.typed(piece, ir.DataType.FLOAT, count).name = name = self.b.fresh(f"cut/next/{state}")
+            self.b.typed(piece, FLOAT, count).name = name = self.b.fresh(f"cut/next/{state}")
             self._made[name] = piece
         return [(state, piece.name or "") for state, piece in zip(states, pieces, strict=True)]
 
@@ -161,7 +167,7 @@ def _update(
 def _shape(value: Value) -> tuple[int, ...]:
     """Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
     dims = None if value.shape is None else list(value.shape)
-    if value.dtype != ir.DataType.FLOAT or dims is None or not all(isinstance(dim, int) for dim in dims):
+    if value.dtype != FLOAT or dims is None or not all(isinstance(dim, int) for dim in dims):
         raise _uncut(f"'{value.name}' is {value.dtype} {dims}")
     return tuple(int(str(dim)) for dim in dims)
 
@@ -192,3 +198,80 @@ def _read_nothing(node: ir.Node) -> None:
 def _uncut(why: str) -> AmpError:
     hint = "build it again with ampgraph build-step"
     return AmpError("AMP206", f"cannot be cut into gradients and update: {why}", hint=hint)
+
+
+def rounded_once(made: CutStep) -> CutStep:
+    """The same step, its models changed: low gradients leave the first graph in float32, and the second rounds them."""
+    wide = _Wide(made.gradients.model.graph)
+    low = {name: dtype for name in made.summed if (dtype := wide.output(name)) is not None}
+    drop_unread(made.gradients.model)
+    made.gradients.model.graph.sort()
+    _round(made.update, low)
+    return made
+
+
+class _Wide:
+    """Copies of low values in float32, not rounded where they are made."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.b = Builder(graph, "wide")
+        self.outputs = {value.name: value for value in graph.outputs}
+        self.made: dict[ir.Value, ir.Value] = {}
+
+    def output(self, name: str) -> ir.DataType | None:
+        """Makes a gradient unrounded; the type to which it was rounded, None for one that is left as it is."""
+        value = self.outputs[name]
+        while (node := value.producer()) is not None and node.inputs and node.inputs[0] is not None:
+            source = node.inputs[0]
+            only = len(value.uses()) + value.is_graph_output() == 1
+            if not only or not (has(node.op_type, "casts") or has(node.op_type, "keeps_all")):
+                break
+            if has(node.op_type, "casts") and source.dtype in LOW:
+                node.replace_input_with(0, self._raised(source))
+                return source.dtype
+            value = source
+        return None
+
+    def _raised(self, value: ir.Value) -> ir.Value:
+        if value not in self.made:
+            self.made[value] = self._copy(value)
+        return self.made[value]
+
+    def _copy(self, value: ir.Value) -> ir.Value:
+        """In float32. What only moves numbers moves unrounded ones; any other operator computes from rounded ones."""
+        node = value.producer()
+        if node is None or len(node.outputs) > 1 or any(a.type == ir.AttributeType.GRAPH for a in _given(node)):
+            return self.b.cast(value, FLOAT)
+        if has(node.op_type, "casts") and node.inputs[0] is not None:
+            source = node.inputs[0]
+            return self._raised(source) if source.dtype in LOW else self.b.cast(source, FLOAT)
+        if any(a.name in ("dtype", "to", "value") for a in _given(node)):
+            return self.b.cast(value, FLOAT)
+        moved = has(node.op_type, "exact")
+        inputs = [self._operand(source, moved) for source in node.inputs]
+        copy = ir.Node(node.domain, node.op_type, inputs, list(_given(node)), name=self.b.fresh(f"wide/{node.name}"))
+        [result] = copy.outputs
+        result.name, result.type, result.shape = self.b.fresh(f"wide/{value.name}"), ir.TensorType(FLOAT), value.shape
+        self.b.graph.append(copy)
+        return result
+
+    def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
+        if source is None or source.dtype not in LOW:
+            return source
+        return self._raised(source) if moved else self.b.cast(source, FLOAT)
+
+
+def _given(node: ir.Node) -> list[ir.Attr]:
+    return list(node.attributes.values())
+
+
+def _round(update: TrainingStep, low: dict[str, ir.DataType]) -> None:
+    """Rounds what the update is given, before anything reads it."""
+    graph = update.model.graph
+    b = Builder(graph, "step")
+    for value in [value for value in graph.inputs if value.name in low]:
+        readers = list(value.uses())
+        rounded = b.cast(b.cast(value, low[value.name or ""]), FLOAT)
+        for node, index in readers:
+            node.replace_input_with(index, rounded)
+    graph.sort()

@@ -37,15 +37,13 @@ from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
 from .packed_forward import FORWARD, keep_originals, originals, pack
-from .penalty import GradientPenalty
-from .penalty_graph import PenaltyBuilder
+from .penalty import GradientPenalty, PenaltyBuilder
 from .planner_marks import hold_border_products, hold_norms, hold_seed, mark_branches
 from .running_state import RunningMove, running_moves, told_by_gradients
 from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
-from .update import Scale, Updated, add_scale, add_update
+from .update import Scale, Updated, UpdateOptions, add_scale, add_update
 from .update_graph import UpdateGraph
-from .update_options import UpdateOptions
 
 SEED = 0x5EED
 WHOLE = "its gradient penalty is of the whole batch, and no mean over the samples"
@@ -216,9 +214,9 @@ class GradientGraph:
         update = UpdateGraph(self.graph, self.states)
         updated = add_update(update, parts, self.scale, options, running)
         if self.iteration is not None:
-            one = update.states.builder.constant(np.array(1, np.int64))
+            one = update.builder.constant(np.array(1, np.int64))
             drawn = update.read(self.iteration)
-            update.states.commit({drawn: update.states.builder.op("Add", drawn, one)})
+            update.states.commit({drawn: update.builder.op("Add", drawn, one)})
         update.join(self.graph)
         return self._written(updated, running, said)
 

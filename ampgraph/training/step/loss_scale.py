@@ -1,25 +1,28 @@
 """Loss scaling as data and state: a frozen policy, a small state, and a pure function from one state to the next.
 
 A policy is numbers and a rule word. The word names the arithmetic of one real implementation, so that a trace of ours
-is the trace of the real one to the last bit; every rule is a row of `RULES`, which a graph builder reads too.
-Style: google-deepmind/jmp (``DynamicLossScale.adjust``).
+is the trace of the real one to the last bit; every rule is a row of `RULES`. `next_state` writes it as nodes of a
+graph, or computes it at once. Style: google-deepmind/jmp (``DynamicLossScale.adjust``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
+from ..gradients.builder import EagerTerm, Term
 from ..option_text import BadOption, read_options
 
 INTEGERS = ("interval", "hysteresis", "patience")
 NULLABLE = ("floor", "cap", "patience")
 INT32_MAX = 2**31 - 1
+LONGEST = 1 << 12  # an interval up to here has tables: 8 or 12 bytes in the file for each step of it
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class ScaleRule:
     cap: float | None = None
     patience: int | None = None
 
+    def typed(self, state: LossScaleState) -> dict[str, np.generic]:
+        """What of a state there is under this rule, in the types of a graph."""
+        kinds = {f.name: np.dtype(self.number if f.name in SCALES else np.int32).type for f in fields(state)}
+        return {name: kind(getattr(state, name)) for name, kind in kinds.items() if self.late or name != "pending"}
+
 
 WIDE, FIRST = "float64", 2.0**24
 RULES = {
@@ -57,6 +65,9 @@ RULES = {
 """Read from the sources of PyTorch 2.13, Apex (e13873deb), tf_keras 2.21, Keras 3, MXNet 1.9.1 and MindSpore 2.10, and
 compared with each of them by running. MindSpore's manager counts in Python's numbers: where a factor that is no
 power of two passes 2**53, its integers are exact and ours are rounded."""
+
+
+SCALES = ("scale", "pending")
 
 
 @dataclass(frozen=True)
@@ -209,45 +220,14 @@ class DynamicLossScale:
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
         """The state after a step whose gradients were all finite, or were not."""
-        if not RULES[self.rule].late:
-            return self._decided(state, finite)
-        decided = self._decided(replace(state, scale=state.pending), finite)
-        return replace(decided, scale=state.pending, pending=decided.scale)
-
-    def _decided(self, state: LossScaleState, finite: bool) -> LossScaleState:
-        """What follows from the scale of ``state``."""
-        if not finite:
-            overflows = state.overflows + (self.patience is not None)
-            if state.credit > 1:
-                return replace(state, counter=0, credit=state.credit - 1, overflows=overflows)
-            return replace(state, scale=self._shrunk(state.scale), counter=0, overflows=overflows)
-        grows = state.counter + 1 >= self.interval
-        return LossScaleState(
-            scale=self._grown(state.scale) if grows else state.scale,
-            counter=0 if grows else state.counter + 1,
-            credit=self.hysteresis if grows or self.refill == "finite" else state.credit,
-        )
+        given = {name: EagerTerm(np.asarray(value)) for name, value in RULES[self.rule].typed(state).items()}
+        with np.errstate(over="ignore", under="ignore"):
+            after = next_state(self, given, EagerTerm(np.asarray(finite)))
+        return replace(state, **{name: one.array.item() for name, one in after.items() if isinstance(one, EagerTerm)})
 
     def exhausted(self, state: LossScaleState) -> bool:
         """Whether so many steps overflowed in a row that training is lost; MindSpore's manager raises then."""
         return self.patience is not None and state.overflows > self.patience
-
-    def _grown(self, scale: float) -> float:
-        rule = RULES[self.rule]
-        with np.errstate(over="ignore"):
-            wide = np.dtype(rule.product).type
-            grown = float(np.dtype(rule.number).type(wide(scale) * wide(self.growth)))
-        if rule.finite_only and not math.isfinite(grown):
-            return scale
-        return grown if self.cap is None else min(grown, self.cap)
-
-    def _shrunk(self, scale: float) -> float:
-        rule = RULES[self.rule]
-        with np.errstate(over="ignore", under="ignore"):
-            wide = np.dtype(rule.product).type
-            shrunk = wide(scale) / wide(1 / self.backoff) if rule.divides else wide(scale) * wide(self.backoff)
-            shrunk = float(np.dtype(rule.number).type(shrunk))
-        return shrunk if self.floor is None else max(shrunk, self.floor)
 
     def __str__(self) -> str:
         """The form that `parse_loss_scale` reads."""
@@ -258,11 +238,96 @@ class DynamicLossScale:
 LossScale = StaticLossScale | DynamicLossScale
 
 
+# -- from one state to the next: nodes of a graph, or numbers ---------------------------------------------------------
+
+
+def next_state(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
+    """The state after a step whose gradients were all ``finite``, or were not, by the names of `LossScaleState`.
+
+    Scales have the rule's number type, the others are int32; ``pending`` only under a rule that is late.
+    """
+    if not RULES[policy.rule].late:
+        return _decided(policy, state, finite)
+    decided = _decided(policy, {**state, "scale": state["pending"]}, finite)
+    return {**decided, "scale": state["pending"].op("Identity"), "pending": decided["scale"]}
+
+
+def _decided(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
+    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays; overflows in a
+    row are counted where somebody loses patience."""
+    scale, counter, credit, spent = (state[name] for name in ("scale", "counter", "credit", "overflows"))
+    if policy.patience is not None:
+        spent = finite.where(spent.number(0), spent + 1)
+    if _is_one_product(policy) and policy.interval <= LONGEST:
+        scale, counter = _looked_up(policy, scale, counter, finite)
+        return {"scale": scale, "counter": counter, "credit": credit, "overflows": spent}
+    counted = counter + 1
+    stays = counted < policy.interval
+    grown, shrunk = stays.where(scale, _grown(policy, scale)), _shrunk(policy, scale)
+    if policy.hysteresis != 1:
+        spends, full = credit > 1, credit.number(policy.hysteresis)
+        shrunk = spends.where(scale, shrunk)
+        left = spends.where(credit - 1, credit)
+        credit = finite.where(full if policy.refill == "finite" else stays.where(credit, full), left)
+    counter = finite.op("And", stays).where(counted, counter.number(0))
+    return {"scale": finite.where(grown, shrunk), "counter": counter, "credit": credit, "overflows": spent}
+
+
+def _looked_up(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
+    """The next scale and counter, from a row for each counter from 0 and a last one for an overflow."""
+    length = policy.interval
+    factors = np.ones(length + 1, RULES[policy.rule].number)
+    factors[-2:] = policy.growth, policy.backoff
+    counters = np.append(np.arange(1, length + 1, dtype=np.int32), np.int32(0))
+    counters[length - 1] = 0
+    row = finite.where(counter, counter.number(length))
+    made = scale * scale.number(factors).op("Gather", row, axis=0)
+    return _within_range(policy, scale, made), counter.number(counters).op("Gather", row, axis=0)
+
+
+def _within_range(policy: DynamicLossScale, scale: Term, made: Term) -> Term:
+    """A scale multiplied, or as it was where that is infinite, under a rule that looks. Powers of two, doubled, end at
+    the greatest of them."""
+    if not RULES[policy.rule].finite_only:
+        return made
+    if policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff)):
+        return made.op("Min", 2.0 ** (np.finfo(RULES[policy.rule].number).maxexp - 1))
+    return made.op("IsInf").where(scale, made)
+
+
+def _is_one_product(policy: DynamicLossScale) -> bool:
+    """Whether growing and shrinking is a product with one of two numbers, exactly, and nothing else."""
+    rule, factors = RULES[policy.rule], (policy.growth, policy.backoff)
+    plain = policy.hysteresis == 1 and policy.floor is None and policy.cap is None
+    exact = rule.product == rule.number or all(float(np.float32(factor)) == factor for factor in factors)
+    return plain and exact and (not rule.divides or math.frexp(policy.backoff)[0] == 0.5)
+
+
+def _grown(policy: DynamicLossScale, scale: Term) -> Term:
+    grown = _times(policy, scale, policy.growth, divides=False)
+    if RULES[policy.rule].finite_only:
+        grown = grown.op("IsInf").where(scale, grown)
+    return grown if policy.cap is None else grown.op("Min", policy.cap)
+
+
+def _shrunk(policy: DynamicLossScale, scale: Term) -> Term:
+    divides = RULES[policy.rule].divides
+    shrunk = _times(policy, scale, 1 / policy.backoff if divides else policy.backoff, divides)
+    return shrunk if policy.floor is None else shrunk.op("Max", policy.floor)
+
+
+def _times(policy: DynamicLossScale, scale: Term, factor: float, divides: bool) -> Term:
+    """scale * factor or scale / factor in the type that the rule multiplies in, rounded to the type of the scale.
+
+    A product of two numbers of a type is rounded alike in that type and in a wider one that holds it whole.
+    """
+    rule = RULES[policy.rule]
+    whole = not divides and float(np.float32(factor)) == factor and rule.product == WIDE
+    wide = scale if whole else scale.cast(ir.DataType.from_numpy(np.dtype(rule.product)))
+    return (wide / factor if divides else wide * factor).cast(scale.dtype)
+
+
 # -- MindSpore's five, by name ----------------------------------------------------------------------------------------
-
-
-def _dynamic_scaler(scale_value: float, scale_factor: int, scale_window: int) -> LossScale:
-    return DynamicLossScale.mindspore(scale_value, scale_factor, scale_window)
 
 
 def _fixed_manager(loss_scale: float = 128.0, drop_overflow_update: bool = True) -> LossScale:
@@ -279,13 +344,11 @@ def _update_cell(loss_scale_value: float, scale_factor: int, scale_window: int) 
     return DynamicLossScale.preset("mindspore-cell", init=loss_scale_value, growth=scale_factor, interval=scale_window)
 
 
-def _static_scaler(scale_value: float) -> LossScale:
-    return StaticLossScale(scale_value)
-
-
 MINDSPORE: dict[str, Callable[..., LossScale]] = {
-    "StaticLossScaler": _static_scaler,
-    "DynamicLossScaler": _dynamic_scaler,
+    "StaticLossScaler": lambda scale_value: StaticLossScale(scale_value),
+    "DynamicLossScaler": lambda scale_value, scale_factor, scale_window: DynamicLossScale.mindspore(
+        scale_value, scale_factor, scale_window
+    ),
     "FixedLossScaleManager": _fixed_manager,
     "DynamicLossScaleManager": _dynamic_manager,
     "DynamicLossScaleUpdateCell": _update_cell,

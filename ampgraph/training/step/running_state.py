@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ..gradients.builder import Builder
+from ..gradients.builder import FLOAT, Builder
 from ..gradients.rules.norms import BATCH
 from .vectors import dims, joined, size
 
 Value = ir.Value
-FLOAT = ir.DataType.FLOAT
 
 
 @dataclass(frozen=True)

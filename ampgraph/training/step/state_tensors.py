@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from ...core.graph import StateEditor
 from ...formats.onnx.states import States
 from ..gradients.builder import Builder
 
@@ -39,25 +38,23 @@ class StateTensor:
         return array if self.shape is None else array.reshape(self.shape)
 
 
-class StateBuilder:
+class StateBuilder(States):
     """Adds state of several kinds to a graph, and commits it: `add`, `adopt`, then `commit` for each, once."""
 
     def __init__(self, builder: Builder) -> None:
-        self.builder, self.graph = builder, builder.graph
+        super().__init__(builder.graph, lambda name: self.builder.fresh(name), lambda *given: self.builder.op(*given))
+        self.builder = builder
         self.kinds: dict[str, str] = {}
         self.next: dict[str, str] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}  # of what is a vector in the graph
-        self._edit: StateEditor[ir.Value] = States(
-            self.graph, lambda name: self.builder.fresh(name), lambda kind, *given: self.builder.op(kind, *given)
-        )
 
     def add(self, name: str, first: Array | np.generic, kind: str) -> ir.Value:
         """A new input with a first value."""
-        return self._known(self._edit.state(name, np.asarray(first)), kind)
+        return self._known(self.state(name, np.asarray(first)), kind)
 
     def adopt(self, value: ir.Value, kind: str) -> ir.Value:
         """An initializer becomes an input whose first value it is."""
-        return self._known(self._edit.keep(value), kind)
+        return self._known(self.keep(value), kind)
 
     def add_vector(self, name: str, first: Array, kind: str) -> ir.Value:
         """As `add`, a vector in the graph."""
@@ -85,9 +82,11 @@ class StateBuilder:
         self.kinds[value.name or ""] = kind
         return value
 
-    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> None:
+    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> dict[str, str]:
         """The next value of some state is what it is given, or the old one again where ``when`` is false."""
-        self.next.update(self._edit.commit(after, when))
+        found = super().commit(after, when)
+        self.next.update(found)
+        return found
 
     def on(self, builder: Builder) -> StateBuilder:
         """The same state, further read, added and committed in another graph."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
+import onnx
 import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
-from ...core.json_types import JsonObject
+from ...core.json_types import Json, JsonObject  # noqa: F401  an alias names the other
 from ...core.plan import Note
+from ...core.typed import reader
+from ...formats.onnx import io as onnx_io
 from ..forward.class_inputs import ClassInput
+from .packed_forward import ORIGINAL
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 
 KEY = "ampgraph.step"
@@ -112,39 +116,14 @@ class StepLayout:
                 raise AmpError(
                     "AMP206", f"is a step graph of version {data['version']}", where=where, hint="build it again"
                 )
-            states = tuple(StateTensor(**(entry | {"shape": _dims(entry)})) for entry in data.pop("states"))
-            read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
-            groups = tuple((str(pattern), float(rate)) for pattern, rate in data.pop("groups", ()))
-            parts = tuple((str(name), str(output)) for name, output in data.pop("parts", ()))
-            inputs = tuple(data.pop("inputs"))
-            runs = tuple(Run(**{key: _names(row) for key, row in run.items()}) for run in data.pop("runs", ()))
-            moved = tuple((str(value), tuple(map(str, olds))) for value, olds in data.pop("moved", ()))
-            layout = StepLayout(
-                states, inputs, class_inputs=read, groups=groups, parts=parts, runs=runs, moved=moved, **data
-            )
-            layout._check_types()
-            return layout
+            options = data.pop("options", {})
+            if type(options) is not dict:
+                raise TypeError("the options are none")
+            layout: StepLayout = reader(StepLayout)(data)
+            return replace(layout, options=options)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             message = "its description of the training step cannot be read"
             raise AmpError("AMP206", message, where=where, hint="build it again with ampgraph build-step") from error
-
-    def _check_types(self) -> None:
-        """Raises TypeError: JSON may hold anything."""
-        names = [
-            self.labels,
-            self.loss,
-            self.finite,
-            self.norm,
-            self.whole_batch,
-            *self.inputs,
-            *(row.name for row in self.class_inputs),
-        ]
-        names += [name for entry in self.states for name in (entry.name, entry.kind, entry.output)]
-        numbers = [self.classes, *(row.classes for row in self.class_inputs)]
-        numbers += [row.ignored for row in self.class_inputs if row.ignored is not None]
-        fits = all(isinstance(number, int) for number in numbers) and isinstance(self.options, dict)
-        if not fits or not all(isinstance(name, str) for name in names):
-            raise TypeError("a field of another type")
 
 
 @dataclass(frozen=True)
@@ -218,7 +197,8 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
         value = graph.initializers.get(entry.name)
         if entry.name not in have or value is None or value.const_value is None:
             return f"its state '{entry.name}' is missing"
-        if entry.shape is not None and value.const_value.shape.numpy() != (math.prod(entry.shape),):
+        shape = entry.shape or ()
+        if entry.shape is not None and (min(shape, default=0) < 0 or value.const_value.shape != (math.prod(shape),)):
             return f"its state '{entry.name}' is no vector of {list(entry.shape)}"
     fed = Counter([*states, *layout.inputs])
     for name in (*fed, *sorted(str(name) for name in have - set(fed))):
@@ -238,22 +218,39 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
     return f"its labels '{stray[0]}' are no input" if stray else ""
 
 
-def _dims(row: Mapping[str, Sequence[int] | None]) -> tuple[int, ...] | None:
-    """The shape in a row of a layout; None for none. Raises TypeError and ValueError."""
-    given = row["shape"] if "shape" in row else None  # noqa: SIM401  JSON may hold anything
-    if given is None:
-        return None
-    dims = tuple(int(size) for size in given)
-    if any(size < 0 for size in dims):
-        raise ValueError("a negative size")
-    return dims
-
-
-def _names(row: bool | Sequence[str]) -> Any:
-    """Names of a run, or what is said of it."""
-    return row if isinstance(row, bool) else tuple(map(str, row))
-
-
 def _numbers(value: ir.Value) -> Array:
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+@contextlib.contextmanager
+def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
+    """The graph without some of its initializers, for as long as the block lasts."""
+    held = dict(graph.initializers)
+    for name in names:
+        graph.initializers.pop(name, None)
+    try:
+        yield
+    finally:
+        for name in list(graph.initializers):
+            graph.initializers.pop(name)
+        for name, value in held.items():
+            graph.initializers[name] = value
+
+
+def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
+    """The step without its state and without the packed forward graph, and the folder of its data files if it has any.
+
+    Raises AmpError AMP502 for weights beyond what fits into one message; a saved step has them in a data file.
+    """
+    graph = step.model.graph
+    unread = [name for name in graph.initializers if name.startswith(ORIGINAL)]
+    with without(graph, [*(entry.name for entry in step.layout.states), *unread]):
+        outside = {tensor.base_dir for tensor in onnx_io.external_tensors(step.model)}
+        kept = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
+        if len(outside) > 1 or (not outside and kept > onnx_io.INLINE_LIMIT):
+            message = f"{kept / 1e9:.1f} GB of frozen weights do not fit into one message"
+            raise AmpError("AMP502", message, hint="save the step, and give the path of the file")
+        proto = ir.to_proto(step.model)
+    del proto.metadata_props[:]
+    return proto, str(next(iter(outside), ""))

@@ -7,29 +7,66 @@ torch.amp.GradScaler: unscale, look for inf and NaN, clip the unscaled gradients
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from ..gradients.builder import Builder
-from .choices import NextState, commit_choices
-from .flat_update import Move, Part, gradient_of, move_alone, move_together, move_vectors
+from ...core.errors import AmpError, is_number
+from ..gradients.builder import Builder, Term
+from .flat_update import Move, Part, gradient_of, move_part
 from .groups import ParameterGroup, distinct
-from .loss_scale import RULES, DynamicLossScale, LossScale
+from .loss_scale import RULES, DynamicLossScale, LossScale, next_state
 from .running_state import RunningMove
-from .scale_graph import ScaleValues, next_scale
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
 from .training_step import Run
 from .update_graph import UpdateGraph
-from .update_options import UpdateOptions
-from .vectors import together
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
-NOTHING_MORE = UpdateOptions()
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+@dataclass(frozen=True)
+class UpdateOptions:
+    """What becomes of unscaled gradients and of new parameters.
+
+    Args:
+        clip_norm: the largest L2 norm of all unscaled gradients together.
+        clip_value: the largest absolute value of one number of an unscaled gradient.
+        ema: the decay of the running average of the parameters, which is kept beside them.
+
+    Raises AmpError AMP322 for numbers that make no sense, and for both ways to clip at once.
+    """
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "clip_value"):
+            _positive(self, name)
+        if self.clip_norm is not None and self.clip_value is not None:
+            message = "clip_norm and clip_value cannot be had together: the result depends on which comes first"
+            raise AmpError("AMP322", message, hint="leave one of them away")
+        if self.ema is not None:
+            if not is_number(self.ema) or not 0 < self.ema < 1:
+                raise AmpError("AMP322", f"ema={self.ema!r} is not a number between 0 and 1", hint="for example 0.999")
+            object.__setattr__(self, "ema", float(self.ema))
+
+
+def _positive(options: UpdateOptions, name: str) -> None:
+    given = getattr(options, name)
+    if given is None:
+        return
+    with np.errstate(over="ignore"):
+        if not is_number(given) or not np.float32(given) > 0:
+            raise AmpError("AMP322", f"{name}={given!r} is not a positive number", hint="for example 1.0")
+    object.__setattr__(options, name, float(given))
+
+
+NOTHING_MORE = UpdateOptions()
 
 
 @dataclass(frozen=True)
@@ -38,7 +75,7 @@ class Scale:
 
     policy: LossScale
     seed: Value
-    values: ScaleValues | None  # None for a static scale
+    values: Mapping[str, Value]  # by the names of `LossScaleState`; empty for a static scale
 
     @property
     def skips(self) -> bool:
@@ -58,17 +95,13 @@ def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
     """The state of a loss scale; None for none."""
     if policy is None:
         return None
-    b, first = states.builder, policy.start()
+    first = policy.start()
     if not isinstance(policy, DynamicLossScale):
-        return Scale(policy, states.add("step/scale", np.float32(first.scale), SCALE), None)
-    number, late = np.dtype(RULES[policy.rule].number).type, RULES[policy.rule].late
-    scale = states.add("step/scale", number(first.scale), SCALE)
-    counter, credit, overflows = (
-        states.add(f"step/{name}", np.int32(getattr(first, name)), SCALE) for name in ("counter", "credit", "overflows")
-    )
-    seed = scale if scale.dtype == ir.DataType.FLOAT else b.op("Cast", scale, to=FLOAT)
-    pending = states.add("step/pending_scale", number(first.pending), SCALE) if late else None
-    return Scale(policy, seed, ScaleValues(scale, counter, credit, overflows, pending))
+        return Scale(policy, states.add("step/scale", np.float32(first.scale), SCALE), {})
+    kept = RULES[policy.rule].typed(first)
+    names = {"pending": "pending_scale"}
+    values = {name: states.add(f"step/{names.get(name, name)}", kept[name], SCALE) for name in kept}
+    return Scale(policy, states.builder.cast(values["scale"], ir.DataType.FLOAT), values)
 
 
 def add_update(
@@ -82,51 +115,45 @@ def add_update(
 
     ``running``: further state and its next value, which a step that is not finite leaves as it was.
     """
-    states, b = update.states, update.states.builder
+    states, b = update.states, update.builder
     b.scope = ""
     scaled = [gradient_of(update, part) for part in parts]
-    seed, values = (None, None) if scale is None else _read(update, scale)
+    seed, values = (None, {}) if scale is None else _read(update, scale)
     unscaled = scaled if seed is None else [b.op("Div", gradient, seed) for gradient in scaled]
     gradients, norm = _clipped(b, unscaled, options)
     kept = [(move, [update.read(old) for old in move.olds], update.read(move.new)) for move in running]
     more = [new for move, _, new in kept if not move.unchecked]
     finite = None if scale is None else _finite(b, scaled, norm, more)
     holds = finite if scale is not None and scale.skips else None
-    choices: list[NextState] = []
-    runs = _move(update, list(zip(parts, gradients, strict=True)), options, holds, choices)
+    runs = _move(update, list(zip(parts, gradients, strict=True)), options, holds)
     b.scope = ""
     for move, olds, new in kept:
-        old = together(b, olds) if holds is not None or move.old is not None else olds[0]
+        old = b.joined(olds) if holds is not None or move.old is not None else olds[0]
         update.same(move.old, old)
-        choices.append(NextState(tuple(olds), old, new))
-    if scale is not None and values is not None and finite is not None:
-        assert isinstance(scale.policy, DynamicLossScale)
-        after = next_scale(b, scale.policy, values, finite).named()
-        moved = {value: after[name] for name, value in values.named().items()}
-        states.commit({old: new for old, new in moved.items() if new is not old})
-    commit_choices(update, choices, holds)
+        update.choose(olds, old, new)
+    if scale is not None and isinstance(scale.policy, DynamicLossScale) and finite is not None:
+        terms = {name: Term(b, value, value) for name, value in values.items()}
+        after = next_state(scale.policy, terms, Term(b, finite, ir.DataType.BOOL))
+        states.commit({old: new for name, old in values.items() if (new := after[name].value) is not old})
+    update.commit_choices(holds)
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm), runs)
 
 
-def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, ScaleValues | None]:
+def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
     """The scale that gradients are divided by, in float32, and its state."""
-    if scale.values is None:
-        return update.read(scale.seed), None
-    values = replace(scale.values, **{name: update.read(value) for name, value in scale.values.named().items()})
-    seed = update.states.builder.cast(values.scale, ir.DataType.FLOAT)
-    update.same(scale.seed if seed is not values.scale else None, seed)
+    if not scale.values:
+        return update.read(scale.seed), {}
+    values = {name: update.read(value) for name, value in scale.values.items()}
+    seed = update.builder.cast(values["scale"], ir.DataType.FLOAT)
+    update.same(scale.seed if seed is not values["scale"] else None, seed)
     return seed, values
 
 
 def _move(
-    update: UpdateGraph,
-    rows: Sequence[tuple[Part, Value]],
-    options: UpdateOptions,
-    holds: Value | None,
-    choices: list[NextState],
+    update: UpdateGraph, rows: Sequence[tuple[Part, Value]], options: UpdateOptions, holds: Value | None
 ) -> tuple[Run, ...]:
     """The parameters of every group and their gradients, and the count of updates."""
-    states, b, runs = update.states, update.states.builder, []
+    states, b, runs = update.states, update.builder, []
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
     average = None if options.ema is None else _average_weights(b, options.ema, count)
@@ -135,12 +162,10 @@ def _move(
         rate = _learning_rate(states, group, number, count)
         b.scope = ""
         begun = group.optimizer.begin(b, rate, counted)
-        move = Move(group.optimizer, begun, average, holds, choices)
+        move = Move(group.optimizer, begun, average, holds)
         for part, gradient in rows:
             if part.group.pattern == group.pattern:
-                alone = len(part.parameters) == 1
-                how = move_alone if alone else move_vectors if part.vectors else move_together
-                runs.append(how(update, part, gradient, replace(move, alone=not part.by_element)))
+                runs.append(move_part(update, part, gradient, move))
     states.commit({count: counted}, when=holds)
     return tuple(runs)
 

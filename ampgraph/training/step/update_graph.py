@@ -1,13 +1,47 @@
-"""The update as a graph of its own: it reads state and what the gradients hand over, and writes the next state."""
+"""The update as a graph of its own: it reads state and what the gradients hand over, and writes the next state.
+
+What a step that does not hold leaves as it was is chosen by one node: Where(holds, new, old) for each of some vectors
+is one Where of all of them side by side. Old ones are put together by one Concat, of which the arithmetic takes its
+part, and one Split makes all next values. What is paid is bytes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import onnx_ir as ir
 
-from ..gradients.builder import Builder
+from ..gradients.builder import FLOAT, Builder
 from .state_tensors import StateBuilder
+from .vectors import LAUNCH, apart, size
 
 Value = ir.Value
+SCOPE = "kept"
+
+
+@dataclass(frozen=True)
+class NextState:
+    """``olds``: state whose next numbers are ``new``, side by side as the old ones are in ``old``. ``alone``: it is no
+    part of another choice."""
+
+    olds: tuple[Value, ...]
+    old: Value
+    new: Value
+    alone: bool = False
+
+    @property
+    def numbers(self) -> int:
+        return sum(map(size, self.olds))
+
+    @property
+    def gathered(self) -> bool:
+        return len(self.olds) > 1
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether it may be a part of another one."""
+        return not self.alone and all(one.dtype == FLOAT and len(one.shape or ()) == 1 for one in self.olds)
 
 
 class UpdateGraph:
@@ -16,11 +50,12 @@ class UpdateGraph:
     def __init__(self, gradients: ir.Graph, states: StateBuilder) -> None:
         """``gradients``: the graph whose opsets it has, ``states`` its state so far."""
         self.graph = ir.Graph([], [], nodes=[], opset_imports=dict(gradients.opset_imports), name="update")
-        builder = Builder(self.graph, "step")
-        builder.fresh = states.builder.fresh
-        self.states = states.on(builder)
+        self.builder = Builder(self.graph, "step")
+        self.builder.fresh = states.builder.fresh
+        self.states = states.on(self.builder)
         self._inputs: dict[Value, Value] = {}
         self._alike: list[tuple[Value, Value]] = []
+        self._choices: list[NextState] = []
 
     def read(self, value: Value) -> Value:
         """The input that is a value of the gradients, or state of theirs."""
@@ -35,7 +70,40 @@ class UpdateGraph:
         if outer is not None:
             self._alike.append((outer, inner))
 
-    def replaced(self, old: Value, new: Value) -> None:
+    def choose(self, olds: Sequence[Value], old: Value, new: Value, alone: bool = False) -> None:
+        """``new`` follows on state, unless the step does not hold."""
+        self._choices.append(NextState(tuple(olds), old, new, alone))
+
+    def commit_choices(self, holds: Value | None) -> None:
+        """Commits new numbers, or the old ones where ``holds`` is false: together, where the launches that this saves
+        are worth more than the bytes that it moves. The numbers are the same to the bit."""
+        found = sorted((one for one in self._choices if one.of_vectors), key=lambda one: not one.gathered)
+        if holds is None or len(found) < 2 or not _pays(found):
+            found = []
+        for one in self._choices:
+            if one.gathered and one not in found:
+                chosen = one.new if holds is None else self.builder.op("Where", holds, one.new, one.old)
+                self.states.commit(dict(zip(one.olds, apart(self.builder, chosen, one.olds), strict=True)))
+            elif one not in found:
+                self.states.commit({one.old: one.new}, when=holds)
+        if holds is not None and found:
+            self._commit_together(found, holds)
+
+    def _commit_together(self, found: Sequence[NextState], holds: Value) -> None:
+        b = self.builder
+        b.scope = SCOPE
+        states = [state for one in found for state in one.olds]
+        old = b.op("Concat", *states, axis=0)
+        gathered = [one for one in found if one.gathered]
+        sizes = [one.numbers for one in gathered]
+        rest = sum(one.numbers for one in found) - sum(sizes)
+        for one, piece in zip(gathered, _split(b, old, [*sizes, rest] if rest else sizes), strict=False):
+            self._replace(one.old, b.typed(piece, FLOAT, one.numbers))
+        new = b.op("Concat", *(one.new for one in found), axis=0)
+        chosen = b.op("Where", holds, new, old)
+        self.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
+
+    def _replace(self, old: Value, new: Value) -> None:
         """A value of the update is another one from now on; what made it goes."""
         maker = old.producer()
         old.replace_all_uses_with(new)
@@ -50,9 +118,8 @@ class UpdateGraph:
             given.replace_all_uses_with(outer)
         nodes, outputs, inputs = list(self.graph), list(self.graph.outputs), list(self.graph.inputs)
         stored = dict(self.graph.initializers)
-        self.graph.outputs.clear()
-        self.graph.inputs.clear()
-        self.graph.initializers.clear()
+        for held in (self.graph.outputs, self.graph.inputs, self.graph.initializers):
+            held.clear()
         self.graph.remove(nodes)
         graph.extend(nodes)
         graph.inputs.extend(inputs)
@@ -63,3 +130,17 @@ class UpdateGraph:
             outer.replace_all_uses_with(inner)
             if maker is not None:
                 graph.remove(maker, safe=True)
+
+
+def _pays(found: Sequence[NextState]) -> bool:
+    """Side by side and apart again: those of a Concat once, others twice, and all of them before they are chosen."""
+    gathered = [one for one in found if one.gathered]
+    saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
+    every = sum(one.numbers for one in found)
+    alone = every - sum(one.numbers for one in gathered)
+    return saved * LAUNCH >= 8 * every * (2 if gathered else 1) + 16 * alone
+
+
+def _split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
+    """One piece too: the names of all nodes are alike."""
+    return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

@@ -13,25 +13,23 @@ from itertools import groupby
 import onnx_ir as ir
 
 from ...oplists.traits import has
-from ..gradients.builder import Builder
+from ..gradients.builder import FLOAT, LOW, Builder
 from .state_tensors import StateBuilder
 
 Value = ir.Value
-FLOAT = ir.DataType.FLOAT
-LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 LAUNCH = 1 << 20  # bytes: what a kernel start is worth, as for the planner
 VIEW = LAUNCH // 4  # a node that starts none takes the host's time all the same
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
     """One float32 vector of all numbers; a single value as it is."""
-    return together(b, pieces_of(b, values))
+    return b.joined(pieces_of(b, values))
 
 
 def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
     """The float32 vectors that side by side hold all numbers, low ones raised together; a single value as it is."""
     if len(values) == 1:
-        return [_wide(b, values[0], _type(values[0]))]
+        return [raised(b, values[0])]
     groups = [(dtype, list(alike)) for dtype, alike in groupby(values, key=_type)]
     pieces = []
     for dtype, alike in groups:
@@ -40,7 +38,7 @@ def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
         if not width and dtype == FLOAT:
             pieces += parts
             continue
-        whole = b.cast(together(b, parts), FLOAT) if dtype != FLOAT else together(b, parts)
+        whole = b.cast(b.joined(parts), FLOAT) if dtype != FLOAT else b.joined(parts)
         whole = b.op("Reshape", whole, b.ints(-1)) if width else whole
         pieces.append(b.typed(whole, FLOAT, sum(map(size, alike))))
     return pieces
@@ -74,8 +72,8 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
     for dtype, casts in lowered.items():
         every = all(value.dtype == FLOAT for value in parameters) and _pays(_sum(casts), _sum(parameters))
         taken = list(parameters) if every else list(casts)
-        whole = together(b, parameters) if every and whole is None else whole
-        low = b.cast(whole if every and whole is not None else together(b, taken), dtype)
+        whole = b.joined(parameters) if every and whole is None else whole
+        low = b.cast(whole if every and whole is not None else b.joined(taken), dtype)
         read = _tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
         for parameter, found in casts.items():
             _put_in_place(b.typed(read[parameter], dtype, *shapes[parameter]), found)
@@ -179,6 +177,11 @@ def low_source(gradient: Value) -> Value:
     return low
 
 
+def raised(b: Builder, value: Value) -> Value:
+    """A low value in float32."""
+    return b.cast(value, FLOAT) if value.dtype in LOW else value
+
+
 def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
     """Its pieces, one behind the other."""
     return [vector] if len(sizes) == 1 else b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)
@@ -218,14 +221,5 @@ def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _wide(b: Builder, value: Value, dtype: ir.DataType | None) -> Value:
-    return value if dtype == FLOAT else b.cast(value, FLOAT)
-
-
 def _type(value: Value) -> ir.DataType:
     return value.dtype if value.dtype in LOW else FLOAT
-
-
-def together(b: Builder, vectors: Sequence[Value]) -> Value:
-    """Vectors, or rows of one width, side by side."""
-    return vectors[0] if len(vectors) == 1 else b.op("Concat", *vectors, axis=0)

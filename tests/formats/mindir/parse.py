@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ampgraph.api import pipeline
-from ampgraph.api.interface import low_interface
+from ampgraph.api.prepare import low_interface
 from ampgraph.core.plan import Plan
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats.mindir import schema

@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parse
 
 import ampgraph
 from ampgraph import convert
-from ampgraph.api import optimize
+from ampgraph.api import prepare
 from ampgraph.api.steps import Conversion, Job, run
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats.onnx.graph import OnnxGraph
@@ -65,7 +65,7 @@ def test_unsorted_nodes_of_every_kind_of_model(monkeypatch: pytest.MonkeyPatch, 
     """What is tried on a copy, and what ONNX Runtime's optimizer writes unsorted, needs a copy of unsorted nodes."""
     counter = optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
     found = optimizing.FusedModel(unsorted(), "a test", 9, 3, counter)
-    monkeypatch.setattr(optimize, "best_fused", lambda proto, *asked, **python: found)
+    monkeypatch.setattr(prepare, "best_fused", lambda proto, *asked, **python: found)
     given = ir.from_proto(unsorted())
     for model in (given, unsorted()):
         result = ampgraph.convert(model, check="off", **options)

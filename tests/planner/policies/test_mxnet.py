@@ -12,7 +12,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.report.explain import explanation_lines
 from onnx_text import parse
-from oracles import mxnet_forms, onnx_graphs
+from oracles import onnx_graphs, random_graphs
 from share import share
 
 ANSWERS = json.loads(Path(onnx_graphs.__file__).with_name("mxnet.json").read_text())["runs"]
@@ -24,7 +24,7 @@ MODEL = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
 
 def ours(run: str, seed: int) -> str:
     """Our plan of a seed, as the answers are written. Kernels aside: TensorRT has one for everything."""
-    steps, outputs = mxnet_forms.graph(seed)
+    steps, outputs = random_graphs.mxnet_graph(seed)
     names = [f"node{number}" for number in range(0, len(steps), 5)] if run == "names" else []
     model = onnx_graphs.model(steps, outputs)
     plan = ampgraph.plan(model, policy="mxnet", target="tensorrt", fp32=names)
@@ -81,7 +81,7 @@ def test_lists_and_plans() -> None:
     assert plan.changes_nothing and "1 MatMul of a parameter go by dot" in plan.notes[0].text
     # conversion again changes nothing
     for seed in (3, 7, 9, 12):
-        once = ampgraph.convert(onnx_graphs.model(*mxnet_forms.graph(seed)), policy="mxnet", check="off")
+        once = ampgraph.convert(onnx_graphs.model(*random_graphs.mxnet_graph(seed)), policy="mxnet", check="off")
         assert ampgraph.convert(once, policy="mxnet", check="off") == once, seed
 
 

@@ -12,7 +12,7 @@ from ampgraph.core.plan import Plan
 from ampgraph.planner.policies.tensorflow import Item, paint
 from ampgraph.report.explain import explanation_lines
 from onnx_text import parse
-from oracles import onnx_graphs, tensorflow_forms
+from oracles import onnx_graphs, random_graphs
 from share import share
 
 ANSWERS = json.loads((Path(onnx_graphs.__file__).with_name("tensorflow.json")).read_text())
@@ -36,7 +36,7 @@ MODEL = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
 
 def expected(run: str, seed: int, answer: str) -> str:
     """What TensorFlow did. UNSAFE_FORCE_ALL makes stored statistics half too, which no kernel and no schema takes."""
-    steps, _ = tensorflow_forms.graph(seed, ANSWERS["runs"][run]["dtype"])
+    steps, _ = random_graphs.tensorflow_graph(seed, ANSWERS["runs"][run]["dtype"])
     norms = [n for n, step in enumerate(steps) if step.kind == "BatchNormalization"]
     statistics = {f"-w{n}_{place}" for n in norms for place in range(4)}
     return " ".join(word for word in answer.split(" ") if run != "O3" or word not in statistics)
@@ -47,7 +47,7 @@ def ours(run: str, seed: int, folder: Path) -> Plan:
     dtype, mine = ANSWERS["runs"][run]["dtype"], folder / "mine.toml"
     mine.write_text(EDITS, encoding="utf-8")
     level, lists = run if run in LEVELS else None, mine if run == "lists" else None
-    model = onnx_graphs.model(*tensorflow_forms.graph(seed, dtype))
+    model = onnx_graphs.model(*random_graphs.tensorflow_graph(seed, dtype))
     return ampgraph.plan(model, level, dtype=dtype, policy="tensorflow", target="tensorrt", lists=lists)
 
 
@@ -107,7 +107,7 @@ def test_lists_and_plans() -> None:
 @pytest.mark.parametrize("level", ["auto", "O1", "O3"])
 def test_conversion_again_changes_nothing(level: str) -> None:
     for seed in (3, 9, 12):
-        model = onnx_graphs.model(*tensorflow_forms.graph(seed))
+        model = onnx_graphs.model(*random_graphs.tensorflow_graph(seed))
         once = ampgraph.convert(model, level, policy="tensorflow", check="off")
         assert ampgraph.convert(once, level, policy="tensorflow", check="off") == once, seed
 

@@ -7,7 +7,7 @@ for ordinary arguments is computed in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -101,37 +101,44 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
     return b.op("Cast", g, to=int(x.dtype)) if x.dtype.is_floating_point() else None
 
 
-@gradient("Add", broadcasts=True)
-def add(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
-    return g, g
+def operation(*kinds: str, formula: Callable[..., Sequence[Term | None]]) -> None:
+    """The rule of a function y of several operands: what ``formula`` makes of g, y and them, for each of them."""
+
+    def rule(b: Builder, node: ir.Node, g: Value) -> Sequence[Term | None]:
+        return formula(*b.terms(g, node.outputs[0], *node.inputs))
+
+    gradient(*kinds, broadcasts=True)(rule)
 
 
-@gradient("Sub", broadcasts=True)
-def sub(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
-    return g, b.op("Neg", g)
-
-
-@gradient("Sum", broadcasts=True)
-def sum_(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    return [g] * len(node.inputs)
-
-
-@gradient("Mean", broadcasts=True)
-def mean(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    return [b.op("Mul", g, b.number(1 / len(node.inputs), g))] * len(node.inputs)
-
-
-@gradient("Mul", broadcasts=True)
-def mul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
-    x, y = node.inputs
-    return b.op("Mul", g, y), b.op("Mul", g, x)
-
-
-@gradient("Div", broadcasts=True)
-def div(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
+def _divided(g: Term, y: Term, x: Term, by: Term) -> tuple[Term, Term]:
     """dy = -(g / y) (x / y): the square of y is never formed."""
-    first = b.op("Div", g, node.inputs[1])
-    return first, b.op("Neg", b.op("Mul", first, node.outputs[0]))
+    first = g / by
+    return first, -(first * y)
+
+
+def _extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
+    """What is equal to the result gets the gradient; several equal ones share it, as in torch for two."""
+    if len(inputs) == 1:
+        return [g]
+    hits = [x.op("Equal", y) for x in inputs]
+    share = g / g.made("Sum", *(hit.where(1, 0) for hit in hits))
+    return [hit.where(share, 0) for hit in hits]
+
+
+def _rectified(g: Term, y: Term, x: Term, slope: Term) -> tuple[Term, Term]:
+    negative = x <= 0
+    return negative.where(g * slope, g), negative.where(g * x, 0)
+
+
+operation("Add", formula=lambda g, y, *x: (g, g))
+operation("Sub", formula=lambda g, y, *x: (g, -g))
+operation("Sum", formula=lambda g, y, *x: [g] * len(x))
+operation("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
+operation("Mul", formula=lambda g, y, one, other: (g * other, g * one))
+operation("Div", formula=_divided)
+operation("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
+operation("Max", "Min", formula=_extreme)
+operation("PRelu", formula=_rectified)
 
 
 @gradient("Pow", broadcasts=True)
@@ -146,7 +153,7 @@ def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term |
             if number == 0:
                 return b.zeros(node.outputs[0]), None
             return g * x * 2 if number == 2 else g * (x.op("Pow", number - 1) * number), None
-        same = y is not None and y.dtype == x.value.dtype
+        same = y is not None and y.dtype == x.dtype
         exponents = Term(b, y if y is not None and same else b.op("CastLike", y, x), x.value)
         slope = exponents * x.op("Pow", exponents - 1)
         slope = exponents.op("Equal", 0).where(0, slope)
@@ -158,13 +165,6 @@ def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term |
 def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
     [x] = b.terms(operand(node))
     return g if g in b.rectified else (x > 0).where(g, 0)
-
-
-@gradient("PRelu", broadcasts=True)
-def prelu(b: Builder, node: ir.Node, given: Value) -> tuple[Term, Term]:
-    x, slope, g = b.terms(*node.inputs, given)
-    negative = x <= 0
-    return negative.where(g * slope, g), negative.where(g * x, 0)
 
 
 @gradient("Gelu", "com.microsoft::Gelu")
@@ -233,20 +233,3 @@ def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
     """start + n delta."""
     count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
     return _whole(b, g), None, _whole(b, b.op("Mul", g, count))
-
-
-@gradient("Where", broadcasts=True)
-def where(b: Builder, node: ir.Node, g: Value) -> tuple[None, Value, Value]:
-    condition, zero = node.inputs[0], b.number(0, g)
-    return None, b.op("Where", condition, g, zero), b.op("Where", condition, zero, g)
-
-
-@gradient("Max", "Min", broadcasts=True)
-def extreme(b: Builder, node: ir.Node, given: Value) -> list[Value | Term]:
-    """What is equal to the result gets the gradient; several equal ones share it, as in torch for two."""
-    if len(node.inputs) == 1:
-        return [given]
-    g, *inputs = b.terms(given, *node.inputs)
-    hits = [x.op("Equal", node.outputs[0]) for x in inputs]
-    share = g / b.op("Sum", *(hit.where(1, 0) for hit in hits))
-    return [hit.where(share, 0) for hit in hits]

@@ -197,12 +197,12 @@ def _lowered(b: Builder, node: ir.Node, found: Sequence[Term | Value | None]) ->
 
 
 def _sum(b: Builder, value: Term, axes: Sequence[int]) -> Term:
-    return Term(b, b.sum(value.value, axes, keep=False), value.like)
+    return Term(b, b.sum(value.value, axes, keep=False), value.dtype)
 
 
 def _share(b: Builder, value: Term, count: Value, axes: Sequence[int]) -> Term:
     """The mean over axes, which stay."""
-    return Term(b, b.sum(value.value, axes), value.like) / count
+    return Term(b, b.sum(value.value, axes), value.dtype) / count
 
 
 def _data(

@@ -6,10 +6,11 @@ The axes are an attribute or an input, by opset and operator; the gradients work
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ..builder import Builder
+from ..builder import Builder, Term
 from ..registry import attribute, gradient, operand
 
 Value = ir.Value
@@ -110,24 +111,27 @@ def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
         return b.op("Where", alone, slope, zero)
 
 
-@gradient("ReduceL1")
-def reduce_l1(b: Builder, node: ir.Node, g: Value) -> Value:
-    return b.op("Mul", _spread(b, node, g), b.op("Sign", operand(node)))
+def reduction(kind: str, formula: Callable[..., Term], reason: str = "") -> None:
+    """The rule of an operator that reduces axes: what ``formula`` makes of g, x, y, and of what spreads such over x."""
+
+    def rule(b: Builder, node: ir.Node, g: Value) -> Term:
+        with b.float32(reason):
+            x, y, slope = b.terms(operand(node), node.outputs[0], g)
+            return formula(slope, x, y, lambda term: Term(b, _spread(b, node, term.value), term.dtype))
+
+    gradient(kind)(rule)
 
 
-@gradient("ReduceL2")
-def reduce_l2(b: Builder, node: ir.Node, g: Value) -> Value:
+def _by_norm(g: Term, x: Term, y: Term, spread: Callable[[Term], Term]) -> Term:
     """x / y; 0 for a norm of 0, as in torch."""
-    x, y = operand(node), node.outputs[0]
-    with b.float32(RANGE):
-        norm = b.op("Where", b.op("Equal", y, b.number(0, x)), b.number(1, x), y)
-        return b.op("Mul", _spread(b, node, b.op("Div", g, norm)), x)
+    return spread(g / y.op("Equal", 0).where(1, y)) * x
 
 
-@gradient("ReduceSumSquare")
-def reduce_sum_square(b: Builder, node: ir.Node, g: Value) -> Value:
-    x = operand(node)
-    return b.op("Mul", _spread(b, node, b.op("Add", g, g)), x)
+reduction("ReduceL1", lambda g, x, y, spread: spread(g) * x.op("Sign"))
+reduction("ReduceL2", _by_norm, RANGE)
+reduction("ReduceSumSquare", lambda g, x, y, spread: spread(g + g) * x)
+# the softmax, e^(x - y)
+reduction("ReduceLogSumExp", lambda g, x, y, spread: spread(g) * (x - spread(y)).op("Exp"), ROW)
 
 
 @gradient("ReduceLogSum")
@@ -136,14 +140,6 @@ def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
     with b.float32(RANGE):
         share = b.op("Div", g, b.op("Exp", node.outputs[0]))
     return b.op("Expand", _spread(b, node, share), b.shape(operand(node)))
-
-
-@gradient("ReduceLogSumExp")
-def reduce_log_sum_exp(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The softmax, e^(x - y)."""
-    with b.float32(ROW):
-        away = b.op("Sub", operand(node), _spread(b, node, node.outputs[0]))
-        return b.op("Mul", _spread(b, node, g), b.op("Exp", away))
 
 
 @gradient("Softmax")

@@ -8,24 +8,17 @@ so is it done here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from ....core.arrays import Array
-from ..builder import INT64, REASON, Builder, same
+from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same
 from ..registry import Unsupported, attribute, gradient, operand
 
 Value = ir.Value
 
-ROUNDS: dict[str, Callable[[Array], Array]] = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
-    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
-}
 TRANSFORMS = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
 
 
@@ -58,7 +51,7 @@ def resize(b: Builder, node: ir.Node, g: Value) -> Value:
             if new == old * times and np.array_equal(matrix, np.repeat(np.eye(old), times, axis=0)):
                 g = _summed(b, g, axis, rank, b.ints(old, times))
                 continue
-            g = _product(b, g, b.constant(matrix.astype((x.dtype or ir.DataType.FLOAT).numpy())), axis, rank)
+            g = _product(b, g, b.constant(matrix.astype((x.dtype or FLOAT).numpy())), axis, rank)
         else:
             g = _product(b, g, _computed(b, x, y, axis, scale, way, copied), axis, rank)
     return g
@@ -118,49 +111,43 @@ def _kept(b: Builder, node: ir.Node, x: Value) -> int:
 
 def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
     """[new, old], from numbers."""
-    f = np.float32
-    place, half = np.arange(new, dtype=f), f(0.5)
-    if way.transform == "align_corners":
-        at = place * f(old - 1) / f(max(new - 1, 1))
-    elif way.transform == "asymmetric":
-        at = place / f(scale)
-    else:
-        at = (place + half) / f(scale) - half
-        if way.transform == "pytorch_half_pixel" and new == 1:
-            at = np.zeros(1, f)
-    at = np.clip(ROUNDS[way.rounding](at) if way.mode == "nearest" else at, 0, old - 1)
-    weights: Array = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old, dtype=f)))
-    return weights
+    places, sources = (np.arange(size, dtype=np.float32) for size in (new, old))
+    numbers = [EagerTerm(np.asarray(n, np.float32)) for n in (places[:, None], sources, new, old, scale)]
+    weights = _weights(way, *numbers)
+    assert isinstance(weights, EagerTerm)
+    return weights.array
 
 
 def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:
-    """[new, old], by the graph: the same steps."""
-    kind = x.dtype or ir.DataType.FLOAT
+    """[new, old], by the graph."""
+    kind = x.dtype or FLOAT
     with b.float32("positions: float16 counts to 2,048"):
-        old, new = (b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (x, y))
-        steps = [b.counted(size) for size in (new, old)]
-        place, source = (b.op("Cast", step, to=int(kind)) for step in steps)
-        sizes = [b.op("Cast", size, to=int(kind)) for size in (new, old)]
-        one, zero, half = b.number(1, x), b.number(0, x), b.number(0.5, x)
-        last = b.op("Sub", sizes[1], one)
-        ratio = b.number(scale, x) if scale else b.op("Div", *sizes)
+        sizes = [b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (y, x)]
+        places, sources = (Term(b, b.counted(size), INT64).cast(kind) for size in sizes)
+        new, old = (Term(b, size, INT64).cast(kind) for size in sizes)
+        ratio = new.number(scale) if scale else new / old
         if copied is not None:
-            ratio = b.op("Where", copied, one, ratio)
-        if way.transform == "align_corners":
-            at = b.op("Div", b.op("Mul", place, last), b.op("Max", b.op("Sub", sizes[0], one), one))
-        elif way.transform == "asymmetric":
-            at = b.op("Div", place, ratio)
-        else:
-            at = b.op("Sub", b.op("Div", b.op("Add", place, half), ratio), half)
-            if way.transform == "pytorch_half_pixel":
-                at = b.op("Where", b.op("Greater", sizes[0], one), at, zero)
-        if way.mode == "nearest":
-            if way.rounding.startswith("round"):
-                at = b.op("Sub" if way.rounding == "round_prefer_floor" else "Add", at, half)
-            at = b.op("Ceil" if way.rounding in ("ceil", "round_prefer_floor") else "Floor", at)
-        at = b.op("Min", b.op("Max", at, zero), last)
-        away = b.op("Abs", b.op("Sub", b.op("Unsqueeze", at, b.ints(1)), source))
-        return b.op("Max", b.op("Sub", one, away), zero)
+            ratio = Term(b, copied, kind).where(1, ratio)
+        return _weights(way, places.op("Unsqueeze", b.ints(1)), sources, new, old, ratio).value
+
+
+def _weights(way: Way, place: Term, source: Term, new: Term, old: Term, ratio: Term) -> Term:
+    """What the rows ``place`` of the matrix take of the columns ``source``."""
+    last = old - 1
+    if way.transform == "align_corners":
+        at = place * last / (new - 1).op("Max", 1)
+    elif way.transform == "asymmetric":
+        at = place / ratio
+    else:
+        at = (place + 0.5) / ratio - 0.5
+        if way.transform == "pytorch_half_pixel":
+            at = (new > 1).where(at, 0)
+    if way.mode == "nearest":
+        if way.rounding.startswith("round"):
+            at = at - 0.5 if way.rounding == "round_prefer_floor" else at + 0.5
+        at = at.op("Ceil" if way.rounding in ("ceil", "round_prefer_floor") else "Floor")
+    at = at.op("Max", 0).op("Min", last)
+    return (1 - (at - source).op("Abs")).op("Max", 0)
 
 
 def _summed(b: Builder, g: Value, axis: int, rank: int, split: Value) -> Value:

@@ -1,1 +1,0 @@
-"""Kinds of modules that people train, each beside torch: ``python -m training.trainable`` writes the table."""
