@@ -350,7 +350,9 @@ def test_data_of_others_and_of_the_input_stay(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight(out), WEIGHT.astype(np.float16))
     ampgraph.convert(source, "O3", output=out, check="off")
     assert named(tmp_path, "out.onnx.") == ["out.onnx.1.data", "out.onnx.data"]
-    # a fresh name while the input is that file
+
+
+def test_a_fresh_name_while_the_input_is_that_file(tmp_path: Path) -> None:
     source, out, copy = written(tmp_path / "m.onnx"), tmp_path / "out.onnx", tmp_path / "copy.onnx"
     ampgraph.convert(source, "O1", fp32=["op:MatMul"], low=["op:Relu"], output=out, check="off")
     copy.write_bytes(out.read_bytes())
