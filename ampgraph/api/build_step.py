@@ -20,7 +20,7 @@ from ..planner.resolve import resolve
 from ..training.forward.fixed_batch import check_batch
 from ..training.forward.read import read_forward
 from ..training.step.flat_update import Together
-from ..training.step.gradient_graph import GradientGraph, begin
+from ..training.step.gradient_graph import GradientGraph
 from ..training.step.groups import Groups, groups_of
 from ..training.step.loss import loss_terms, spelled
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
@@ -118,7 +118,8 @@ def build_training_step(
     size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups, size)
+        forward = read_forward(_moved(model, wanted))
+        joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
         joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
         notes = _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)

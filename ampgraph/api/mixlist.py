@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -65,13 +65,7 @@ class Mixlist:
 
     def to_dict(self) -> JsonObject:
         """Plain data for a report."""
-        return {
-            "policy": self.policy,
-            "level": self.level,
-            "white": list(self.white),
-            "black": list(self.black),
-            "unnamed": list(self.unnamed),
-        }
+        return {name: list(found) if isinstance(found, tuple) else found for name, found in asdict(self).items()}
 
 
 @cache

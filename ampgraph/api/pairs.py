@@ -7,24 +7,28 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
+from ..core.low_types import numpy_type
+from ..core.runnable import RunnableGraph
+from ..formats import adapters
+from ..formats.onnx.graph import OnnxGraph
+from ..formats.onnx.io import to_proto
+from ..numerics.graphs import Interface, interface_of, load_onnx
 from ..numerics.metrics.roles import roles_of
+from ..numerics.strict.session import StrictSession
+from ..numerics.trace.values import Tracer
+from ..report.quantized import QuantizedParts, quantized_parts
+from ..runtime.devices import choose
+from ..runtime.mindspore_session import MindsporeSession
+from ..runtime.onnxruntime_session import OnnxSession
+from ..runtime.ports import Port, Session
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
-
-if TYPE_CHECKING:
-    from ..core.runnable import RunnableGraph
-    from ..numerics.graphs import Interface
-    from ..numerics.trace.values import Tracer
-    from ..report.quantized import QuantizedParts
-    from ..runtime.onnxruntime_session import OnnxSession
-    from ..runtime.ports import Port, Session
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
@@ -81,16 +85,13 @@ class OnnxPair(Pair):
     """On ONNX Runtime; strictly on the CPU."""
 
     def __init__(self, reference: Model, model: Model, device: str) -> None:
-        from ..numerics.graphs import interface_of, load_onnx
-        from ..runtime.devices import choose
-
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
         self.device, providers = choose(device)
         self.strict, self._provider = self.device == "cpu", providers[0]
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
-        self.reference, self._takes, self._given = self._ours, interface_of(self._theirs), interface_of(self._ours)
-        same_interface(self._given, self._takes)
+        self.reference, self._takes, self.given = self._ours, interface_of(self._theirs), interface_of(self._ours)
+        same_interface(self.given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
@@ -104,25 +105,12 @@ class OnnxPair(Pair):
         """The reference, for other runs of it."""
         return self._ours
 
-    def takes_of_reference(self) -> Mapping[str, Port]:
-        """Its inputs, without those that have a default."""
-        return self._given.inputs
-
-    def gives_of_reference(self) -> Mapping[str, Port]:
-        """Its outputs."""
-        return self._given.outputs
-
     @property
     def result(self) -> RunnableGraph:
         """What was made from it."""
         return self._theirs
 
     def open(self) -> None:
-        from ..formats.onnx.graph import OnnxGraph
-        from ..formats.onnx.io import to_proto
-        from ..numerics.strict.session import StrictSession
-        from ..runtime.onnxruntime_session import OnnxSession
-
         self._expected = StrictSession(self._ours)
         if self.strict:
             self._found = StrictSession(self._theirs)
@@ -154,28 +142,22 @@ class OnnxPair(Pair):
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
-        from ..report.quantized import quantized_parts
-
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def remade(self, model: Graph | PathLike) -> OnnxPair:
         """The same reference beside another model that was made of it, open, on the CPU.
 
         Raises AmpError AMP209 for another interface, AMP502."""
-        from ..numerics.graphs import interface_of, load_onnx
-        from ..numerics.strict.session import StrictSession
 
         other = copy.copy(self)
         other._theirs, other._path = load_onnx(model), path_of(model)
         other._takes, other.low = interface_of(other._theirs), _low_types(other._theirs)
-        same_interface(other._given, other._takes)
+        same_interface(other.given, other._takes)
         other._expected = self._expected or StrictSession(self._ours)
         other._found = StrictSession(other._theirs)
         return other
 
     def tracer(self) -> Tracer:
-        from ..numerics.trace.values import Tracer
-
         self._expected = self._found = None  # frees their weights
         device = "" if self.strict else self.device
         if device and "bfloat16" in self.low:
@@ -199,9 +181,6 @@ class MindirPair(Pair):
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
-        from ..numerics.graphs import Interface
-        from ..runtime.mindspore_session import MindsporeSession
-
         self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
         self.device = self._found.device.lower()
         same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
@@ -233,8 +212,6 @@ def _low_types(graph: Graph) -> list[str]:
 
 
 def _mindir(model: Model) -> Graph:
-    from ..formats import adapters
-
     graph = adapters.load(model)[0]
     graph.prepare()
     return graph
@@ -251,18 +228,9 @@ def in_types_of(
             continue  # an optional input of the reference alone
         if wanted in FLOATS and getattr(value, "dtype", None) is not None and value.dtype.name != wanted:
             with np.errstate(over="ignore"):
-                value = value.astype(_dtype(wanted))
+                value = value.astype(numpy_type(wanted))
         fitted[name] = value
     return fitted
-
-
-def _dtype(name: str) -> np.dtype[np.generic]:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        name = ml_dtypes.bfloat16
-    found: np.dtype[np.generic] = np.dtype(name)
-    return found
 
 
 def same_interface(reference: Interface, model: Interface) -> None:

@@ -16,6 +16,12 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
 from ..core.spellings import device_word
+from ..formats.onnx.io import read_proto
+from ..numerics.inputs.samples import load_samples
+from ..numerics.strict.session import StrictSession
+from ..runtime.data import first_nan, load_inputs
+from ..runtime.mindspore_session import MindsporeSession
+from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Session
 from .kinds import Feeds, PathLike
 
@@ -72,15 +78,11 @@ def ran(
     if data is not None:
         feeds = feeds_of(data, session)
         return Ran(session.run(feeds), doubts=tuple(_doubts(feeds)))
-    from ..numerics.inputs.samples import load_samples
-
     drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
     return Ran(session.run(next(iter(drawn))), drawn.notes)
 
 
 def _doubts(feeds: Feeds) -> Iterator[str]:
-    from ..runtime.data import first_nan
-
     for name, value in feeds.items():
         place = first_nan(value) if isinstance(value, np.ndarray) else None
         if place is not None:
@@ -91,22 +93,14 @@ def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = Fa
     """A session of the runtime that a model belongs to."""
     device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):
-        from ..runtime.mindspore_session import MindsporeSession
-
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         return MindsporeSession(model, device)
     refuse_device(device, ONNX_DEVICES, "ONNX")
     if strict:
         if device not in ("auto", "cpu"):
             raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="omit one of the two")
-        from ..numerics.strict.session import StrictSession
-
         return StrictSession(model if isinstance(model, ModelProto) else os.fspath(model))
-    from ..runtime.onnxruntime_session import OnnxSession
-
     if not isinstance(model, ModelProto) and os.path.exists(f"{os.fspath(model)}.data"):
-        from ..formats.onnx.io import read_proto
-
         read_proto(Path(model))  # the runtime would not see that its data file is another version's
     return OnnxSession(model, device)
 
@@ -122,6 +116,4 @@ def feeds_of(data: PathLike | Feeds, session: Session) -> Feeds:
     """The arrays that a session is fed: of a file, those that are inputs (labels may lie beside them)."""
     if not isinstance(data, (str, os.PathLike)):
         return data
-    from ..runtime.data import load_inputs
-
     return load_inputs(data, session.inputs, session.required, "the model")

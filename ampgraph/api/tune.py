@@ -30,9 +30,8 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import sensitivity as to_rounding
-from ..numerics.metrics.metric import Function, metric_of
+from ..numerics.metrics.metric import Function, Judge, metric_of
 from ..numerics.metrics.roles import roles_of
-from ..numerics.metrics.verdict import Judge
 from ..numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch, attribute
 from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.traits import has

@@ -65,6 +65,14 @@ def try_folder(path: Path, option: str = "") -> None:
         temporary("").touch()
 
 
+def read_text(path: str | os.PathLike[str], what: str) -> str:
+    """The text of a file that should hold ``what``. Raises AmpError AMP401."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AmpError("AMP401", f"cannot be read as {what}", where=str(path), hint="check the path") from error
+
+
 @contextlib.contextmanager
 def text_file(path: str | os.PathLike[str] | None, text: Callable[[], str], option: str = "") -> Iterator[None]:
     """Writes the text beside its place, and puts it there when what is done inside has succeeded; None: no file.

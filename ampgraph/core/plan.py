@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
-from .files import text_file
+from .files import read_text, text_file
 from .json_types import JsonObject
 from .rewrites import Rewrite, read_row
 from .sketches import bar, strip, table
@@ -195,9 +195,7 @@ class Plan:
             if type(number) is not int or number not in range(1, FORMAT + 1):
                 hint = "make the plan again with this version"
                 raise AmpError("AMP401", f"plan format {number} is none of 1 to {FORMAT}", where=where, hint=hint)
-            rows = reader(list)(data.pop("rewrites"))
-            rewrites = [read_row(row, old=number == 1) for row in rows]
-            return _plan(reader(_Written)(data), rewrites)
+            return _plan(data, old=number == 1)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
@@ -214,11 +212,7 @@ class Plan:
     @staticmethod
     def read(path: str | Path) -> Plan:
         """Reads a plan file."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise AmpError("AMP401", "cannot be read as a plan", where=str(path), hint="check the path") from error
-        return Plan.from_json(text, str(path))
+        return Plan.from_json(read_text(path, "a plan"), str(path))
 
 
 def _text(value: Any) -> str:
@@ -235,47 +229,17 @@ def _differ(places: Iterable[Hashable]) -> bool:
     return len(set(found)) == len(found)
 
 
-@dataclass(frozen=True)
-class _Written:
-    """What a file of a plan holds beside its format and its rewrites."""
-
-    digest: str
-    level: str
-    dtype: str
-    policy: str
-    target: str
-    low_io: tuple[str, ...]
-    reasons: tuple[tuple[str, str], ...]
-    decisions: tuple[tuple[str, int, str, str, str, int], ...]
-    casts: tuple[CastEdge, ...]
-    weights: tuple[WeightEdit, ...]
-    roundings: tuple[Rounding, ...]
-    notes: tuple[Note, ...]
-    together: tuple[tuple[str, int, str, str, tuple[tuple[str, str, float], ...]], ...] | None = None
-    pinned: tuple[str, ...] = ()
-    opset: int = 0
-
-
-def _plan(data: _Written, rewrites: list[Rewrite]) -> Plan:
-    """Raises ValueError or IndexError for what no plan has."""
-    whys = [Why(*row) for row in data.reasons]
-    together = None
-    if data.together is not None:
-        together = [JointRounding(s, i, Why(rule, text), by) for s, i, rule, text, by in data.together]
-    plan = Plan(
-        **{name: getattr(data, name) for name in ("digest", "level", "dtype", "policy", "target")},
-        low_io=list(data.low_io),
-        decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data.decisions],
-        casts=list(data.casts),
-        weights=list(data.weights),
-        together=together,
-        rewrites=rewrites,
-        roundings=list(data.roundings),
-        notes=list(data.notes),
-        pinned=list(data.pinned),
-        opset=data.opset,
-    )
-    if any(row[-1] < 0 for row in data.decisions):
+def _plan(data: dict[str, Any], old: bool) -> Plan:
+    """Of a file's fields but its format. Raises ValueError, TypeError or LookupError for what no plan has."""
+    whys = [Why(*row) for row in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
+    decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
+    if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():
         raise ValueError("not a plan")
+    data["decisions"] = [Decision(s, i, kind, slot, t, whys[why]) for s, i, kind, slot, t, why in decisions]
+    data["rewrites"] = [read_row(row, old) for row in reader(list)(data["rewrites"])]
+    joint = reader(tuple[tuple[str, int, str, str, tuple[tuple[str, str, float], ...]], ...] | None)
+    rows = joint(data.get("together"))
+    data["together"] = rows and [JointRounding(s, i, Why(rule, text), shares) for s, i, rule, text, shares in rows]
+    plan: Plan = reader(Plan)(data)
     plan.check()
     return plan

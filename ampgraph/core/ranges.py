@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from .arrays import Array
 from .dataflow import NONE, Dataflow
 from .errors import AmpError
-from .files import text_file
+from .files import read_text, text_file
 from .json_types import JsonObject
 from .low_types import low_type
 from .sketches import markup, table
@@ -191,11 +190,7 @@ class Ranges:
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Ranges:
         """Reads a file. Raises AmpError AMP401."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise AmpError("AMP401", "cannot be read as ranges", where=str(path), hint="check the path") from error
-        return Ranges.from_json(text, str(path))
+        return Ranges.from_json(read_text(path, "ranges"), str(path))
 
 
 def _row(found: Range) -> list[Any]:

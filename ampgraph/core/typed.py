@@ -14,8 +14,8 @@ Reader = Callable[[Any], Any]
 
 @cache
 def reader(hint: Any) -> Reader:
-    """What reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples, sets, mappings
-    by name and dataclasses of such; what is annotated as an object is taken as it is.
+    """What reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples, lists, sets,
+    mappings by name and dataclasses of such; what is annotated as an object is taken as it is.
 
     It raises ValueError for data of any other type."""
     origin, inside = get_origin(hint), get_args(hint)
@@ -25,9 +25,9 @@ def reader(hint: Any) -> Reader:
         return _number
     if origin is tuple:
         return _rows(inside)
-    if origin is frozenset:
+    if origin in (frozenset, list):
         several = _rows((inside[0], ...))
-        return lambda given: frozenset(several(given))
+        return lambda given: origin(several(given))
     if origin is Mapping:
         return _mapping(reader(inside[1]))
     if origin is Literal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
@@ -15,9 +16,11 @@ from ..core.shown import Shown, named
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
-from ..planner.policies.registry import policy
 from .casts import label
 from .lines import Rows, in_rows, plural, rewrite_line, titled
+
+if TYPE_CHECKING:
+    from ..planner.policies.registry import Policy
 
 ORDINARY = {
     "level": "by the level",
@@ -265,7 +268,7 @@ def _held(nodes: Iterable[Chosen]) -> tuple[Held, ...]:
 
 def no_guard(summary: Summary) -> str:
     """What is said where no guard fired: it is no promise as long as nobody looked at values."""
-    if not policy(summary.policy).ours:
+    if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
         return "none needed: nothing was lowered"
@@ -331,5 +334,11 @@ def _examples(texts: list[str]) -> list[str]:
 def _in_words(rule: str, chosen: str) -> str:
     """Why nodes have their type, by the rule that decided."""
     if rule == chosen:
-        return f"by {policy(chosen).framework}'s rules"
+        return f"by {_policy(chosen).framework}'s rules"
     return ORDINARY.get(rule, f"held by guard {rule}")
+
+
+def _policy(name: str) -> Policy:
+    from ..planner.policies.registry import policy  # a plan is applied where there is no planner
+
+    return policy(name)

@@ -15,10 +15,10 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.formats.onnx.schemas import kind_of, schema
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
 from conformance.cases import Case
 from conformance.reference import Reference, run, session
+from near import difference
 from typed import FLOAT, admits, typed_nodes
 
 if sys.version_info >= (3, 11):
@@ -138,7 +138,7 @@ def _examine(model: ModelProto, converted: ModelProto, ref: Reference) -> str:
         for name, value in values.items():
             apart = difference(expected[name], value)
             if apart and not ref.excuses:
-                raise Failure("accuracy", f"{name}: {apart.reason}")
+                raise Failure("accuracy", f"{name}: {apart}")
             if apart:
                 return ref.excuses[0]
     return ""

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from ampgraph.numerics.metrics.compare import Tolerance, difference
 from conformance.cases import Case, cache_folder, case, read, write
+from near import Tolerance, difference
 
 FLOAT16_MAX = 65504.0
 _RANDOM = frozenset(
@@ -201,7 +201,7 @@ def _ill_conditioned(model: ModelProto, found: Reference) -> list[str]:
             moved = run(opened, {n: _rounded(v) for n, v in feeds.items()}, names)
             for name in names:
                 if apart := difference(outputs[name], moved[name], Tolerance()):
-                    return [f"ill-conditioned: rounding the inputs alone moves {name}: {apart.reason}"]
+                    return [f"ill-conditioned: rounding the inputs alone moves {name}: {apart}"]
     except Exception as e:
         return [f"ill-conditioned: with rounded inputs ONNX Runtime stops: {str(e).splitlines()[0][:100]}"]
     return []

@@ -10,8 +10,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from digests.groups import GROUPS, Group
+from digests.inputs import ABSENT, mismatch, versions
 from digests.table import Row, Table, compare
-from digests.versions import ABSENT, mismatch, versions
 
 FILES = Path(__file__).with_name("files")
 SHOWN, FEW = 40, 6

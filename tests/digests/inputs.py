@@ -1,8 +1,7 @@
 """Inputs that torch exports: made once, and kept under the temporary folder.
 
 They are kept by the sources and versions that make them, ampgraph's own code not among them; ``forget`` has them made
-again.
-"""
+again."""
 
 from __future__ import annotations
 
@@ -12,11 +11,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from conformance.cases import locked
-from digests.versions import versions
+
+ABSENT = "absent"
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """By name, `ABSENT` where it is not installed; ``zlib`` is the library that Python runs with."""
+    return {name: _version(name) for name in packages}
+
+
+def _version(name: str) -> str:
+    if name == "zlib":
+        return zlib.ZLIB_RUNTIME_VERSION
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ABSENT
+
+
+def mismatch(made_with: dict[str, str], here: dict[str, str]) -> str:
+    """In words, empty where there is none."""
+    apart = [
+        f"{name} {made_with.get(name, ABSENT)} made the file, here is {found}"
+        for name, found in here.items()
+        if made_with.get(name, ABSENT) != found
+    ]
+    return "; ".join(apart)
+
 
 TESTS = Path(__file__).resolve().parents[1]
 BENCHMARKS = TESTS.parent / "benchmarks"

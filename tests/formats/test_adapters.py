@@ -13,8 +13,8 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.numerics.metrics.compare import difference
 from formats.onnx.helpers import code, data, kinds, low_kinds, run_plain, x
+from near import difference
 from onnx_text import parse, proto
 from present import present
 

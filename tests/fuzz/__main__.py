@@ -15,9 +15,8 @@ SHARE = 100  # seeds a process
 def run(first: int, last: int, count: int, folder: Path | None) -> None:
     """Some seeds, in this process: a line before each, one for each fault. ``folder``: where small models of them go"""
     warnings.simplefilter("ignore")
-    from fuzz.checks import faults
+    from fuzz.checks import faults, keep, shrunk
     from fuzz.models import random_model
-    from fuzz.shrink import keep, shrunk
 
     for seed in range(first, last):
         print(f"draw {seed}", flush=True)

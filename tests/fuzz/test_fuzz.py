@@ -9,9 +9,8 @@ import pytest
 from onnx import AttributeProto, ModelProto
 
 from fuzz import checks
-from fuzz.checks import Way, distance, faults, look
+from fuzz.checks import Way, distance, faults, kept, look, shrunk
 from fuzz.models import random_model
-from fuzz.shrink import kept, shrunk
 from needs import OLD, needs_runtime, needs_runtime_that_opens
 from share import FULL
 

@@ -15,11 +15,10 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.metrics import metric as judging
 from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
+from ampgraph.numerics.metrics.metric import SAMPLE, Judge, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
-from ampgraph.numerics.metrics.verdict import Judge
 from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from onnx_text import parse
 from present import plain, present

@@ -94,13 +94,15 @@ def test_files_and_folders(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=rows(1) + ord(name))
     assert [item["x"][0, 0] for item in load_samples(model(), tmp_path, 2)] == [ord("a"), ord("b")]
     # a folder is read in the order of names and again
+    folder = tmp_path / "labelled"
+    folder.mkdir()
     for number in (2, 0, 1):
-        np.savez(tmp_path / f"s{number}.npz", x=rows(1) + number, label=np.array(number))
-    (tmp_path / "notes.txt").write_text("no sample")
-    found = load_samples(model(), tmp_path)
+        np.savez(folder / f"s{number}.npz", x=rows(1) + number, label=np.array(number))
+    (folder / "notes.txt").write_text("no sample")
+    found = load_samples(model(), folder)
     assert len(found) == 3
     assert [item["x"][0, 0] for item in found] == [0, 1, 2] == [item["x"][0, 0] for item in found]
-    assert found.notes == (f"3 samples from {tmp_path}", "left out, as no input has the name: label")
+    assert found.notes == (f"3 samples from {folder}", "left out, as no input has the name: label")
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.schemas import schema
 from ampgraph.numerics.graphs import flat_graph
 from ampgraph.numerics.ranges.segments import SegmentedModel
-from ampgraph.numerics.strict.rewrite import rewrite
-from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.numerics.strict.session import StrictSession, rewrite
 from conformance.cases import case, index
 from conformance.reference import reference
 from share import FULL, examples, share, turn

@@ -17,7 +17,7 @@ from torch import nn
 import ampgraph
 from ampgraph.runtime.opening import Opening, open_each
 from conformance.cases import case, index
-from fuzz.shrink import kept
+from fuzz.checks import kept
 from onnx_text import proto
 
 FOUND = sorted((Path(__file__).parents[1] / "fuzz" / "found").glob("*.onnx"))

@@ -16,11 +16,11 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.core.plan import Plan
 from ampgraph.formats.onnx.graph import OnnxGraph
-from ampgraph.numerics.metrics.compare import Tolerance
 from ampgraph.passes.apply_plan import signatures
 from ampgraph.passes.rewrite_regions import RewriteRegions
 from ampgraph.passes.verify_types import VerifyTypes
 from formats.onnx.helpers import code, convert_everywhere, data, kinds, nodes, x
+from near import Tolerance
 from onnx_text import parse
 
 TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {

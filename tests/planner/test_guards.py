@@ -14,10 +14,10 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.ranges import Ranges
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.traits import traits
 from ampgraph.planner.facts.squares import Squares
+from near import difference
 from onnx_text import parse
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, topics
@@ -36,7 +36,7 @@ def agree(case: Case, reference: Mapping[str, Any], result: Mapping[str, Any]) -
     for name, expected in reference.items():
         if case.exact and not np.array_equal(expected, result[name]):
             return f"{name} differs"
-        if reason := difference(expected, result[name]).reason:
+        if reason := difference(expected, result[name]):
             return f"{name}: {reason}"
     return ""
 

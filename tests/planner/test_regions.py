@@ -16,11 +16,11 @@ from onnx import ModelProto
 from ampgraph.core.dataflow import Dataflow
 from ampgraph.core.matching import PatternSet
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.oplists import pattern_files
 from ampgraph.oplists.files import ListFile, data_folder, read_file
 from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_of
 from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, region_patterns
+from near import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low, kinds
 from planner.without import without

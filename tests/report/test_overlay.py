@@ -33,6 +33,6 @@ def test_node_data(tmp_path: Path, amp: Any) -> None:
     }
     assert len(results) == len(made.graph.node) and f"<node_{len(made.graph.node) - 1}>" in results
     # a format that is not drawn
-    out = tmp_path / "colours.json"
+    out = tmp_path / "none.json"
     refused(amp("inspect", MODELS / "digits_cnn.mindir", "--model-explorer", out), "AMP304", "MindIR")
     assert not out.exists()

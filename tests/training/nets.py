@@ -180,7 +180,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
     groups = [ParameterGroup("*", optimizer or SGD(0.1))] * 2
     parts = parts_of(states, [weight, bias], [b.typed(down, weight), b.typed(across, bias)], groups, Together())
     update = UpdateGraph(forward, states)
-    told = add_update(update, parts, scaled, UpdateOptions(clip), running_moves(b, running, skips=False))
+    told = add_update(update, parts, scaled, UpdateOptions(clip), running_moves(b, [], running, skips=False))
     if iteration is not None:
         drawn, more = update.read(iteration), update.states.builder
         update.states.commit({drawn: more.op("Add", drawn, more.constant(np.array(1, np.int64)))})

@@ -382,36 +382,32 @@ def test_labels_of_a_loss_of_the_graph_are_refused_before_the_step_runs():
     assert np.isfinite(trainer.step({"x": x, "y": np.array([0, 2, 1])}).loss)
 
 
-def read(source, **options):
-    layout = build(source, **options).layout
+NUMBERS = """minus = Constant <value_ints = [-1]> ()  one = Constant <value_ints = [0]> ()
+    two = Constant <value_ints = [8]> ()  a = MatMul (x, w)"""
+ANOTHER = OWN.replace("loss =", "other =") + "  s = Mul (a, a)  loss = ReduceMean <keepdims = 0> (s)"
+LABELS = [
+    (OWN, "int64[N] y", "loss", ClassInput("y", 3, None)),
+    (
+        "a = MatMul (x, w)  l = LogSoftmax (a)  loss = NegativeLogLikelihoodLoss <ignore_index = -1> (l, y)",
+        *("int32[N] y", "loss", ClassInput("y", 3, -1)),
+    ),
+    ("c = Cast <to = 7> (y)  r = Reshape (c, minus)", "int32[N,1] y", "loss", ClassInput("y", 3, None)),
+    # computed, or read in part
+    *((f"r = {made}", "int64[N] y, float[N] z", "loss", None)
+      for made in ("Add (y, one)", "Slice (y, one, two)", "Cast <to = 7> (z)")),
+    (ANOTHER, "int64[N] y", "loss", None),
+    (ANOTHER, "int64[N] y", "other", ClassInput("y", 3, None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "labels", "loss", "known"), LABELS)
+def test_what_a_step_knows_of_its_labels(body, labels, loss, known):
+    body = body if "loss" in body else f"{NUMBERS}  {body}  loss = SoftmaxCrossEntropyLoss (a, r)"
+    layout = build(
+        model(body, labels, "float loss, float other" if "other" in body else "float loss"), loss=loss
+    ).layout
     assert StepLayout.from_json(layout.to_json()) == layout
-    return layout.class_inputs
-
-
-def test_the_labels_of_a_loss_of_the_graph():
-    assert read(model(OWN)) == (ClassInput("y", 3, None),)
-    ignoring = "a = MatMul (x, w)  l = LogSoftmax (a)  loss = NegativeLogLikelihoodLoss <ignore_index = -1> (l, y)"
-    assert read(model(ignoring, "int32[N] y")) == (ClassInput("y", 3, -1),)
-
-
-def test_labels_that_are_reshaped_on_their_way():
-    body = """one = Constant <value_ints = [-1]> ()  c = Cast <to = 7> (y)  r = Reshape (c, one)
-        a = MatMul (x, w)  loss = SoftmaxCrossEntropyLoss (a, r)"""
-    assert read(model(body, "int32[N,1] y")) == (ClassInput("y", 3, None),)
-
-
-@pytest.mark.parametrize("made", ["Add (y, one)", "Slice (y, one, two)", "Cast <to = 7> (z)"])
-def test_labels_that_are_computed_or_read_in_part_are_not_known(made):
-    body = f"""one = Constant <value_ints = [0]> ()  two = Constant <value_ints = [8]> ()  r = {made}
-        a = MatMul (x, w)  loss = SoftmaxCrossEntropyLoss (a, r)"""
-    assert read(model(body, "int64[N] y, float[N] z")) == ()
-
-
-def test_another_loss_of_the_graph_says_nothing_of_its_labels():
-    body = OWN.replace("loss =", "other =") + "  s = Mul (a, a)  loss = ReduceMean <keepdims = 0> (s)"
-    both = model(body, result="float loss, float other")
-    assert read(both) == ()
-    assert read(both, loss="other") == (ClassInput("y", 3, None),)
+    assert layout.class_inputs == (() if known is None else (known,))
 
 
 def test_an_added_loss_has_its_own_words():

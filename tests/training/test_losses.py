@@ -373,21 +373,6 @@ REGRESSION = [
 ]
 
 
-@pytest.mark.parametrize("loss_scale", [None, "static:1024"])
-@pytest.mark.parametrize("given", REGRESSION, ids=str)
-def test_of_parameters_as_torch(given, loss_scale):
-    step = build_training_step(
-        regression(), loss="loss", optimizer="sgd:lr=1", level="O0", penalty=given, loss_scale=loss_scale
-    )
-    [batch] = batches(1)
-    result, ours = moved(step, batch)
-    parameters = {name: torch.tensor(array).requires_grad_() for name, array in weights().items()}
-    loss, penalty = of_regression(given, parameters, batch)
-    assert result.parts == pytest.approx({"loss": loss.item(), "penalty": penalty.item()}, rel=1e-5)
-    assert result.loss == pytest.approx(loss.item() + given.weight * penalty.item(), rel=1e-5)
-    assert_gradients(ours, loss + given.weight * penalty, parameters, 1e-5)
-
-
 def of_critic(given, parameters, batch):
     """As Gulrajani et al.: a norm for each mixed sample."""
     mixed = torch.tensor(batch["mixed"]).requires_grad_()
@@ -407,16 +392,18 @@ SCORES = [
 
 
 @pytest.mark.parametrize("loss_scale", [None, "static:1024"])
-@pytest.mark.parametrize("given", SCORES, ids=str)
-def test_of_inputs_as_torch(given, loss_scale):
-    step = build_training_step(
-        critic(), loss="loss", optimizer="sgd:lr=1", level="O0", penalty=given, loss_scale=loss_scale
+@pytest.mark.parametrize("given", [*REGRESSION, *SCORES], ids=str)
+def test_penalties_are_those_of_torch(given, loss_scale):
+    model, stored, reference = (
+        (critic(), CRITIC, of_critic) if given.output else (regression(), weights(), of_regression)
     )
-    batch = batch_of(("x", "mixed"))
-    result, ours = moved(step, batch)
-    parameters = {name: torch.tensor(array).requires_grad_() for name, array in CRITIC.items()}
-    loss, penalty = of_critic(given, parameters, batch)
+    batch = batch_of(("x", "mixed")) if given.output else next(batches(1))
+    options = {"loss": "loss", "optimizer": "sgd:lr=1", "level": "O0", "loss_scale": loss_scale}
+    result, ours = moved(build_training_step(model, penalty=given, **options), batch)
+    parameters = {name: torch.tensor(array).requires_grad_() for name, array in stored.items()}
+    loss, penalty = reference(given, parameters, batch)
     assert result.parts == pytest.approx({"loss": loss.item(), "penalty": penalty.item()}, rel=1e-5)
+    assert result.loss == pytest.approx(loss.item() + given.weight * penalty.item(), rel=1e-5)
     assert_gradients(ours, loss + given.weight * penalty, parameters, 1e-5)
 
 

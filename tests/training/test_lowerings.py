@@ -50,13 +50,15 @@ def arrays(x: tuple[int, ...]) -> dict[str, np.ndarray]:
 def trained(model: ir.Model, given: dict[str, np.ndarray], seed: np.ndarray) -> list[np.ndarray]:
     """y, the gradients of x, w and c, the new mean and variance."""
     graph = model.graph
-    running = lower_batch_norm(graph)
-    assert [old.name for old, _ in running] == ["m", "v"]
+    b, after = Builder(graph, "next"), dict[ir.Value, ir.Value]()
+    for one in lower_batch_norm(graph):
+        after[one.old] = b.typed(one.next(b, after.get(one.old, one.old)), one.old)
+    assert [old.name for old in after] == ["m", "v"]
     start = ir.Value(name="seed", type=graph.inputs[0].type, shape=graph.inputs[0].shape)
     wanted = list(graph.inputs[:3])
     graph.inputs.append(start)
     graph.outputs.extend(differentiate(graph, graph.outputs[0], wanted, start))
-    graph.outputs.extend(new for _, new in running)
+    graph.outputs.extend(after.values())
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     return session.run(None, given | {"seed": seed})
 

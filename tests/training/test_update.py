@@ -17,7 +17,6 @@ import onnxruntime
 import pytest
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.run import binding as bindings
 from ampgraph.training.run.binding import _session_options
 from ampgraph.training.run.trainer import Trainer
@@ -250,8 +249,8 @@ MECHANISMS: dict[str, tuple[Callable[..., TrainingStep], str, list[Patch]]] = {
         rows, "Reshape", [(vectors, "_row_width", lambda *_: 0), (vectors, "_rows_pay", NEVER)],
     ),
     "choices": (normed, "Where", [(update_graph, "_pays", NEVER)]),
-    "running statistics": (partial(normed, SAME), "Sub", [(running_state, "_moved", NOTHING)]),
-    "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(running_state, "_moved", NOTHING)]),
+    "running statistics": (partial(normed, SAME), "Sub", [(running_state, "_alike", NEVER)]),
+    "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(running_state, "_alike", NEVER)]),
     "norms": (streamed, "LayerNormalization", [(gradient_graph, "run_norms_together", NOTHING)]),
 }  # fmt: skip
 """By name: a step, the operator of which it has fewer, and what is patched to do without the mechanism."""
@@ -345,23 +344,6 @@ def test_nodes_do_not_grow_with_the_number_of_norms(scale, target):
     options = {"optimizer": "sgd", "loss_scale": scale, "target": target, "freeze": ["s*", "b*", "w?"]}
     few, many = (kinds(normed((0.9,) * count, **options)) for count in (1, 4))
     assert few == many and many["Split"] == 1
-
-
-@pytest.mark.parametrize("shape", [(), (FEATURES,)])
-def test_a_rate_for_each_number_is_another_form(shape):
-    """As a graph may have that was given with its buffers."""
-    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="averages")
-    b, rows = Builder(graph), []
-    rate = b.constant(np.full(shape, 0.5, np.float32))
-    for name in "ab":
-        old, batch = (ir.Value(name=f"{kind}/{name}") for kind in ("old", "batch"))
-        old, batch = (b.typed(value, ir.DataType.FLOAT, FEATURES) for value in (old, batch))
-        step = b.op("Mul", b.op("Sub", batch, old), rate)
-        rows.append((old, b.typed(b.op("Add", old, step), old)))
-    running_state.running_moves(b, rows, skips=False)
-    kinds = Counter(node.op_type for node in graph)
-    together = {"Concat": 2, "Sub": 1, "Mul": 1, "Add": 1}
-    assert kinds == (together if shape == () else {"Sub": 2, "Mul": 2, "Add": 2})
 
 
 @pytest.mark.parametrize("reader", ["Sign", "Ceil"])

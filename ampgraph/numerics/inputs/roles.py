@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,7 +40,6 @@ class Reading:
     added: bool = False  # a float mask that is added to scores
     limit: str = ""  # of what is kept: from "above", from "below"
     positive: bool = False  # the argument of a logarithm or a root
-    notes: list[str] = field(default_factory=list)
 
     @property
     def bounded(self) -> bool:
@@ -79,7 +78,7 @@ class InputReader:
             state = work.pop()
             for value in self.borders.copies(state.value) - seen:
                 seen.add(value)
-                here = _State(value, state.scale, state.low, state.high, state.flipped)
+                here = replace(state, value=value)
                 for use in self.flow.uses[value]:
                     if use.op != NONE:
                         work += self._step(self.flow.ops[use.op], use.index, here, source, found)
@@ -112,9 +111,9 @@ class InputReader:
         if role == "Equal" or has(role, "affine"):
             return self._arithmetic(op, index, at, source, found)
         if role == "Not":
-            return [_State(v, at.scale, at.low, at.high, not at.flipped) for v in op.outputs]
+            return [replace(at, value=v, flipped=not at.flipped) for v in op.outputs]
         if at_place(role, "passes_on", index) or has(role, "pools") or (role == "Where" and index):
-            return [_State(v, at.scale, at.low, at.high, at.flipped) for v in op.outputs]
+            return [replace(at, value=v) for v in op.outputs]
         return []
 
     # -- indices ------------------------------------------------------------------------------------------------------

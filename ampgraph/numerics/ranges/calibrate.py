@@ -17,7 +17,7 @@ from ...core.runnable import RunnableGraph
 from ...oplists.traits import has
 from ..graphs import flat_graph
 from ..inputs.samples import Samples
-from ..strict.rewrite import rewrite
+from ..strict.session import rewrite
 from .segments import LIMIT, SegmentedModel
 
 

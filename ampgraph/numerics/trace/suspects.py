@@ -37,10 +37,6 @@ class TracedValue:
     reference: Extremes | None
     error: float | None
 
-    def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Suspect:

@@ -19,7 +19,7 @@ from ...core.sites import Site
 from ...formats.kinds import Model
 from ..graphs import flat_graph, load_onnx, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
-from ..strict.rewrite import rewrite
+from ..strict.session import rewrite
 
 WHOLE = 1 << 40  # elements: more than any
 HUGE = 1e18  # beyond it a value is a mask, not a number

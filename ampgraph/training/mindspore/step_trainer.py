@@ -84,13 +84,9 @@ class MindirTrainer:
         names = tuple(ports.inputs)
         self.layout = StepLayout((), names, loss="output0", finite=finite, options={"loss_scale": "none"})
         self.feeds = MindirInputs(self.layout, ports.inputs)
-        self._digest = MindirGraph.load(path).digest()
-        self._table: Array | None = None
-
-    @property
-    def digest(self) -> str:
+        self.digest = MindirGraph.load(path).digest()
         """What a checkpoint must bear to belong to this file."""
-        return self._digest
+        self._table: Array | None = None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -117,20 +113,22 @@ class MindirTrainer:
     @property
     def learning_rate(self) -> float:
         """The rate that the optimizer was made with; 0 for a schedule of its own."""
-        rate = self.parameters.get(RATE)
-        return float(rate.asnumpy().reshape(-1)[0]) if rate is not None and rate.shape in ((), (1,)) else 0.0
+        return self._number(RATE, 0.0)
 
     @property
     def updates(self) -> int:
         """How many updates the state has seen; steps that were skipped do not count."""
-        count = self.parameters.get(COUNT)
-        return int(count.asnumpy().reshape(-1)[0]) if count is not None else 0
+        return int(self._number(COUNT, 0))
 
     @property
     def scale(self) -> float:
         """The loss scale of the next step; 1 for none."""
-        scale = self.parameters.get(SCALE)
-        return float(scale.asnumpy().reshape(-1)[0]) if scale is not None else 1.0
+        return self._number(SCALE, 1.0)
+
+    def _number(self, name: str, default: float) -> float:
+        """A parameter of one number; the default where there is none, or more of them."""
+        found = self.parameters.get(name)
+        return float(found.asnumpy().reshape(-1)[0]) if found is not None and found.shape in ((), (1,)) else default
 
     # -- state --------------------------------------------------------------------------------------------------------
 

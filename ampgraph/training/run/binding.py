@@ -17,7 +17,7 @@ from ...core.errors import AmpError, first_line
 from ...core.low_types import numpy_type
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
-from ...numerics.strict.rewrite import rewrite
+from ...numerics.strict.session import rewrite
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
 from ..step.aliasing import in_place

@@ -23,11 +23,9 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
     outputs = {value.name: value for value in graph.outputs}
     cases = []
     for entry in entries:
-        if entry.output:
-            old, writer = inputs[entry.name], _maker(_writer(outputs[entry.output]))
-            others = None if writer is None else _other_readers(old, writer)
-            if writer is not None and others is not None:
-                cases.append((entry.name, writer, others))
+        old, writer = inputs[entry.name], _writer(outputs[entry.output]) if entry.output else None
+        if writer is not None and (others := _other_readers(old, writer)) is not None:
+            cases.append((entry.name, writer, others))
     before = _Precedence(graph, [node for _, _, others in cases for node in others])
     return frozenset(name for name, writer, others in cases if before.all_precede(others, writer))
 
@@ -40,28 +38,20 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
         return None
     # a runtime may fuse a product with the writer behind it: it reads elements again after it has written some
     products = [value.producer() for given in writer.inputs if (value := _viewed(given, "views")) is not None]
-    if any(node is not None and has(kind_of(node), "products") and _reads(node, old) for node in products):
-        return None
+    for node in products:
+        if node is not None and has(kind_of(node), "products") and old in [_viewed(v, "views") for v in node.inputs]:
+            return None
     return _readers(old, writer)
 
 
-def _reads(node: ir.Node, old: ir.Value) -> bool:
-    return any(_viewed(value, "views") is old for value in node.inputs)
-
-
 def _writer(new: ir.Value) -> ir.Node | None:
-    """The node that makes the numbers: an Identity in front of an output is removed by a runtime."""
+    """The node that makes the numbers: an Identity in front of an output is removed by a runtime, and what makes what a
+    Split takes apart may be the one that writes its parts."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node
-
-
-def _maker(writer: ir.Node | None) -> ir.Node | None:
-    """What makes the numbers that a Split takes apart: it may be the one that writes them."""
-    if writer is None or writer.op_type != "Split" or writer.inputs[0] is None:
-        return writer
-    return writer.inputs[0].producer()
+    parted = node.inputs[0] if node is not None and node.op_type == "Split" else None
+    return node if parted is None else parted.producer()
 
 
 def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
@@ -87,10 +77,7 @@ def _is_view(node: ir.Node, trait: Trait) -> bool:
 
 
 def _is_constant(value: ir.Value | None) -> bool:
-    if value is None or value.is_graph_input():
-        return False
-    node = value.producer()
-    return value.is_initializer() if node is None else node.op_type == "Constant"
+    return value is not None and not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
 
 
 def _viewed(value: ir.Value | None, trait: Trait) -> ir.Value | None:
@@ -118,7 +105,4 @@ class _Precedence:
             self.needed[node] = total
 
     def all_precede(self, readers: Iterable[ir.Node], node: ir.Node) -> bool:
-        wanted = 0
-        for reader in readers:
-            wanted |= self.bits[reader]
-        return wanted & ~self.needed.get(node, 0) == 0
+        return all(self.bits[reader] & self.needed.get(node, 0) for reader in readers)

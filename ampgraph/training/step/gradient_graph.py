@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +32,7 @@ from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .flat_update import Together, parts_of
-from .groups import Groups, ParameterGroup, distinct
+from .groups import Groups, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
@@ -50,54 +50,74 @@ WHOLE = "its gradient penalty is of the whole batch, and no mean over the sample
 PENALTY = "penalty"  # what that part of a loss is called
 
 
-@dataclass(frozen=True)
-class Read:
-    """What was read of a graph before it is changed: names."""
-
-    losses: Mapping[str, float]  # and the weight of each
-    backward: ExportedBackward | None  # None for a forward graph
-    forward: str  # packed
-    frozen: set[str]
-    buffers: dict[str, str]  # and the output that is the next value
-    groups: dict[str, ParameterGroup]  # of every parameter
-
-
 class GradientGraph:
     """Forward, loss and gradients; ``handed`` and ``moved`` name its outputs that an update reads: the gradient of each
     parameter, and the next running state."""
 
-    def __init__(self, model: ir.Model, read: Read) -> None:
-        self.model, self.graph, self.backward, self.forward = model, model.graph, read.backward, read.forward
-        self.losses, stored = read.losses, model.graph.initializers
+    def __init__(
+        self,
+        forward: ir.Model,
+        losses: Mapping[str, float] | None,
+        policy: LossScale | None,
+        freeze: Sequence[str],
+        gradients: Mapping[str, str] | None,
+        seed: str | None,
+        groups: Groups,
+        batch: int | None = None,
+    ) -> None:
+        """Finds the loss and what is trained. ``batch``: its size, where the step is for one alone; the forward graph
+        that is packed beside it stays open."""
+        self.model, self.graph = forward, forward.graph
+        self.backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
+        self.losses = _losses(self.backward, losses, policy)
+        parts = forward if self.backward is None else forward_part(forward, self.backward)
+        self._choose(parts, find_parameters(parts, freeze), groups)
+        frozen = frozen_names(parts, freeze)
+        buffers = read_buffers(forward, frozen, self.backward is not None)
+        self.forward = pack(parts)
+        if batch is not None:
+            fix_batch(forward, batch)
+            infer(forward)
         self.penalty: GradientPenalty | None = None
-        self.parameters = [stored[name] for name, group in read.groups.items() if group.optimizer is not None]
-        self.given = [stored[name] for name, group in read.groups.items() if group.shared]
-        self.groups = [group for group in read.groups.values() if group.optimizer is not None]
         self.scale: Scale | None = None
         self.stored = originals(self.graph)
         self.states = StateBuilder(Builder(self.graph, "step"))
-        self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
-        if self.backward is not None:
-            self.batch = [value for value in self.batch if value.name != self.backward.seed]
-        refuse_synchronised(self.graph, read.frozen)
-        read_in = list(self.graph)
-        self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=read.frozen)
-        self.iteration = self._dropout()
-        if list(self.graph) != read_in:
-            infer(model)
-        self.graph.meta[MARKED] = True
-        hold_norms(model)
+        own = {*self.graph.initializers, *([self.backward.seed] if self.backward is not None else [])}
+        self.batch = [value for value in self.graph.inputs if value.name not in own]
+        refuse_synchronised(self.graph, frozen)
+        self._lower(frozen)
         self.labels, self.classes = "", 0
         self.class_inputs: tuple[ClassInput, ...] = ()
         self.exported_gradients: dict[str, ir.Value] = {}
-        self.outputs = {v.name or "": v for v in self.graph.outputs if v.name not in read.buffers.values()}
+        self.outputs = {v.name or "": v for v in self.graph.outputs if v.name not in buffers.values()}
         self.parts: dict[str, ir.Value] = {}
-        self.loss = self._loss(read)
-        infer(model)
-        self.running += buffer_values(self.graph, read.buffers)
+        self.loss = self._loss()
+        infer(self.model)
+        self.buffers = buffer_values(self.graph, buffers)
         self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
         self.graph.outputs.clear()
         self.graph.outputs.append(self.loss)
+
+    def _choose(self, parts: ir.Model, found: Sequence[ir.Value], groups: Groups) -> None:
+        """What is trained, by which group, and what another step trains."""
+        names = [value.name or "" for value in found]
+        stored = self.graph.initializers
+        rows = [(stored[name], group) for name, group in zip(names, groups.assigned(names), strict=True)]
+        if self.backward is not None:
+            refuse_copies(self.model, parts, [value for value, _ in rows])
+        self.parameters = [value for value, group in rows if group.optimizer is not None]
+        self.groups = [group for _, group in rows if group.optimizer is not None]
+        self.given = [value for value, group in rows if group.shared]
+
+    def _lower(self, frozen: Collection[str]) -> None:
+        """Norms and masks as they train."""
+        read_in = list(self.graph)
+        self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=frozen)
+        self.iteration = self._dropout()
+        if list(self.graph) != read_in:
+            infer(self.model)
+        self.graph.meta[MARKED] = True
+        hold_norms(self.model)
 
     def _dropout(self) -> ir.Value | None:
         if not any(node.op_type == "Dropout" or is_random(node) for node in self.graph):
@@ -107,9 +127,9 @@ class GradientGraph:
         lower_random(self.graph, counter, SEED)
         return counter
 
-    def _loss(self, read: Read) -> ir.Value:
+    def _loss(self) -> ir.Value:
         """The scalar that is differentiated."""
-        for name in read.losses:
+        for name in self.losses:
             if name in self.outputs:
                 self.class_inputs += read_class_inputs(self.graph, self.outputs[name])
         lower_losses(self.graph)
@@ -118,8 +138,8 @@ class GradientGraph:
             found, self.exported_gradients = self.backward.values(self.graph)
             return as_scalar(b, found)
         self.outputs = {v.name or "": v for v in self.graph.outputs if v.name in self.outputs}
-        self.parts = {name: self._term(b, name) for name in read.losses}
-        return weighted(Builder(self.graph, "loss"), self.parts, read.losses)
+        self.parts = {name: self._term(b, name) for name in self.losses}
+        return weighted(Builder(self.graph, "loss"), self.parts, self.losses)
 
     def _term(self, b: Builder, name: str) -> ir.Value:
         if name in self.outputs:
@@ -166,18 +186,16 @@ class GradientGraph:
                 b = self.states.builder
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
         self.handed = self._given_out(found)
-        self.moved = self._given_out(new for _, new in self.running)
+        self.moved = self._given_out([*(one.batch for one in self.running), *(new for _, new in self.buffers)])
         self._report_parts()
         infer(self.model)
         mark_branches(self.graph)
         if seed is not None:
             hold_seed(self.graph, seed)
-        for parameter in self.parameters:
-            self.states.adopt(parameter, PARAMETER)
-        for value in self.given:
-            self.states.adopt(value, GIVEN)
-        for old, _ in self.running:
-            self.states.adopt(old, RUNNING)
+        running = [*(one.old for one in self.running), *(old for old, _ in self.buffers)]
+        for kind, values in ((PARAMETER, self.parameters), (GIVEN, self.given), (RUNNING, running)):
+            for value in values:
+                self.states.adopt(value, kind)
 
     def _given_out(self, values: Iterable[ir.Value]) -> list[str]:
         """Makes outputs; a value may be several parameters' gradient."""
@@ -198,19 +216,25 @@ class GradientGraph:
     def match_types(self) -> None:
         """The first values of parameters that are low now."""
         for parameter in (*self.parameters, *self.given):
-            _match_type(parameter)
+            tensor = parameter.const_value
+            if tensor is not None and parameter.dtype is not None and tensor.dtype != parameter.dtype:
+                low = tensor.numpy().astype(parameter.dtype.numpy())
+                parameter.const_value = ir.tensor(low, name=parameter.name)
 
     def finish(self, options: UpdateOptions, said: JsonObject) -> TrainingStep:
         """The step of these gradients and of an update by them, which is joined to them. ``said``: its options."""
         how = Together.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
-        gradients, moved = self._taken_back(self.handed), self._taken_back(self.moved)
+        gradients = self._taken_back(self.handed)
+        batch, new = self._sources(len(self.running)), self._taken_back(self.moved[len(self.running) :])
         self.states.builder = b = Builder(self.graph, "step")
         parts = parts_of(self.states, self.parameters, gradients, self.groups, how)
         skips = self.scale is not None and self.scale.skips
         told = told_by_gradients(self.graph, self.parameters) if skips else ()
-        running = running_moves(b, [(old, new) for (old, _), new in zip(self.running, moved, strict=True)], skips, told)
+        averages = [replace(one, batch=value) for one, value in zip(self.running, batch, strict=True)]
+        others = [(old, value) for (old, _), value in zip(self.buffers, new, strict=True)]
+        running = running_moves(b, averages, others, skips, told)
         update = UpdateGraph(self.graph, self.states)
         updated = add_update(update, parts, self.scale, options, running)
         if self.iteration is not None:
@@ -227,6 +251,17 @@ class GradientGraph:
             self.graph.outputs.remove(found[name])
         return [found[name] for name in names]
 
+    def _sources(self, count: int) -> list[ir.Value]:
+        """What the first of the values that move state are, without the Identity that made an output of each."""
+        found = []
+        for value in self._taken_back(self.moved[:count]):
+            made = value.producer()
+            source = made.inputs[0] if made is not None and made.op_type == "Identity" else None
+            found.append(value if source is None else source)
+            if made is not None and source is not None:
+                self.graph.remove(made, safe=True)
+        return found
+
     def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
         layout = StepLayout(
             states=tuple(self.states.entries()),
@@ -234,7 +269,7 @@ class GradientGraph:
             labels=self.labels,
             classes=self.classes,
             class_inputs=self.class_inputs,
-            loss=self.loss_name(),
+            loss=self.graph.outputs[0].name or "",
             finite=updated.finite,
             norm=updated.norm,
             groups=self._rated(),
@@ -260,37 +295,6 @@ class GradientGraph:
         outputs = [value.name or "" for value in self.graph.outputs]
         return tuple(zip(self.parts, outputs[1 : 1 + len(self.parts)], strict=True))
 
-    def loss_name(self) -> str:
-        return self.graph.outputs[0].name or ""
-
-
-def begin(
-    forward: ir.Model,
-    losses: Mapping[str, float] | None,
-    policy: LossScale | None,
-    freeze: Sequence[str],
-    gradients: Mapping[str, str] | None,
-    seed: str | None,
-    groups: Groups,
-    batch: int | None = None,
-) -> GradientGraph:
-    """The graph, its loss found, and what is trained. ``batch``: its size, where the step is for one alone; the forward
-    graph that is packed beside it stays open."""
-    backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
-    losses = _losses(backward, losses, policy)
-    parts = forward if backward is None else forward_part(forward, backward)
-    names = [value.name or "" for value in find_parameters(parts, freeze)]
-    of_names = dict(zip(names, groups.assigned(names), strict=True))
-    if backward is not None:
-        refuse_copies(forward, parts, [forward.graph.initializers[name] for name in names])
-    frozen = frozen_names(parts, freeze)
-    buffers = read_buffers(forward, frozen, backward is not None)
-    read = Read(losses, backward, pack(parts), frozen, buffers, of_names)
-    if batch is not None:
-        fix_batch(forward, batch)
-        infer(forward)
-    return GradientGraph(forward, read)
-
 
 def _losses(
     backward: ExportedBackward | None, losses: Mapping[str, float] | None, policy: LossScale | None
@@ -304,9 +308,8 @@ def _losses(
         return losses
     if losses and (len(losses) > 1 or losses.get(backward.loss) != 1):
         message = "the graph has its gradients: they are of one loss, which has no weight"
-        raise AmpError(
-            "AMP215", message, hint="weigh the losses in the module, or build the step from the forward graph"
-        )
+        hint = "weigh the losses in the module, or build the step from the forward graph"
+        raise AmpError("AMP215", message, hint=hint)
     if policy is not None and not backward.seed:
         message = "the gradients start from no input: a loss scale behind them would protect nothing"
         hint = "export it with one, --seed-input names it; or --loss-scale none"
@@ -316,13 +319,4 @@ def _losses(
 
 def _named_output(b: Builder, value: ir.Value) -> ir.Value:
     """An output of its own: a value may be several parameters' gradient."""
-    output = b.op("Identity", value)
-    output.type, output.shape = value.type, value.shape
-    return output
-
-
-def _match_type(parameter: ir.Value) -> None:
-    """The first value of a parameter that is low now."""
-    tensor = parameter.const_value
-    if tensor is not None and parameter.dtype is not None and tensor.dtype != parameter.dtype:
-        parameter.const_value = ir.tensor(tensor.numpy().astype(parameter.dtype.numpy()), name=parameter.name)
+    return b.typed(b.op("Identity", value), value)

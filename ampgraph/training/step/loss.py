@@ -93,10 +93,8 @@ def loss_terms(given: object) -> dict[str, float] | None:
         return {given: 1.0}
     if isinstance(given, Mapping):
         rows = list(given.items())
-    elif isinstance(given, Sequence):
-        rows = [_word(word) for word in given]
     else:
-        rows = []
+        rows = [_word(word) for word in given] if isinstance(given, Sequence) else []
     names = [name for name, _ in rows]
     if not rows or not all(isinstance(name, str) and name for name in names):
         raise AmpError("AMP213", f"loss={given!r} is no name, and holds none", hint=FORM)

@@ -7,7 +7,7 @@ and the operator. All data are there before the backward begins. What is paid is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -18,12 +18,9 @@ from .vectors import LAUNCH, dims, size
 Value = ir.Value
 
 
-@dataclass(frozen=True)
-class _Norm:
-    """``data``: what is normalised, before its Cast."""
-
+class _Norm(NamedTuple):
     node: ir.Node
-    data: Value
+    data: Value  # what is normalised, before its Cast
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:

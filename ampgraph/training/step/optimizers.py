@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ..gradients.builder import Builder
+from ..gradients.builder import Builder, Term
 from ..option_text import BadOption, read_options
 
 Value = ir.Value
@@ -52,8 +52,10 @@ class Elementwise(Protocol):
     weight_decay: float
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        """What decay by the weight leaves of a parameter, and makes of its gradient."""
-        ...
+        """What decay by the weight leaves of a parameter, and makes of its gradient, to which it is added."""
+        if not self.weight_decay:
+            return parameter, gradient
+        return parameter, b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
         """What is subtracted from a parameter, and its new slots."""
@@ -77,8 +79,6 @@ class SGD(Elementwise):
     nesterov: bool = False
     weight_decay: float = 0.0
 
-    SLOTS: ClassVar[tuple[str, ...]] = ("momentum",)
-
     def __post_init__(self) -> None:
         _check(self, "lr", "momentum", "weight_decay")
         if self.nesterov and not self.momentum:
@@ -86,23 +86,19 @@ class SGD(Elementwise):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return self.SLOTS if self.momentum else ()
+        return ("momentum",) if self.momentum else ()
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
         return (lr,)
-
-    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        return parameter, _coupled(b, parameter, gradient, self.weight_decay)
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
         [lr] = begun
         if not self.momentum:
             return b.op("Mul", gradient, lr), []
-        velocity = b.op("Add", b.op("Mul", slots[0], b.number(self.momentum)), gradient)
-        move = velocity
-        if self.nesterov:
-            move = b.op("Add", gradient, b.op("Mul", velocity, b.number(self.momentum)))
-        return b.op("Mul", move, lr), [velocity]
+        g, old = b.terms(gradient, slots[0])
+        velocity = old * self.momentum + g
+        move = g + velocity * self.momentum if self.nesterov else velocity
+        return (move * lr).value, [velocity.value]
 
 
 @dataclass(frozen=True)
@@ -118,8 +114,6 @@ class Adam(Elementwise):
     eps: float = 1e-8
     weight_decay: float = 0.0
 
-    SLOTS: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-
     def __post_init__(self) -> None:
         _check(self, "lr", "eps", "weight_decay", "beta1", "beta2")
         for name in ("beta1", "beta2"):
@@ -128,26 +122,22 @@ class Adam(Elementwise):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return self.SLOTS
+        return ("exp_avg", "exp_avg_sq")
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
         """Scalars: lr root / correction1 and eps root, root = sqrt(correction2); what decoupled decay leaves."""
-        rate = b.op("Cast", lr, to=int(ir.DataType.DOUBLE))
-        root = b.op("Sqrt", _correction(b, self.beta2, count))
-        step = b.op("Div", b.op("Mul", rate, root), _correction(b, self.beta1, count))
-        eps = b.op("Mul", root, _wide(b, self.eps))
-        kept = b.op("Sub", _wide(b, 1), b.op("Mul", rate, _wide(b, self.weight_decay)))
-        return tuple(b.op("Cast", value, to=int(ir.DataType.FLOAT)) for value in (step, eps, kept))
-
-    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        """Adam adds the decay to the gradient."""
-        return parameter, _coupled(b, parameter, gradient, self.weight_decay)
+        rate, number = (Term(b, value, value).cast(ir.DataType.DOUBLE) for value in (lr, count))
+        # 1 - beta^count in float64: near 1 a float32 power has lost the digits that matter
+        first, second = (1 - rate.number(beta).op("Pow", number) for beta in (self.beta1, self.beta2))
+        root = second.op("Sqrt")
+        kept = 1 - rate * self.weight_decay
+        return tuple(one.cast(ir.DataType.FLOAT).value for one in (rate * root / first, root * self.eps, kept))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
-        step, eps, _ = begun
-        mean = _running(b, slots[0], gradient, self.beta1)
-        square = _running(b, slots[1], b.op("Mul", gradient, gradient), self.beta2)
-        return b.op("Mul", b.op("Div", mean, b.op("Add", b.op("Sqrt", square), eps)), step), [mean, square]
+        g, step, eps, old_mean, old_square = b.terms(gradient, *begun[:2], *slots)
+        mean = old_mean * self.beta1 + g * (1 - self.beta1)
+        square = old_square * self.beta2 + g * g * (1 - self.beta2)
+        return (mean / (square.op("Sqrt") + eps) * step).value, [mean.value, square.value]
 
 
 @dataclass(frozen=True)
@@ -201,24 +191,6 @@ def as_optimizer(given: object) -> Optimizer:
         hint = "ampgraph.SGD(lr=0.1), ampgraph.Adam(), ampgraph.AdamW(), or a text: adam:lr=0.001"
         raise AmpError("AMP322", f"optimizer={kind} is no optimizer for a graph", hint=hint)
     return given
-
-
-def _coupled(b: Builder, parameter: Value, gradient: Value, decay: float) -> Value:
-    return b.op("Add", gradient, b.op("Mul", parameter, b.number(decay))) if decay else gradient
-
-
-def _running(b: Builder, old: Value, new: Value, beta: float) -> Value:
-    return b.op("Add", b.op("Mul", old, b.number(beta)), b.op("Mul", new, b.number(1 - beta)))
-
-
-def _correction(b: Builder, beta: float, count: Value) -> Value:
-    """1 - beta^count, in float64: near 1 a float32 power has lost the digits that matter."""
-    wide = b.op("Cast", count, to=int(ir.DataType.DOUBLE))
-    return b.op("Sub", _wide(b, 1), b.op("Pow", _wide(b, beta), wide))
-
-
-def _wide(b: Builder, number: float) -> Value:
-    return b.constant(np.array(number, np.float64))
 
 
 def _check(optimizer: Optimizer, *names: str) -> None:

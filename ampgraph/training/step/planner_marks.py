@@ -44,77 +44,63 @@ class _Part:
     known: bool = True
 
     @property
-    def saved(self) -> int:
-        """Casts. An input that goes on into a low norm is cast in any case."""
-        return self.wide + (0 if self.low else self.inputs)
-
-    @property
     def products(self) -> list[ir.Node]:
         return [node for node in self.nodes if has(node.op_type, "products")]
-
-    @property
-    def held(self) -> list[ir.Node]:
-        return self.products if self.low else self.nodes
 
     @property
     def multiplications(self) -> float:
         return sum(map(_multiplications, self.products))
 
     @property
-    def price(self) -> float:
-        """Bytes: those of the arithmetic, and two more for each number that is read or written, both ways."""
+    def pays(self) -> bool:
+        """Whether its Casts cost more than the arithmetic, and two more bytes for each number that is read or written,
+        both ways. An input that goes on into a low norm is cast in any case."""
+        casts = self.wide + (0 if self.low else self.inputs)
         numbers = sum(_count(value) for node in self.nodes for value in _values(node))
-        return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers
+        return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
 
 
 def hold_border_products(graph: ir.Graph, loss: Value) -> None:
     """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
-    parts = _Connected(graph).found(loss)
+    parts = _connected(graph, loss)
     left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
     for part in sorted((one for one in parts if one.border), key=lambda one: one.multiplications):
-        if part.known and 0 < part.multiplications <= left and part.price <= part.saved * LAUNCH:
+        if part.known and 0 < part.multiplications <= left and part.pays:
             left -= part.multiplications
-            for node in part.held:
+            for node in part.products if part.low else part.nodes:
                 node.meta[KEPT] = REASON
 
 
-class _Connected:
-    """Float values that nodes other than norms connect. What is stored connects nothing."""
+def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
+    """Float values that nodes other than norms connect, in their order. What is stored connects nothing."""
+    same: dict[Value, Value] = {}
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
-        self._same: dict[Value, Value] = {}
-        for node in graph:
-            values = _values(node)
-            for value in values:
-                self._same.setdefault(value, value)
-            if not _is_norm(node):
-                for value in values[1:]:
-                    self._same[self._root(value)] = self._root(values[0])
-
-    def _root(self, value: Value) -> Value:
-        while self._same[value] is not value:
-            self._same[value] = value = self._same[self._same[value]]
+    def root(value: Value) -> Value:
+        while same[value] is not value:
+            same[value] = value = same[same[value]]
         return value
 
-    def found(self, loss: Value) -> list[_Part]:
-        """All of them, in their order."""
-        parts: dict[Value, _Part] = {}
-        last = _computed_from(loss)
-        for value in self._same:
-            part = parts.setdefault(self._root(value), _Part())
-            around = [node for node in (value.producer(), *value.consumers()) if node is not None and _is_norm(node)]
-            part.low |= not all(map(_is_wide, around))
-            part.wide += 2 * any(map(_is_wide, around))
-            part.inputs += value.is_graph_input()
-            part.border |= value.is_graph_input() or value in last
-        for node in self.graph:
-            values = _values(node)
-            if values and not _is_norm(node):
-                part = parts[self._root(values[0])]
-                part.known &= not captured(node)
-                part.nodes.append(node)
-        return list(parts.values())
+    for node in graph:
+        values = _values(node)
+        for value in values:
+            same.setdefault(value, value)
+        for value in values[1:] if not _is_norm(node) else ():
+            same[root(value)] = root(values[0])
+    parts: dict[Value, _Part] = {}
+    last = _computed_from(loss)
+    for value in same:
+        part = parts.setdefault(root(value), _Part())
+        around = [node for node in (value.producer(), *value.consumers()) if node is not None and _is_norm(node)]
+        part.low |= not all(map(_is_wide, around))
+        part.wide += 2 * any(map(_is_wide, around))
+        part.inputs += value.is_graph_input()
+        part.border |= value.is_graph_input() or value in last
+    for node in graph:
+        if (values := _values(node)) and not _is_norm(node):
+            part = parts[root(values[0])]
+            part.known &= not captured(node)
+            part.nodes.append(node)
+    return list(parts.values())
 
 
 def _computed_from(loss: Value) -> set[Value]:

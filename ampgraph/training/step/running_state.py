@@ -12,10 +12,11 @@ may share its scale with one that it is.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from ..forward.lowerings.batch_norm import Average
 from ..gradients.builder import FLOAT, Builder
 from ..gradients.rules.norms import BATCH
 from .vectors import dims, joined, size
@@ -35,56 +36,42 @@ class RunningMove:
 
 
 def running_moves(
-    b: Builder, running: Sequence[tuple[Value, Value]], skips: bool, told: Collection[Value] = ()
+    b: Builder,
+    averages: Sequence[Average],
+    others: Sequence[tuple[Value, Value]],
+    skips: bool,
+    told: Collection[Value] = (),
 ) -> list[RunningMove]:
-    """What the gradients make of ``running``, state and its next value. ``skips``: whether a step may leave it as it
-    is. ``told``: statistics of a batch that are finite if the gradients are."""
-    found = {old: new for old, new in running if old.dtype == FLOAT and len(dims(old)) == 1}
-    averages = [_Average.of(old, new) for old, new in found.items()]
-    moved = _moved(b, [average for average in averages if average is not None]) if None not in averages else None
-    if len(found) < 2 or not (skips or moved is not None):
-        found = {}
-    moves = [RunningMove((old,), new, unchecked=old.dtype != FLOAT) for old, new in running if old not in found]
-    if found:
-        known = moved is not None and all(average is not None and average.batch in told for average in averages)
-        old, new = moved or (None, joined(b, list(found.values())))
-        new = b.typed(new, FLOAT, sum(map(size, found)))
-        moves.append(RunningMove(tuple(found), new, old, known))
-    return moves
+    """What the gradients make of ``averages``, and of ``others``, state and its next value. ``skips``: whether a step
+    may leave it as it is. ``told``: statistics of a batch that are finite if the gradients are."""
+    rows, together = list(others), []
+    if _alike(averages):
+        old, batch = (joined(b, [getattr(one, name) for one in averages]) for name in ("old", "batch"))
+        new = replace(averages[0], batch=batch).next(b, old)
+        known = all(one.batch in told for one in averages)
+        together.append(_gathered(b, [one.old for one in averages], new, old, known))
+    else:
+        after: dict[Value, Value] = {}
+        for one in averages:
+            after[one.old] = b.typed(one.next(b, after.get(one.old, one.old)), one.old)
+        rows = [*after.items(), *others]
+    found = {old: new for old, new in rows if skips and old.dtype == FLOAT and len(dims(old)) == 1}
+    if len(found) > 1:
+        together.append(_gathered(b, list(found), joined(b, list(found.values()))))
+        rows = [(old, new) for old, new in rows if old not in found]
+    return [RunningMove((old,), new, unchecked=old.dtype != FLOAT) for old, new in rows] + together
 
 
-@dataclass(frozen=True)
-class _Average:
-    """One that is moved towards ``batch`` by three nodes, the last one first, whose results nobody else reads."""
+def _alike(averages: Sequence[Average]) -> bool:
+    """Whether several are moved as one: each by itself, and all at one rate."""
+    olds = {one.old for one in averages if one.old.dtype == FLOAT}
+    return 1 < len(olds) == len(averages) and len({one.rate for one in averages}) == 1
 
-    old: Value
-    batch: Value
-    rate: Value
-    nodes: tuple[ir.Node, ...]
 
-    @staticmethod
-    def of(old: Value, new: Value) -> _Average | None:
-        """None for a next value of another form."""
-        nodes: list[ir.Node] = []
-        value: Value | None = new
-        while value is not None and (node := value.producer()) is not None and node.op_type == "Identity":
-            nodes.append(node)
-            value = node.inputs[0]
-        inputs: list[Value | None] = []
-        for kind, place in (("Add", 1), ("Mul", 0), ("Sub", 0)):
-            made = None if value is None else value.producer()
-            if made is None or made.op_type != kind or len(made.inputs) != 2:
-                return None
-            nodes.append(made)
-            inputs.append(made.inputs[1 - place])
-            value = made.inputs[place]
-        start, rate, subtracted = inputs
-        alone = all(len(one.outputs[0].uses()) == (number > 0) for number, one in enumerate(nodes))
-        outside = any(one.outputs[0].is_graph_output() for one in nodes)
-        if start is not old or subtracted is not old or not alone or outside or value is None or rate is None:
-            return None
-        alike = value.shape == old.shape and rate.is_initializer() and rate.shape == ir.Shape([])
-        return _Average(old, value, rate, tuple(nodes)) if alike else None
+def _gathered(
+    b: Builder, olds: Sequence[Value], new: Value, old: Value | None = None, known: bool = False
+) -> RunningMove:
+    return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
 
 
 def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
@@ -116,15 +103,3 @@ def _tells(variance: Value) -> bool:
 def _readers(values: Collection[Value], kind: str) -> list[Value]:
     """What nodes of a kind make of some values."""
     return [node.outputs[0] for value in values for node in value.consumers() if node.op_type == kind]
-
-
-def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | None:
-    """The old vector and the new one; None for fewer than two, or for several rates."""
-    if len(averages) < 2 or len({average.rate for average in averages}) > 1:
-        return None
-    for average in averages:
-        for node in average.nodes:
-            b.graph.remove(node, safe=True)
-    old, batch = (joined(b, [getattr(average, name) for average in averages]) for name in ("old", "batch"))
-    step = b.op("Mul", b.op("Sub", batch, old), averages[0].rate)
-    return old, b.op("Add", old, step)

@@ -14,8 +14,8 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import ampgraph
-from ampgraph.numerics.metrics.compare import Tolerance, difference
 from ampgraph.numerics.strict.session import StrictSession
+from near import Tolerance, difference
 from onnx_text import array
 from typed import bodies, typed_nodes
 
@@ -146,7 +146,7 @@ def agrees(
         assert list(plain) == list(expected)
         for name, value in (strict.run(feeds) if strict else plain).items():
             apart = difference(expected[name], value, tolerance)
-            assert not apart, f"{level}: {name} {apart.reason}"
+            assert not apart, f"{level}: {name} {apart}"
 
 
 # -- looking at a model -----------------------------------------------------------------------------------------------

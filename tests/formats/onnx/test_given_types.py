@@ -10,7 +10,6 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
-from ampgraph.numerics.metrics.compare import Tolerance
 from formats.onnx.helpers import (
     LEVELS,
     casts,
@@ -24,6 +23,7 @@ from formats.onnx.helpers import (
     types,
     x,
 )
+from near import Tolerance
 from onnx_text import parse
 
 pytestmark = pytest.mark.slow  # a grid: many small cases

@@ -18,10 +18,10 @@ from ampgraph.core.arrays import Array
 from ampgraph.formats.onnx import weights
 from ampgraph.formats.onnx.norm_tensors import NormParameters
 from ampgraph.formats.onnx.weights import CHUNK, LOW_TYPES, SHORT, InFile, RoundedTensor, short_rounded, tensor_chunks
-from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.planner import assemble
 from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
+from near import difference
 from onnx_text import array, parse
 from planner.support import casts, converted, decisions, dtype_of, float32_and_low
 from private_memory import most_megabytes, needs_proc

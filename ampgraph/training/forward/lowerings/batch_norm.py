@@ -8,6 +8,7 @@ that these depend on the data.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -21,9 +22,20 @@ from .replace import replace_value
 FLOAT = ir.DataType.FLOAT
 
 
-def lower_batch_norm(
-    graph: ir.Graph, *, exported_mode: bool = False, frozen: Collection[str] = ()
-) -> list[tuple[ir.Value, ir.Value]]:
+@dataclass(frozen=True)
+class Average:
+    """A running statistic, and the one of a batch that it moves towards."""
+
+    old: ir.Value
+    batch: ir.Value
+    rate: float
+
+    def next(self, b: Builder, start: ir.Value) -> ir.Value:
+        """start + (batch - start) rate."""
+        return b.op("Add", start, b.op("Mul", b.op("Sub", self.batch, start), b.number(self.rate)))
+
+
+def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Collection[str] = ()) -> list[Average]:
     """Rewrites every BatchNormalization of a flat graph.
 
     Args:
@@ -32,15 +44,15 @@ def lower_batch_norm(
             but with ``exported_mode`` those that were exported for training.
 
     Returns:
-        for each running mean and variance the value that holds the next one: as in torch, whose momentum is one minus
-        ONNX's, old + (1 - momentum) (batch - old), with the variance over n - 1. What several nodes share is updated
-        by one after the other. Statistics that the graph computes itself are no state.
+        how each running mean and variance moves: as in torch, whose momentum is one minus ONNX's, with the variance
+        over n - 1. What several nodes share is moved by one after the other, and is there for each. Statistics that the
+        graph computes itself are no state.
 
     Raises:
         AmpError: AMP212 if the rank of the data is not known.
     """
     b = Builder(graph, "train")
-    running: dict[ir.Value, ir.Value] = {}
+    running: list[Average] = []
     for node in [node for node in graph if is_trained(node, exported_mode)]:
         b.before, b.scope = node, node.name or node.op_type
         stored = [initializer_of(value) for value in node.inputs[3:5]]
@@ -52,7 +64,7 @@ def lower_batch_norm(
                 _lower(b, node, running)
             else:
                 _write_out(b, node)
-    return [(old, new) for old, new in running.items() if old.is_initializer() and old.name not in frozen]
+    return [one for one in running if one.old.is_initializer() and one.old.name not in frozen]
 
 
 def is_trained(node: ir.Node, exported_mode: bool) -> bool:
@@ -105,7 +117,7 @@ def _rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
     return b.rank(x)
 
 
-def _lower(b: Builder, node: ir.Node, running: dict[ir.Value, ir.Value]) -> None:
+def _lower(b: Builder, node: ir.Node, running: list[Average]) -> None:
     x, _scale, _bias, *given = node.inputs
     old_mean, old_variance = (initializer_of(value) or value for value in given)
     assert x is not None and old_mean is not None and old_variance is not None
@@ -119,20 +131,17 @@ def _lower(b: Builder, node: ir.Node, running: dict[ir.Value, ir.Value]) -> None
     variance = b.typed(b.op("Div", squares, count), old_variance)
     others = b.op("Max", b.op("Sub", count, b.number(1)), b.number(1))
     momentum = float(attribute(node, "momentum", 0.9))
-    new = [_next(b, running, old_mean, mean, momentum)]
-    new.append(_next(b, running, old_variance, b.op("Div", squares, others), momentum))
-    for value, old in zip(new, node.outputs[1:], strict=False):
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
+    for place, (old, batch) in enumerate(((old_mean, mean), (old_variance, b.op("Div", squares, others))), 1):
+        running.append(Average(old, batch, 1 - momentum))
+        read = node.outputs[place] if len(node.outputs) > place else None
+        if read is not None and (read.uses() or read.is_graph_output()):
+            new = old
+            for one in running:
+                new = b.typed(one.next(b, new), old) if one.old is old else new
+            read.replace_all_uses_with(new, replace_graph_outputs=True)
     node.resize_outputs(1)
     node.replace_input_with(3, mean)
     node.replace_input_with(4, variance)
     node.attributes.pop("training_mode", None)
     node.meta[BATCH] = True
     node.meta[HELD] = KEEP
-
-
-def _next(b: Builder, running: dict[ir.Value, ir.Value], old: ir.Value, batch: ir.Value, momentum: float) -> ir.Value:
-    start = running.get(old, old)
-    step = b.op("Mul", b.op("Sub", batch, start), b.number(1 - momentum))
-    running[old] = b.typed(b.op("Add", start, step), old)
-    return running[old]
