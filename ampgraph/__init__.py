@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .core import homes, light_imports
+from .core import light_imports
 from .core.version import __version__ as __version__
 
 light_imports.install()
-homes.REWRITES.append("ampgraph.rules.rewrites")
 
 if TYPE_CHECKING:
     from .api.build_step import build_training_step as build_training_step

@@ -17,8 +17,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..planner.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
-from ..training.forward.fixed_batch import check_batch
-from ..training.forward.read import read_forward
+from ..training.forward.read import check_batch, read_forward
 from ..training.step.flat_update import Together
 from ..training.step.gradient_graph import GradientGraph
 from ..training.step.groups import Groups, groups_of

@@ -35,7 +35,7 @@ def write_page(path: PathLike, page: Page) -> None:
 def picture_inspection(path: PathLike | None, model: object, against: object, found: Inspection) -> None:
     """The page of `inspect`, where one is wanted."""
     if path is not None:
-        from ..report.picture.pages import inspection_page
+        from ..report.picture.page import inspection_page
 
         write_page(path, inspection_page(see(model), found, None if against is None else see(against)))
 
@@ -43,7 +43,7 @@ def picture_inspection(path: PathLike | None, model: object, against: object, fo
 def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
     """The page of `convert`, where one is wanted and a summary was asked for: the graph as it is now."""
     if path is not None and summary is not None and made is not None:
-        from ..report.picture.pages import conversion_page
+        from ..report.picture.page import conversion_page
 
         refuse_page(path, summary.output)  # whose name may have been chosen since
         graph.prepare()
@@ -54,7 +54,7 @@ def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | N
 def picture_verification(path: PathLike | None, model: object, found: Verification) -> None:
     """The page of `verify`, where one is wanted."""
     if path is not None:
-        from ..report.picture.pages import verification_page
+        from ..report.picture.page import verification_page
 
         write_page(path, verification_page(see(model), found))
 
@@ -62,6 +62,6 @@ def picture_verification(path: PathLike | None, model: object, found: Verificati
 def picture_tuning(path: PathLike | None, model: object, found: Tuning) -> None:
     """The page of `tune`, where one is wanted: of what it wrote, else of the model."""
     if path is not None:
-        from ..report.picture.pages import tuning_page
+        from ..report.picture.page import tuning_page
 
         write_page(path, tuning_page(see(found.output or model), found))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.collector import quiet_collector
-from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.files import same_file, sources_of, text_file
 from ..core.graph import Census, Graph, is_mindir
@@ -102,23 +101,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan and the dataflow that it speaks of. ``own``: the lists that it was made by; None where somebody else made
-    it, so that its faults are not ours."""
-
-    plan: Plan
-    flow: Dataflow
-    own: OpLists | None
-
-    @property
-    def lists(self) -> OpLists:
-        """The lists that it was made by, without a user's where somebody else made it."""
-        from ..planner.resolve import lists_of_plan
-
-        return lists_of_plan(self.plan) if self.own is None else self.own
-
-
-@dataclass(frozen=True)
 class Conversion:
     """What became of a job.
 
@@ -177,17 +159,29 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     graph = move.graph
     if options is not None:
         options = job.measuring.steer(replace(options, moved_to=move.opset), graph, progress)
-    decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
-    decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
-    if job.report and options is not None:
-        from ..planner.alternatives import alternatives
+    progress("planning", 0, 0)
+    if options is not None:
+        made_plan, flow = pipeline.planned(graph, options, low_io, passing=job.plan_out is None)
+    else:
+        assert plan is not None  # one of the two is there
+        made_plan, flow = pipeline.followed(plan, graph)
+    notes = made_plan.notes
+    notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count)]
+    lists = chosen = None
+    if job.report:
+        from ..planner.resolve import lists_of_plan
 
-        decided.plan.notes += alternatives(decided.flow, options, decided.plan)
-    ranges = None if options is None else options.ranges
-    lists = decided.lists if job.report else None
-    chosen = None if lists is None else choices(decided.plan, decided.flow, lists, ranges)
-    changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
-    return Conversion(job, graph, back, decided.plan, lists, options, changed, output, before, chosen)
+        if options is not None:
+            from ..planner.alternatives import alternatives
+
+            notes += alternatives(flow, options, made_plan)
+        lists = lists_of_plan(made_plan) if options is None else options.lists
+        chosen = choices(made_plan, flow, lists, None if options is None else options.ranges)
+    progress("converting", 0, 0)
+    given = options is None  # its faults are not ours
+    edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
+    changed = edited or graph is not as_given or count > 0
+    return Conversion(job, graph, back, made_plan, lists, options, changed, output, before, chosen)
 
 
 def finished(done: Conversion, progress: Progress = silent) -> Conversion:
@@ -280,26 +274,6 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
-
-
-def decide(
-    graph: Graph, plan: Plan | None, options: Options | None, low_io: frozenset[str], passing: bool, progress: Progress
-) -> Planned:
-    """The plan, made or given; the graph is left with its norms rewritten. ``passing``: nobody keeps one that is
-    made."""
-    progress("planning", 0, 0)
-    if options is not None:
-        plan, flow = pipeline.planned(graph, options, low_io, passing=passing)
-        return Planned(plan, flow, options.lists)
-    assert plan is not None  # one of the two is there
-    return Planned(*pipeline.followed(plan, graph), None)
-
-
-def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:
-    """Runs the passes; whether anything changed."""
-    progress("converting", 0, 0)
-    plan, flow = decided.plan, decided.flow
-    return pipeline.applied(graph, plan, flow, decided.own is None, job.passes, job.check_passes, job.metadata)
 
 
 def report(done: Conversion) -> Summary | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
-from ..report.step_log import EventLog, StepLog, StepRow, check_events, check_log
+from ..report.step_log import EventLog, StepLog, check_events, check_log
 from ..report.training import closing_lines, history_dict
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
 from ..training.run.normalized import normalized
-from ..training.run.options import FitOptions
+from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled
 from .kinds import PathLike
@@ -130,17 +130,15 @@ def train(
             for what MindSpore has not got.
     """
     as_annotated(train, locals())
-    html = _page(plot, html)
-    given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
+    if plot is not None:
+        warn_renamed("train(plot=)", "html=", "0.3")
+        html = html or Path(plot).with_suffix(".html")
+    given, held_out = (_read(one, normalize, scale) for one in (data, validate))
+    assert given is not None
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
-    trainer, group = _opened(
-        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer, cuda_graph
-    )  # fmt: skip
-    _check_places(group, step, html, log, tensorboard)
-    events = EventLog(tensorboard) if group.first and tensorboard is not None else None
-    wanted = group.first and bool(html or log or events)
-    told = StepLog(lambda total: _rates(trainer, lr_schedule, total), events or _nothing) if wanted else None
-    with contextlib.closing(events) if events is not None else contextlib.nullcontext():
+    run = RunOptions(device, strict, threads, accumulate, communicate, shard_optimizer, cuda_graph)
+    trainer, group = _opened(step, run, distributed)
+    with _logged(group, trainer, step, lr_schedule, html, log, tensorboard) as told:
         history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
     found = Trained(
         os.fspath(step), trainer.device, strict, _text(checkpoint), _text(html), resume, group.rank, group.world,
@@ -150,15 +148,26 @@ def train(
     return found
 
 
-def _page(plot: PathLike | None, html: PathLike | None) -> PathLike | None:
-    if plot is not None:
-        warn_renamed("train(plot=)", "html=", "0.3", 3)
-        html = html or Path(plot).with_suffix(".html")
-    return html
-
-
-def _nothing(row: StepRow) -> None:
-    """Who listens to no step."""
+@contextlib.contextmanager
+def _logged(
+    group: Ranks, trainer: Trainer | MindirTrainer, step: PathLike, given: Given, html: PathLike | None,
+    log: PathLike | None, tensorboard: PathLike | None,
+) -> Iterator[StepLog | None]:  # fmt: skip
+    """What hears of every step for the files that are to be written; the first rank alone writes some."""
+    if not group.first:
+        yield None
+        return
+    if log is not None:
+        check_log(os.fspath(log), step)
+    if tensorboard is not None:
+        check_events(tensorboard)
+    refuse_page(html, step)
+    told = StepLog(lambda total: _rates(trainer, given, total))
+    if tensorboard is None:
+        yield told if html or log else None
+        return
+    with contextlib.closing(EventLog(tensorboard)) as told.told:
+        yield told
 
 
 def _both(*listeners: OnStep | None) -> OnStep:
@@ -174,8 +183,10 @@ def _text(path: PathLike | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
-def _read(data: TrainingData, normalize: Sequence[str] | None, scale: Sequence[str] | None) -> TrainingData:
-    if not normalize and not scale:
+def _read(
+    data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
+) -> TrainingData | None:
+    if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
         hint = "give files, or ampgraph.Normalized(data, ...)"
@@ -184,49 +195,24 @@ def _read(data: TrainingData, normalize: Sequence[str] | None, scale: Sequence[s
 
 
 def _opened(
-    step: PathLike,
-    device: str,
-    strict: bool,
-    threads: int,
-    accumulate: int,
-    distributed: str | ProcessGroup | None,
-    communicate: str,
-    shard_optimizer: bool,
-    cuda_graph: bool,
+    step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
     """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
-        trainer = Trainer(
-            step, device, strict=strict, threads=threads, accumulate=accumulate, distributed=distributed,
-            communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
-        )  # fmt: skip
+        trainer = Trainer(step, **asdict(options), distributed=distributed)
         return trainer, trainer.group
-    for option, given in (
-        ("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1),
-        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer),
-        ("--cuda-graph", cuda_graph),
-    ):  # fmt: skip
-        if given:
-            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="omit it for a .mindir file")
+    for field in fields(options):
+        if field.name != "device" and getattr(options, field.name) != field.default:
+            flag = f"--{field.name.replace('_', '-')}"
+            raise AmpError("AMP325", f"{flag} is for steps of ONNX Runtime", hint="omit it for a .mindir file")
     if distributed is not None and launched()[1] > 1:
         message = "a .mindir file is trained by one process, and this is one of several"
         raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")
     from ..training.mindspore.step_trainer import MindirTrainer
 
-    return MindirTrainer(step, device), ALONE
-
-
-def _check_places(
-    group: Ranks, step: PathLike, html: PathLike | None, log: PathLike | None, tensorboard: PathLike | None
-) -> None:
-    if group.first:
-        if log is not None:
-            check_log(os.fspath(log), step)
-        if tensorboard is not None:
-            check_events(tensorboard)
-        refuse_page(html, step)
+    return MindirTrainer(step, options.device), ALONE
 
 
 def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
@@ -236,18 +222,17 @@ def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[f
 
 
 def _write(found: Trained, log: PathLike | None) -> None:
-    if not found.first:
+    if found.log is None:
         return
-    if found.log is not None:
-        with text_file(log, found.log.to_csv, "--log"):
-            pass
-        if found.html is not None:
-            from ..report.picture.training_page import training_page
-            from .pictures import OPTION
+    with text_file(log, found.log.to_csv, "--log"):
+        pass
+    if found.html is not None:
+        from ..report.picture.training_page import training_page
+        from .pictures import OPTION
 
-            epochs = found.history.epochs
-            measured = [(e.number * e.steps, e.validation["loss"]) for e in epochs if "loss" in e.validation]
-            title = f"ampgraph train {os.path.basename(found.step)}"
-            page = training_page(title, found.log.rows, found.lines(), measured)
-            with text_file(found.html, lambda: page, OPTION):
-                pass
+        epochs = found.history.epochs
+        measured = [(e.number * e.steps, e.validation["loss"]) for e in epochs if "loss" in e.validation]
+        title = f"ampgraph train {os.path.basename(found.step)}"
+        page = training_page(title, found.log.rows, found.lines(), measured)
+        with text_file(found.html, lambda: page, OPTION):
+            pass

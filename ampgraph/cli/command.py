@@ -43,14 +43,16 @@ def option(
 
     def shown(name: str) -> object:
         names, completion = flag or (_flag(name),), completes(name)
-        return typer.Option(default, *names, metavar=metavar, help=help, hidden=hidden, autocompletion=completion)
+        return typer.Option(
+            default, *names, metavar=metavar or None, help=help, hidden=hidden, autocompletion=completion
+        )
 
     return Keyword(shown, annotation | None if default is None else annotation)
 
 
 def switch(help: str, *flags: str, default: bool = False) -> Keyword:
     """An option without a word."""
-    return Keyword(lambda name: typer.Option(default, *(flags or (_flag(name),)), help=help), bool)
+    return option("", help, default, flag=flags)
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, kind: Any = str) -> Keyword:
@@ -65,23 +67,12 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
     """The options of a recipe's fields, of all or of some; the command gets as ``fields`` what the user wrote, and
     nothing for options that were left away."""
     chosen = [name for name in OPTIONS if (not names or name in names) and name not in but]
-    declared: dict[str, Keyword] = {}
-    for name in chosen:
-        how = OPTIONS[name]
-        kind: Any = GenericAlias(list, (how.kind,)) if how.repeats else how.kind
-        declared[name] = Keyword(lambda name: _field(name), kind | None)
+    shown = ((name, OPTIONS[name]) for name in chosen)
+    declared = {n: option(o.metavar, o.help, flag=(o.flag,), kind=o.kind, repeats=o.repeats) for n, o in shown}
     if "io" in chosen:
-        help = "The same as --io keep, and --io low."
-        declared[KEEP_IO] = Keyword(
-            lambda name: typer.Option(None, "--keep-io-types/--no-keep-io-types", help=help), bool | None
-        )
+        words = "--keep-io-types/--no-keep-io-types"
+        declared[KEEP_IO] = option("", "The same as --io keep, and --io low.", flag=(words,), kind=bool)
     return declared
-
-
-def _field(name: str) -> object:
-    how = OPTIONS[name]
-    metavar = how.metavar or None  # a flag takes no word
-    return typer.Option(None, how.flag, metavar=metavar, help=how.help, autocompletion=completes(name))
 
 
 def _flag(name: str) -> str:

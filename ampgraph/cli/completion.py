@@ -30,16 +30,11 @@ def starting(words: Iterable[str], start: str) -> list[str]:
 
 def completes(option: str) -> Complete | None:
     """The completion of an option or a field by its name; None where only files complete."""
-    found: dict[str, Complete] = {
-        "policy": lambda ctx, incomplete: starting(_policies(), incomplete),
-        "target": lambda ctx, incomplete: starting(_targets(), incomplete),
-        "fp32": patterns,
-        "low": patterns,
-        "node": patterns,
-    }
-    if option in WORDS:
-        return lambda ctx, incomplete: starting(WORDS[option], incomplete)
-    return found.get(option)
+    if option in ("fp32", "low", "node"):
+        return patterns
+    words = {"policy": _policies, "target": _targets}.get(option, lambda: list(WORDS.get(option, ())))
+    known = option in WORDS or option in ("policy", "target")
+    return (lambda ctx, incomplete: starting(words(), incomplete)) if known else None
 
 
 def patterns(ctx: typer.Context, incomplete: str) -> list[str]:

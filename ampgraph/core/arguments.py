@@ -49,40 +49,26 @@ def texts(name: str, value: object) -> None:
         raise AmpError("AMP301", message, hint=f'{name}=["one", "another"]')
 
 
-def _truth(name: str, value: object) -> None:
-    if not isinstance(value, int):  # True and False, or 1 and 0
-        of_kind(name, value, (bool, np.bool_), f"{name}=True")
+Check = Callable[[str, object], None]
 
 
-def _truth_or_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        _truth(name, value)
+def _kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
+    """A check of kinds that a message names; others are taken too."""
+    return lambda name, value: None if isinstance(value, also) else of_kind(name, value, kinds, hint.format(name))
 
 
-def _path_or_mapping(name: str, value: object) -> None:
-    of_kind(name, value, (str, os.PathLike, Mapping), "give the name of a file, or arrays by name")
-
-
-def _text(name: str, value: object) -> None:
-    of_kind(name, value, (str,), "--help has the words")
-
-
-def _mapping(name: str, value: object) -> None:
-    of_kind(name, value, (Mapping,), f"{name}={{name: value}}")
-
-
-CHECKS: dict[str, Callable[[str, object], None]] = {
+CHECKS: dict[str, Check] = {
     "PathLike": of_path,
-    "PathLike | Feeds": _path_or_mapping,
-    "bool": _truth,
-    "bool | str": _truth_or_text,
-    "str": _text,
+    "PathLike | Feeds": _kinds("give the name of a file, or arrays by name", str, os.PathLike, Mapping),
+    "bool": _kinds("{}=True", bool, np.bool_, also=(int,)),
+    "bool | str": _kinds("{}=True", bool, np.bool_, also=(int, str)),
+    "str": _kinds("--help has the words", str),
     "Progress": a_callable,
     "OnStep": a_callable,
     "OnEpoch": a_callable,
     "Callable[[str], None]": a_callable,
-    "Mapping[str, int]": _mapping,
-    "Mapping[str, str]": _mapping,
+    "Mapping[str, int]": _kinds("{}={{name: value}}", Mapping),
+    "Mapping[str, str]": _kinds("{}={{name: value}}", Mapping),
     "Sequence[str]": texts,
     "str | Sequence[str]": texts,
 }

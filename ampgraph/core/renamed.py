@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Item = TypeVar("Item")
 
 
 def warn_renamed(old: str, new: str, gone: str, stacklevel: int = 2) -> None:
@@ -46,14 +45,4 @@ def _renamed(given: Mapping[str, Any], names: Mapping[str, str], function: str, 
         if new != name:
             warn_renamed(f"{function}({name}=)", f"{new}=", gone, 3)
         found[new] = value
-    return found
-
-
-def renamed_keys(data: Mapping[str, Item], names: Mapping[str, str], gone: str) -> dict[str, Item]:
-    """Data whose keys were renamed, as a file of an older version holds them: under their new names."""
-    found = dict(data)
-    for old, new in names.items():
-        if old in found and new not in found:
-            warn_renamed(f"the key '{old}'", f"'{new}'", gone, 2)
-            found[new] = found.pop(old)
     return found

@@ -9,7 +9,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import homes
 from .dataflow import Dataflow
 from .errors import AmpError
 from .typed import reader
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .graph import NodeEditor
+
+
+HOMES = ["ampgraph.rules.rewrites"]
+"""Packages each of whose modules defines a rewrite: core speaks of them and imports none."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,9 @@ def _old_name(row: Mapping[str, Any]) -> str:
 
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """By name the classes of all rewrites: those of the modules in the packages that `homes` names."""
+    """By name the classes of all rewrites: those of the modules in the packages of `HOMES`."""
     found: dict[str, type[Rewrite]] = {}
-    for home in homes.REWRITES:
+    for home in HOMES:
         package = import_module(home)
         for module in sorted(module.name for module in iter_modules(package.__path__)):
             found |= {name: kind for kind in _defined(import_module(f"{home}.{module}")) for name in kind.names}

@@ -180,20 +180,6 @@ COMMENTS = {
 }
 
 
-def schema_versions() -> dict[str, list[int]]:
-    """ai.onnx operator -> the opsets in which its schema changed, as ONNX Runtime registers it."""
-    import onnx
-
-    found: dict[str, set[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "":
-            found.setdefault(schema.name, set()).add(schema.since_version)
-    for row in json.loads(CONTRIB.read_text(encoding="utf-8"))["operators"]:
-        if row["domain"] == "":
-            found.setdefault(row["name"], set()).add(row["since_version"])
-    return {name: sorted(versions) for name, versions in found.items()}
-
-
 def effective(since: int, until: int | None, versions: list[int]) -> tuple[int, int | None] | None:
     """The opsets that a registration serves; an open one matches the schema version that it names and no later one."""
     served = [v for v in versions if (v == since if until is None else since <= v <= until)]
@@ -208,19 +194,23 @@ def floats_of(types: Iterable[str]) -> frozenset[str]:
     return frozenset(name for text in types for name in FLOATS if f"tensor({name})" in text)
 
 
-def float_variables() -> dict[str, dict[int, set[str]]]:
-    """Operator -> version of its schema -> type variables that may be float there."""
+Versions = dict[int, frozenset[str]]
+
+
+def schemas() -> dict[str, Versions]:
+    """Operator -> version of its schema, as ONNX Runtime registers it -> type variables that may be float there."""
     import onnx
 
-    found: dict[str, dict[int, set[str]]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        kind = f"{schema.domain}::{schema.name}" if schema.domain else schema.name
-        admitted = {c.type_param_str for c in schema.type_constraints if floats_of(c.allowed_type_strs)}
-        found.setdefault(kind, {})[schema.since_version] = admitted
-    for row in json.loads(CONTRIB.read_text(encoding="utf-8"))["operators"]:
-        kind = f"{row['domain']}::{row['name']}" if row["domain"] else row["name"]
-        admitted = {name for name, types in row["constraints"].items() if floats_of(types)}
-        found.setdefault(kind, {})[row["since_version"]] = admitted
+    found: dict[str, Versions] = {}
+    rows = [
+        (s.domain, s.name, s.since_version, {c.type_param_str: c.allowed_type_strs for c in s.type_constraints})
+        for s in onnx.defs.get_all_schemas_with_history()
+    ]
+    contrib = json.loads(CONTRIB.read_text(encoding="utf-8"))["operators"]
+    rows += [(row["domain"], row["name"], row["since_version"], row["constraints"]) for row in contrib]
+    for domain, name, since, constraints in rows:
+        admitted = frozenset(variable for variable, types in constraints.items() if floats_of(types))
+        found.setdefault(f"{domain}::{name}" if domain else name, {})[since] = admitted
     return found
 
 
@@ -231,16 +221,17 @@ Types = dict[str, frozenset[str]]
 def registered(registry: Registry, provider: str) -> dict[str, dict[Opsets, list[Types]]]:
     """Operator -> opset range -> the kernels that a provider registers for it: type variable -> float types."""
     known = json.loads(NAMES.read_text(encoding="utf-8"))["operators"]
-    versions, variables = schema_versions(), float_variables()
+    variables = schemas()
     kernels: dict[str, dict[Opsets, list[Types]]] = {}
     for owner, domain, name, since, until, types in registry["kernels"]:
         kind = f"{domain}::{name}" if domain else name
         if owner != provider or kind not in known:
             continue
-        opsets = effective(since, until, versions[kind]) if kind in versions else (since, until)
+        known_here = sorted(variables.get(kind, ()))
+        opsets = effective(since, until, known_here) if known_here and not domain else (since, until)
         if opsets is None:
             continue
-        version = max((v for v in variables.get(kind, ()) if v <= opsets[0]), default=0)
+        version = max((v for v in known_here if v <= opsets[0]), default=0)
         named = variables.get(kind, {}).get(version, ())
         floats = {v: floats_of(admitted) for v, admitted in types.items() if v in named}
         if floats:

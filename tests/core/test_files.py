@@ -23,7 +23,7 @@ from ampgraph.core import collector, light_imports
 from ampgraph.core.errors import AmpError, first_line
 from ampgraph.core.files import try_folder, whole_file, whole_files
 from ampgraph.core.names import FreshNames
-from ampgraph.core.renamed import renamed_keys, renamed_keywords
+from ampgraph.core.renamed import renamed_keywords
 
 
 def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
@@ -174,10 +174,6 @@ def test_renamed_keywords() -> None:
     # both are too many
     with pytest.raises(TypeError, match="both 'told' and 'progress'"):
         verb("m", progress=3, told=3)  # type: ignore[call-arg]
-    # keys of older files
-    with pytest.warns(DeprecationWarning, match="the key 'a' is now 'b'") as seen:
-        assert renamed_keys({"a": 1, "c": 2}, {"a": "b"}, "0.3") == {"b": 1, "c": 2}
-    assert seen[0].filename == __file__
 
 
 def test_verbs_still_hear_told() -> None:

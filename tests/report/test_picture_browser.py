@@ -14,8 +14,7 @@ from ampgraph.core.json_types import JsonObject
 from ampgraph.report.fusions import Fusions, TargetGraph
 from ampgraph.report.inspect import see
 from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, folded
-from ampgraph.report.picture.page import Bar, Page
-from ampgraph.report.picture.pages import on_target
+from ampgraph.report.picture.page import Bar, Page, on_target
 from ampgraph.runtime.optimized import read_optimized
 from onnx_text import parse
 from report.browser import COUNT, looked_at, needs_browser

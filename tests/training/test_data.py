@@ -13,7 +13,7 @@ import torch
 import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
-from ampgraph.training.run import data_folder, dataset
+from ampgraph.training.run import dataset
 from ampgraph.training.run.normalized import Normalized, normalized
 from ampgraph.training.run.step_inputs import StepInputs
 from ampgraph.training.run.trainer import Trainer
@@ -75,7 +75,7 @@ def test_a_folder_trains_as_arrays_do(kind, tmp_path):
 
 
 def test_a_large_npz_file_stays_on_the_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_folder, "LARGE", 1)
+    monkeypatch.setattr(dataset, "LARGE", 1)
     np.savez(tmp_path / "stored.npz", **DATA)
     np.savez_compressed(tmp_path / "packed.npz", **DATA)
     states = [trained(tmp_path / f"{name}.npz")[0] for name in ("stored", "packed")]

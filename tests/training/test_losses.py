@@ -17,8 +17,7 @@ from ampgraph import GradientPenalty
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.report.training import epoch_line
-from ampgraph.training.forward.losses import cross_entropy, mse
-from ampgraph.training.forward.lowerings.losses import lower_losses
+from ampgraph.training.forward.losses import cross_entropy, lower_losses, mse
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from ampgraph.training.run.trainer import Trainer

@@ -15,11 +15,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lowerings.batch_norm import lower_batch_norm
-from ampgraph.training.forward.lowerings.dropout import lower_dropout
-from ampgraph.training.forward.lowerings.masks import COLUMNS, kept
-from ampgraph.training.forward.lowerings.random_numbers import lower_random
-from ampgraph.training.forward.lowerings.squares import random_numbers, stream_key
+from ampgraph.training.forward.batch_norm import lower_batch_norm
+from ampgraph.training.forward.random_numbers import (
+    COLUMNS,
+    kept,
+    lower_dropout,
+    lower_random,
+    random_numbers,
+    stream_key,
+)
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse

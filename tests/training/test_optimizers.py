@@ -13,7 +13,6 @@ from ampgraph.core.errors import AmpError
 from ampgraph.training.run.schedules import (
     Schedule,
     described,
-    described_all,
     parse_schedule,
     parse_schedules,
     rates,
@@ -348,9 +347,9 @@ def test_words_that_make_no_sense(words):
 
 
 def test_what_a_checkpoint_says_of_schedules():
-    text = described_all({"b*": "linear:end=0.5", "*": [0.1, 0.2]})
+    text = described({"b*": "linear:end=0.5", "*": [0.1, 0.2]})
     assert text.startswith("*=a table of 2") and stretches(text) == "linear"
-    assert not stretches(described_all({"*": "step:every=2"})) and not stretches("none")
+    assert not stretches(described({"*": "step:every=2"})) and not stretches("none")
 
 
 UPDATES, RATE = 50, 0.3

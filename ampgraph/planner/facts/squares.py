@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from ...core.dataflow import NONE, Dataflow, Op
-from ...core.pattern_view import View
+from ...core.matching import View
 from ...core.walk import source
 from ...oplists.pattern_files import conventions
 from ...oplists.patterns import region_patterns

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from ...core.annotations import reasons_in
+from ...core.dataflow import FLOAT32
+from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
-from .drawing import Drawing
+from ...core.node_names import literal
+from ...planner.policies.registry import names
+from ..fusions import Fusions
+from ..inspect import Inspection, Seen
+from ..lines import plural
+from ..summary import ORDINARY, Chosen, Summary, no_guard
+from ..tuning import Tuning
+from ..verification import Verification
+from .drawing import INPUT, OUTPUT, Box, Drawing, Reasons, draw, parted
 
 ASSETS = "assets"
 _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
@@ -116,3 +129,133 @@ class _Words:
 @cache
 def _asset(name: str) -> str:
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
+
+
+# -- of the commands: what each found, around the graph that it is about ----------------------------------------------
+
+
+def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
+    """What the page says of a target; None where nobody asked.
+
+    ``main``: where most nodes run; ``elsewhere``: provider -> nodes; ``kernels``: [operator, provider, nodes] of those
+    that compute several nodes, or one by another operator; ``gone``: nodes that none computes, since they were folded.
+    """
+    if found is None:
+        return None
+    if found.after is None:
+        return {"title": f"on {found.device}: cannot be told: {found.note}", "kernels": []}
+    numbers = {box.makes: number for number, box in enumerate(drawing.nodes) if box.makes}
+    runs: dict[int, str] = {}
+    kernels: list[Json] = []
+    for node in found.nodes:
+        members = [numbers[name] for name in node.computes if name in numbers]
+        runs |= dict.fromkeys(members, node.provider)
+        if len(members) > 1 or [drawing.nodes[number].kind for number in members] not in ([], [node.kind]):
+            kernels.append([node.kind, node.provider, [*sorted(members)]])
+    counts = Counter(runs.values()).most_common(1)
+    main = counts[0][0] if counts else ""
+    elsewhere: dict[str, list[Json]] = {}
+    for number, provider in sorted(runs.items()):
+        if provider != main:
+            elsewhere.setdefault(provider, []).append(number)
+    places: JsonObject = {}
+    places.update(elsewhere)
+    return {
+        "title": f"on {found.device}, as {found.runtime} {found.how} it; nothing was run",
+        "main": main,
+        "elsewhere": places,
+        "kernels": kernels,
+        "gone": [number for number, box in enumerate(drawing.nodes) if _counts(box) and number not in runs],
+    }
+
+
+def _counts(box: Box) -> bool:
+    """Whether a node of the picture is one that a runtime would be seen to run."""
+    return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
+
+
+ERROR = "error in the sample that was looked at"
+SHARE = "part of the squared error"
+
+
+def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None) -> Page:
+    """The page of `inspect`; reasons are those that the file says."""
+    drawing = draw(seen.flow, _noted(seen))
+    bars = [_nodes(found.nodes)]
+    bars += [_weights("weights before", original.census.weights)] if original else []
+    bars.append(_weights("weights after" if original else "weights", found.weights))
+    return Page(
+        f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards(drawing),
+        target=on_target(found.fusions, drawing),
+    )  # fmt: skip
+
+
+def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Page:
+    """The page of `convert`: the result, with the reason of every node that something was decided of."""
+    said = [(id(one.native), one.name, (one.why.rule, one.why.text)) for one in chosen]
+    reasons = Reasons(
+        {node: why for node, _, why in said},
+        {name: why for _, name, why in said},
+        {id(one.native): one.span for one in chosen if one.span},
+    )
+    drawing = draw(seen.flow, reasons)
+    counts = {**found.nodes, "other": found.other}
+    bars = [
+        _nodes(counts),
+        _weights("weights before", found.weights_before),
+        _weights("weights after", found.weights_after),
+    ]
+    return Page(
+        f"ampgraph convert {seen.label}", drawing, found.lines(), bars, guards=_guards(drawing),
+        guards_said="" if found.guards else no_guard(found),
+    )  # fmt: skip
+
+
+def verification_page(seen: Seen, found: Verification) -> Page:
+    """The page of `verify`: the error behind each node in the sample that was looked at."""
+    heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
+    return Page(
+        f"ampgraph verify {seen.label}",
+        draw(seen.flow, _noted(seen)),
+        found.lines(),
+        [_weights("weights", seen.census.weights)],
+        heat=heat,
+        heat_title=ERROR,
+    )
+
+
+def tuning_page(seen: Seen, found: Tuning) -> Page:
+    """The page of `tune`: the frontier, and each node's part of the error where that was measured."""
+    drawing = draw(seen.flow, _noted(seen))
+    shares = {pattern: unit.share for unit in found.sensitivity or () for pattern in unit.patterns if unit.share}
+    named = ((node.name, (literal(node.name), f"value:{literal(node.makes)}")) for node in drawing.nodes)
+    heat = {name: shares[pattern] for name, patterns in named for pattern in patterns if pattern in shares}
+    frontier: list[JsonObject] = [
+        {"step": p.step, "error": p.error if math.isfinite(p.error) else None, "bytes": p.bytes, "chosen": p.chosen}
+        for p in found.candidates
+    ]
+    return Page(
+        f"ampgraph tune {seen.label}", drawing, found.lines(),
+        [_weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE, frontier=frontier,
+    )  # fmt: skip
+
+
+def _noted(seen: Seen) -> Reasons:
+    """What a file of an IR version without metadata of nodes says of them in that of the model."""
+    notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
+    return Reasons(by_name={name: parted(text) for name, text in notes.items()})
+
+
+def _guards(drawing: Drawing) -> list[str]:
+    """The rules that hold nodes in float32 and are guards."""
+    held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
+    return sorted(held - ORDINARY.keys() - set(names()))
+
+
+def _nodes(counts: Mapping[str, int]) -> Bar:
+    return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+def _weights(label: str, stored: Mapping[str, Stored]) -> Bar:
+    parts = {name: of.bytes for name, of in stored.items()}
+    return Bar(label, parts, plural(sum(parts.values()), "byte"))

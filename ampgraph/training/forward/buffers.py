@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
-from .lowerings.batch_norm import initializer_of, is_trained
+from .batch_norm import initializer_of, is_trained
 from .read import described, signature
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ Both run in evaluation mode on the examples, the gradient is that of a random su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from ...formats.onnx import io as onnx_io
 from ...runtime.onnxruntime_session import QUIET
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
-from .lowerings.losses import lower_losses
-from .lowerings.random_numbers import is_random
+from .losses import lower_losses
+from .random_numbers import is_random
 from .read import FLOATS, infer, read_forward
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ Arrays = dict[str, Array]
 TOLERANCE = 1e-3  # of the largest element: float32 kernels differ by far less, a forgotten argument by more
 SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
+
+
+@contextmanager
+def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
+    """A module as it trains or as it is evaluated; each part has its own mode afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
@@ -153,14 +166,11 @@ def _evaluated(
     """The module's outputs, its gradients, and the factors of the sum that they are the gradients of."""
     import torch
 
-    modes = [(part, part.training) for part in module.modules()]
-    kept = [
-        (part, name, b, b.clone()) for part in module.modules() for name, b in part._buffers.items() if b is not None
-    ]
-    module.eval()
+    held = ((part, name, b) for part in module.modules() for name, b in part._buffers.items() if b is not None)
+    kept = [(part, name, buffer, buffer.clone()) for part, name, buffer in held]
     random = np.random.default_rng(0)
     try:
-        with torch.enable_grad():
+        with in_mode(module, training=False), torch.enable_grad():
             outputs = _tensors(module(*args))
             sums = [np.asarray(random.standard_normal(value.shape), np.float32) for value in outputs]
             pairs = [(v, torch.from_numpy(f)) for v, f in zip(outputs, sums, strict=True) if v.requires_grad]
@@ -170,8 +180,6 @@ def _evaluated(
             if total.requires_grad and names:
                 found = torch.autograd.grad(total, [trained[name] for name in names], allow_unused=True)
     finally:
-        for part, mode in modes:
-            part.training = mode
         for part, name, buffer, numbers in kept:  # evaluation may move them too
             buffer.copy_(numbers)
             part._buffers[name] = buffer

@@ -115,16 +115,11 @@ def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Va
         numbers = np.sort(tensor.numpy(), axis=None) if alike else np.zeros(1)
         if numbers[0] == numbers[-1]:  # all are the same: a constant
             continue
-        for parameter in alike:
-            if parameter.const_value is not None and np.array_equal(
-                numbers, np.sort(parameter.const_value.numpy(), axis=None)
-            ):
-                message = (
-                    f"the backward reads '{name}', a copy of parameter '{parameter.name}' that would not be trained"
-                )
-                raise AmpError(
-                    "AMP215", message, hint="export it without folding constants; torch.onnx: optimize=False"
-                )
+        for parameter, stored in ((p, p.const_value) for p in alike):
+            if stored is not None and np.array_equal(numbers, np.sort(stored.numpy(), axis=None)):
+                copy = f"'{name}', a copy of parameter '{parameter.name}' that would not be trained"
+                hint = "export it without folding constants; torch.onnx: optimize=False"
+                raise AmpError("AMP215", f"the backward reads {copy}", hint=hint)
 
 
 def start_from(b: Builder, name: str, start: ir.Value) -> None:

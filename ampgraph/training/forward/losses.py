@@ -8,12 +8,18 @@ skipped where the loss scale skips steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ...core.errors import AmpError
+from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
+from ..gradients.registry import attribute, kind_of, place_of
+from .residues import replace_value
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
+KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 KEEP = "a loss: sums of logarithms and squares, and the seed of all gradients"
 
 
@@ -117,3 +123,79 @@ def _float(b: Builder, value: ir.Value) -> ir.Value:
     if value.dtype == FLOAT:
         return value
     return b.typed(b.op("Cast", value, to=int(FLOAT)), FLOAT, *(value.shape or ()))
+
+
+# -- losses of exported graphs -----------------------------------------------------------------------------------------
+
+
+def is_loss(node: ir.Node) -> bool:
+    """Whether a node computes a loss from scores and numbers of classes."""
+    return node.op_type in KINDS and node.domain in ("", "ai.onnx")
+
+
+def lower_losses(graph: ir.Graph) -> int:
+    """Rewrites every such node of a flat graph, and returns how many.
+
+    Raises AmpError AMP212 for one of whose inputs the rank is not known.
+    """
+    b = Builder(graph, "loss")
+    found = [node for node in graph if is_loss(node)]
+    for node in found:
+        b.before, b.scope = node, node.name or node.op_type
+        try:
+            _lower(b, node)
+        except ValueError as error:
+            hint = "give the input shapes when you export it"
+            raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
+        graph.remove(node, safe=True)
+    return len(found)
+
+
+def _lower(b: Builder, node: ir.Node) -> None:
+    scores, labels, weight = (*node.inputs, None)[:3]
+    assert scores is not None and labels is not None
+    b.rank(labels)
+    logarithms = scores
+    if node.op_type == "SoftmaxCrossEntropyLoss":
+        with b.float32(KEEP):
+            logarithms = b.typed(b.op("LogSoftmax", scores, axis=1), scores)
+    reduction = attribute(node, "reduction", "mean")
+    ignored = attribute(node, "ignore_index")
+    made = [
+        negative_log_likelihood(b, logarithms, labels, weight, ignore_index=ignored, reduction=reduction),
+        logarithms,
+    ]
+    for old, new in zip(node.outputs, made, strict=False):
+        replace_value(b, old, new)
+
+
+@dataclass(frozen=True)
+class ClassInput:
+    """An input of class numbers: 0 .. ``classes`` - 1 (0 where that is not known), or ``ignored`` where that is one."""
+
+    name: str
+    classes: int
+    ignored: int | None
+
+
+def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]:
+    """The inputs that a loss reads as labels, every number of them: to be asked before `lower_losses`."""
+    inputs, found, needed = set(graph.inputs), [], {loss}
+    for node in reversed(graph):
+        if not needed.intersection(node.outputs):
+            continue
+        needed.update(value for value in node.inputs if value is not None)
+        if not is_loss(node):
+            continue
+        scores, labels = node.inputs[:2]
+        while labels is not None and (maker := labels.producer()) is not None and _same_numbers(maker):
+            labels = maker.inputs[0]
+        if labels in inputs and labels.dtype is not None and labels.dtype.is_integer():
+            size = scores.shape[1] if scores is not None and scores.shape is not None else None
+            row = ClassInput(labels.name or "", size if isinstance(size, int) else 0, attribute(node, "ignore_index"))
+            found.append(row)
+    return tuple(dict.fromkeys(reversed(found)))
+
+
+def _same_numbers(node: ir.Node) -> bool:
+    return has(kind_of(node), "casts") or has(kind_of(node), "reshapes")

@@ -8,13 +8,17 @@ statistic as an input, which nothing can merge or fold.
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
-from types import ModuleType
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,19 +29,19 @@ from ...core.errors import AmpError, first_line
 from ...core.installing import pip_install
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
+from ..gradients.registry import DETACHED, PADDING
+from .batch_norm import refuse_synchronised
 from .buffers import give_out
-from .export_check import check_export
-from .export_hints import quiet_logs, takes_gradients, what_to_change
+from .export_check import check_export, in_mode
 from .parameters import parameter_names
 from .read import SIGNATURE
-from .sync_norms import refuse_synchronised
-from .torch_marks import detached_apart, mark_padding
-from .tracing import refuse_old_forms, traced_ways
 
 if TYPE_CHECKING:
     import torch
 
 STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
+CALL = "pkg.torch.onnx.fx_node"
+PADDED = re.compile(r"\baten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")
 PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)
 
 
@@ -122,7 +126,7 @@ def _exported(
 ) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
     shapes = _dynamic(torch, args) if dynamic_batch else None
-    with _training_mode(module), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
+    with in_mode(module, training=True), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
             try:
@@ -139,7 +143,7 @@ def _exported(
 def _program(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
-    from .decompositions.table import decomposed
+    from .decompositions import decomposed
 
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
     with torch.no_grad():
@@ -152,7 +156,7 @@ def _program(
 def _with_inner_gradients(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
-    from .inner_gradients import input_names, written
+    from .decompositions import input_names, written
 
     varying = None if shapes is None else (shapes,)  # of *args
     model = _program(torch, written(module, args), args, varying, unroll)
@@ -196,17 +200,6 @@ def _dynamic(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
             raise AmpError("AMP214", message, hint="give examples of two rows or more, or dynamic_batch=False")
         shapes.append({0: batch} if is_tensor else None)
     return tuple(shapes)
-
-
-@contextmanager
-def _training_mode(module: torch.nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in module.modules()]
-    module.train()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
@@ -272,3 +265,156 @@ def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter])
         if SIGNATURE in props:
             kept = PARAMETER_LINE.sub(lambda line: line[0] if line[1] in trained else "", props[SIGNATURE])
             props[SIGNATURE] = kept
+
+
+# -- what torch is told, and what ONNX has no operator for: detach() and the padding of embeddings ---------------------
+
+
+@contextmanager
+def traced_ways(torch: ModuleType) -> Iterator[None]:
+    """Inside, nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations
+    of spectral_norm see a weight that is detached, as under their torch.no_grad(); and cdist and ctc_loss, whose own
+    kernels ask for sizes, are written in other operators."""
+    from .decompositions import aligned, distances
+
+    norm = torch.nn.utils.parametrizations._SpectralNorm
+    ways = [
+        (torch.nn.modules.transformer, "_detect_is_causal_mask", _told),
+        (norm, "_power_method", _detached(norm._power_method)),
+        (torch, "cdist", distances),
+        (torch, "ctc_loss", aligned),
+    ]
+    with ExitStack() as own:
+        for holder, name, way in ways:
+            own.callback(setattr, holder, name, getattr(holder, name))
+            setattr(holder, name, way)
+        yield
+
+
+def refuse_old_forms(module: torch.nn.Module) -> None:
+    """Raises AmpError AMP214 for torch.nn.utils.spectral_norm, which works by hooks; its successor is exported."""
+    for name, part in module.named_modules():
+        if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
+            message = f"'{name}' has torch.nn.utils.spectral_norm, whose hooks are no part of a graph"
+            raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
+
+
+def _told(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return bool(is_causal)
+
+
+def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
+    def run(self: object, weight: Any, iterations: int) -> None:
+        iterate(self, weight.detach(), iterations)
+
+    return run
+
+
+def mark_padding(graph: ir.Graph) -> None:
+    """Tells each Gather of an embedding which row, its ``padding_idx``, gets no gradient from it."""
+    for node in graph:
+        found = PADDED.search(node.metadata_props.get(CALL, "")) if node.op_type == "Gather" else None
+        if found:
+            node.metadata_props[PADDING] = found[1]
+
+
+@contextmanager
+def detached_apart(graph: ir.Graph) -> Iterator[None]:
+    """Cuts a graph at every detach(), for an optimizer that would remove it, and joins it again by marked nodes."""
+    cuts: list[tuple[ir.Node, ir.Value, int]] = []
+    places: dict[ir.Value, int] = {}
+    for node in [node for node in graph if "aten.detach" in node.metadata_props.get(CALL, "")]:
+        x, y = node.inputs[0], node.outputs[0]
+        if node.op_type != "Identity" or x is None or y.is_graph_output():
+            continue
+        after = ir.Value(name=y.name, type=y.type, shape=y.shape)
+        y.replace_all_uses_with(after)
+        graph.remove(node, safe=True)
+        graph.inputs.append(after)
+        if x not in places:
+            places[x] = len(graph.outputs)
+            graph.outputs.append(x)
+        cuts.append((node, after, places[x]))
+    yield
+    ends = list(graph.outputs)
+    for node, after, place in cuts:
+        graph.inputs.remove(after)
+        joined = ir.Node("", "Identity", [ends[place]], num_outputs=1, name=node.name)
+        joined.metadata_props[DETACHED] = "1"
+        [made] = joined.outputs
+        made.name, made.type, made.shape = after.name, after.type, after.shape
+        after.replace_all_uses_with(made)
+        graph.append(joined)
+    if places:
+        del graph.outputs[min(places.values()) :]
+        graph.sort()
+
+
+# -- what a user hears of an export ------------------------------------------------------------------------------------
+
+
+GENERAL = "does module(*args) run, without branches on numbers that it computes?"
+FIXED = " dynamic_batch=False exports at the size of the examples"
+ADVICE = (
+    (r"data-dependent|GuardOnDataDependent", "a branch on a number that the module computes: choose by torch.where, or "
+     "give the number as an argument (experts of transformers: _experts_implementation='batched_mm')"),
+    (r"No ONNX function found for .*?op='([\w.]+)'", "{0} has no form in ONNX: write it with other operators"),
+    (r"Constraints violated", "the module fixes the size of a first axis: give a batch that is no other size "
+     "of the examples, or dynamic_batch=False"),
+    (r"No decompositions registered for .*complex", "complex numbers have no form in ONNX: compute with real ones"),
+)  # fmt: skip
+PACKED = (
+    "pass padded sequences and pick each row's last step by its length: what is packed has sizes that depend on numbers"
+)
+INNER = "a gradient inside of forward is written out by make_fx, but not of a module with buffers: BatchNorm's, masks"
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Without lines of torch's loggers and the graphs that it prints on stderr; both are put back afterwards."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
+    """The hint for an error of torch's exporter, by what it says itself."""
+    if _stood_in(error, "torch/nn/utils/rnn.py") or _held(error, "PackedSequence"):
+        return PACKED
+    text = "\n".join(map(str, _chain(error)))
+    if takes_gradients(error):
+        return INNER
+    for pattern, advice in ADVICE:
+        if found := re.search(pattern, text):
+            return advice.format(*found.groups())
+    return GENERAL + (FIXED if dynamic_batch else "")
+
+
+def takes_gradients(error: BaseException) -> bool:
+    """Whether it was raised because forward takes gradients itself."""
+    return _stood_in(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    for part in _chain(error):
+        yield from (frame for frame, _ in walk_tb(part.__traceback__))
+
+
+def _stood_in(error: BaseException, file: str) -> bool:
+    """Whether the error came through a file of torch."""
+    return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
+
+
+def _held(error: BaseException, kind: str) -> bool:
+    """Whether a function that it came through had a local value of this class."""
+    return any(type(value).__name__ == kind for frame in _frames(error) for value in frame.f_locals.values())
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -192,7 +192,10 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
     if not path.is_file():
         message = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"
         raise AmpError("AMP101", message, where=str(path), hint="check the path")
-    safetensors, _ = _library()
+    try:
+        import safetensors
+    except ImportError as error:
+        raise AmpError("AMP501", "safetensors is not installed", hint="pip install safetensors") from error
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             head = json.loads((file.metadata() or {})[KEY])
@@ -224,58 +227,29 @@ def check_belongs(checkpoint: Checkpoint[Array | Late], expected: str, where: st
         raise AmpError("AMP405", "is a checkpoint of another training step", where=where, hint=hint)
 
 
-def _library() -> tuple[Any, Any]:
-    try:
-        import safetensors
-        import safetensors.numpy
-    except ImportError as error:
-        raise AmpError("AMP501", "safetensors is not installed", hint="pip install safetensors") from error
-    return safetensors, safetensors.numpy
-
-
 def claim(file: Path, until: contextlib.ExitStack) -> None:
-    """`claimed`, to the end of an exit stack."""
-    until.enter_context(claimed(file))
-
-
-@contextlib.contextmanager
-def claimed(file: Path) -> Iterator[None]:
     """Makes the folder of a checkpoint, clears it of what killed trainings have left, and keeps others out of it.
 
+    The lock ends with its process, whatever ends it; there is none where the system or the file system has no such. The
+    folder itself is locked: a lock file, as the package filelock has one, would lie in the user's folder for good.
     Raises AmpError AMP105 where the folder cannot be, AMP325 where another training writes its checkpoints there.
     """
+    folder = file.parent
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"no folder for checkpoints can be made: {error.strerror or error}"
-        hint = "choose another place with --checkpoint"
-        raise AmpError("AMP105", message, where=str(file.parent), hint=hint) from error
-    with _locked(file.parent):
-        sweep(file)
-        yield
+        raise AmpError("AMP105", message, where=str(folder), hint="choose another place with --checkpoint") from error
+    if sys.platform != "win32":
+        import fcntl
 
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """A lock that ends with its process, whatever ends it; none where the system or the file system has no such.
-
-    The folder itself is locked: a lock file, as the package filelock has one, would lie in the user's folder for good.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with contextlib.ExitStack() as stack:
         try:
             handle = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, handle)
+            until.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            message = "another training that is running writes its checkpoints there"
-            raise AmpError(
-                "AMP325", message, where=str(folder), hint="wait for its end, or name another folder"
-            ) from error
+            message, hint = "another training that is running writes its checkpoints there", "wait for its end"
+            raise AmpError("AMP325", message, where=str(folder), hint=f"{hint}, or name another folder") from error
         except OSError:
             pass  # a file system without locks, or a folder that may only be written
-        yield
+    sweep(file)

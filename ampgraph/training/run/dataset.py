@@ -1,16 +1,23 @@
-"""A set of samples, in memory, in mapped files or from an iterable, and the batches that it is trained in."""
+"""A set of samples, in memory, in mapped files or from an iterable, and the batches that it is trained in.
+
+A folder holds arrays, memory-mapped: NAME.npy, .npz, and idx files as MNIST has them; each also with .gz behind.
+"""
 
 from __future__ import annotations
 
+import glob
 import gzip
 import hashlib
 import math
 import os
+import re
 import shutil
 import struct
 import tempfile
+import tokenize
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -19,7 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
-from ...runtime.data import header
+from ...core.errors import AmpError, first_line
+from ...runtime.data import cannot_read, header
 from .normalized import Normalized
 
 Batches: TypeAlias = "Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]"
@@ -44,7 +52,8 @@ class Dataset:
 
     def then(self, more: Prepare, note: str) -> Dataset:
         """The same samples, and ``more`` done to their rows; ``note`` tells it from others."""
-        return replace(self, prepare=_both(self.prepare, more), note=f"{self.note}{note}\n")
+        first = self.prepare
+        return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
     def digest(self) -> str:
         """Changes with names, types, sizes and numbers, and with what is done to them."""
@@ -147,17 +156,76 @@ def rows_at_once(arrays: Mapping[str, Array]) -> int:
     return max(1, PIECE // max(sum(widths), 1))
 
 
-def _both(first: Prepare, then: Prepare) -> Prepare:
-    return lambda rows: then(first(rows))
-
-
 def _rows(part: Mapping[str, Array]) -> int:
     return len(next(iter(part.values())))
 
 
+# -- files -------------------------------------------------------------------------------------------------------------
+
+IDX = re.compile(r"[-._]idx\d?([-._]ubyte)?$")
+LARGE = 1 << 26  # bytes of an .npz file that is mapped
+HINT = "it takes NAME.npy, .npz and idx files, each also with .gz, where NAME is an input of the step"
+DAMAGED = (ValueError, EOFError, SyntaxError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 READ = 1 << 20
 ENCRYPTED = 1  # the bit of a member's flags
+
+
+def stays_on_disk(text: str) -> bool:
+    """Whether a path is a folder, a pattern of files, or a large .npz file."""
+    path = Path(text)
+    if path.is_file():
+        return path.name.removesuffix(".gz").endswith(".npz") and path.stat().st_size >= LARGE
+    return path.is_dir() or (not path.exists() and any(sign in path.name for sign in "*?["))
+
+
+def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Array]:
+    """The arrays by input name: of a file, of a folder, or of the files that a pattern like ``mnist/train-*`` finds.
+
+    An idx file whose name is no input holds ``labels`` if it has one axis, else the only other input. Raises AmpError
+    AMP101 for no such files, AMP108 for one that is none of these or is damaged, AMP503 for two arrays of one name.
+    """
+    given = Path(text)
+    paths = [given] if given.is_file() else sorted(given.iterdir() if given.is_dir() else map(Path, glob.glob(text)))
+    found: dict[str, Array] = {}
+    for path in paths:
+        for name, array in _read(path, inputs, labels).items():
+            if name in inputs and name in found:
+                hint = f"name the files of one set by a pattern: '{path.parent}/{path.name[:5]}*'"
+                raise AmpError("AMP503", f"two files hold '{name}', the second is {path.name}", where=text, hint=hint)
+            found[name] = array
+    if not found:
+        raise AmpError("AMP101", "no arrays are there", where=text, hint=HINT)
+    return found
+
+
+def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
+    """By name; nothing for a file of another kind."""
+    name = path.name.removesuffix(".gz")
+    try:
+        if name.endswith(".npy"):
+            with opened(path) as file:
+                return {name.removesuffix(".npy"): mapped_npy(file)}
+        if name.endswith(".npz"):
+            with opened(path) as file:
+                return mapped_npz(file)
+        if IDX.search(name):
+            with opened(path) as file:
+                array = mapped_idx(file)
+            return {_idx_name(IDX.sub("", name), array, inputs, labels): array}
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    except DAMAGED as error:
+        message = f"is no array, or is damaged: {first_line(error)}"
+        raise AmpError("AMP108", message, where=str(path), hint=HINT) from None
+    return {}
+
+
+def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
+    if stem in inputs:
+        return stem
+    others = [name for name in inputs if name != labels]
+    return labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
 
 
 def opened(path: Path) -> IO[bytes]:

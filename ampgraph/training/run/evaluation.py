@@ -37,19 +37,20 @@ def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool 
     kept |= {name.removeprefix(ORIGINAL): array for name, array in kept.items() if name.startswith(ORIGINAL)}
     tensors = {entry.name: state[entry.name] for entry in step.layout.of(*TAKEN)}
     if average:
-        tensors |= _average(step, state)
-    model = unpack(text, _all_wide(tensors), _all_wide(kept))
-    set_inference(model.graph)
+        entries = [entry.name for entry in step.layout.of(AVERAGE)]
+        if not entries:
+            hint = "build the step with an average: --ema 0.999"
+            raise AmpError("AMP206", "keeps no running average of the weights", hint=hint)
+        tensors |= {name.removeprefix(EMA): state[name] for name in entries}
+    wide = ({name: _wide(array) for name, array in arrays.items()} for arrays in (tensors, kept))
+    model = unpack(text, *wide)
+    for node in model.graph.all_nodes():  # as they work after the training
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.resize_inputs(2)
+        if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
+            node.attributes.pop("training_mode")
+            node.resize_outputs(1)
     return model
-
-
-def _average(step: TrainingStep, state: Mapping[str, Array]) -> dict[str, Array]:
-    """The averages by the names of the parameters."""
-    entries = [entry.name for entry in step.layout.of(AVERAGE)]
-    if not entries:
-        hint = "build the step with an average: --ema 0.999"
-        raise AmpError("AMP206", "keeps no running average of the weights", hint=hint)
-    return {name.removeprefix(EMA): state[name] for name in entries}
 
 
 def save_trained(
@@ -57,20 +58,6 @@ def save_trained(
 ) -> None:
     """Writes the forward model with trained weights or their running average, whole or not at all."""
     OnnxGraph(trained_model(step, state, average)).save(path)
-
-
-def set_inference(graph: ir.Graph) -> None:
-    """Dropout and BatchNormalization as they work after the training."""
-    for node in graph.all_nodes():
-        if node.op_type == "Dropout" and len(node.inputs) > 2:
-            node.resize_inputs(2)
-        if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
-            node.attributes.pop("training_mode")
-            node.resize_outputs(1)
-
-
-def _all_wide(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: _wide(array) for name, array in arrays.items()}
 
 
 def _wide(array: Array) -> Array:
@@ -103,53 +90,38 @@ class Evaluator:
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
         weights = {name: _wide(state[name]) for name in self.weights}
-        sums = {kind: _Sums(kind) for kind in self.terms}
         asked = list(dict.fromkeys(self.outputs.values()))
+        sums, samples = {kind: np.zeros(3) for kind in self.terms}, 0
         for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
             feeds = {name: batch[name] for name in self.fed} | weights
             results = self.session.run(feeds, outputs=asked)
-            for kind, one in sums.items():
-                one.add(results[self.outputs[kind]], batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
-        if not all(one.samples for one in sums.values()):
+            labels, count = batch.get(self.step.layout.labels), len(batch[self.fed[0]])
+            samples += count
+            for kind, sum_ in sums.items():
+                sum_ += _summed(kind, results[self.outputs[kind]], labels, count)
+        if not samples:
             raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
-        means = {kind: one.means() for kind, one in sums.items()}
-        loss = sum(weight * means[kind]["loss"] for kind, weight in self.terms.items())
-        return {name: number for found in means.values() for name, number in found.items()} | {"loss": loss}
+        means = {kind: (loss / max(count, 1), right / max(count, 1)) for kind, (loss, count, right) in sums.items()}
+        accuracy = {"accuracy": float(means["cross_entropy"][1])} if "cross_entropy" in means else {}
+        loss = float(sum(weight * means[kind][0] for kind, weight in self.terms.items()))
+        return {"samples": float(samples), "loss": loss, **accuracy}
 
 
-class _Sums:
-    """Sums over batches, in float64."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind, self.samples, self.loss, self.count, self.right = kind, 0, 0.0, 0, 0
-
-    def add(self, result: Array, labels: Array | None, samples: int) -> None:
-        self.samples += samples
-        if self.kind == "cross_entropy" and labels is not None:
-            self._add_classes(result.astype(np.float64), labels)
-        elif self.kind == "mse" and labels is not None:
-            self.loss += float(np.square(result.astype(np.float64) - labels).sum())
-            self.count += result.size
-        else:
-            self.loss += float(result.reshape(())) * samples
-            self.count += samples
-
-    def _add_classes(self, scores: Array, labels: Array) -> None:
-        scores = np.moveaxis(scores, 1, -1) if scores.ndim > 3 else scores  # as `build` takes it
-        counted = labels != IGNORED
-        scores, labels = scores[counted], labels[counted]
-        classes = scores.shape[-1]
-        wrong = labels[(labels < 0) | (labels >= classes)]
-        if wrong.size:
-            raise AmpError("AMP503", f"label {wrong[0]} is no class", hint=f"classes are 0 to {classes - 1}")
-        top = scores.max(-1, keepdims=True)
-        logs = scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
-        self.loss -= float(np.take_along_axis(logs, labels[:, None], -1).sum())
-        self.right += int((scores.argmax(-1) == labels).sum())
-        self.count += len(labels)
-
-    def means(self) -> dict[str, float]:
-        found = {"samples": float(self.samples), "loss": self.loss / max(self.count, 1)}
-        if self.kind == "cross_entropy":
-            found["accuracy"] = self.right / max(self.count, 1)
-        return found
+def _summed(kind: str, result: Array, labels: Array | None, samples: int) -> tuple[float, int, int]:
+    """Of a batch, in float64: a sum of losses, of how many, and how many labels are right."""
+    if labels is None or kind not in ("cross_entropy", "mse"):
+        return float(result.reshape(())) * samples, samples, 0
+    scores = result.astype(np.float64)
+    if kind == "mse":
+        return float(np.square(scores - labels).sum()), result.size, 0
+    scores = np.moveaxis(scores, 1, -1) if scores.ndim > 3 else scores  # as `build` takes it
+    counted = labels != IGNORED
+    scores, labels = scores[counted], labels[counted]
+    classes = scores.shape[-1]
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.size:
+        raise AmpError("AMP503", f"label {wrong[0]} is no class", hint=f"classes are 0 to {classes - 1}")
+    top = scores.max(-1, keepdims=True)
+    logs = scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
+    loss = -float(np.take_along_axis(logs, labels[:, None], -1).sum())
+    return loss, len(labels), int((scores.argmax(-1) == labels).sum())

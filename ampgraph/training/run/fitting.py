@@ -25,15 +25,16 @@ from ..step.step_result import StepResult
 from ..step.training_step import StepLayout
 from . import checkpoint as files
 from .checkpoint import claim
-from .dataset import TrainingData
-from .last_batch import last_batches, padded
+from .dataset import Drawn, TrainingData
 from .options import FitOptions
 from .ranks import ALONE, Ranks
-from .schedules import Tables, after, described_all, scheduled, stretches
-from .step_inputs import StepInputs
+from .schedules import Tables, after, described, scheduled, stretches
+from .step_inputs import IGNORED, StepInputs
 
 FILE = "checkpoint.safetensors"
 """The checkpoint in the folder that a user names."""
+SLOWER, WIDER = "lower the learning rate", "keep more in float32 with --fp32"
+LOST = f"{SLOWER}, or {WIDER}"
 WAITING = 64  # results that stay on the device before they are read together
 
 
@@ -138,7 +139,7 @@ class _Run:
         if self.validate is not None and group.first:
             trainer.prepare_evaluation()
         self.rest = self.data.samples % options.batch_size
-        self.last = last_batches(options, trainer.feeds, self.rest) and bool(self.rest)
+        self.last = self._trains_last() and bool(self.rest)
         self.steps = self.data.samples // options.batch_size + self.last  # of an epoch
         if not self.steps:
             message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
@@ -159,7 +160,7 @@ class _Run:
             last_batch=options.last_batch,
             samples=self.data.samples,
             epochs=options.epochs,
-            lr_schedule=described_all(given),
+            lr_schedule=described(given),
             data="" if self.file is None else self.data.digest(),
         )
         self.epoch = self.batch = self.before = 0
@@ -182,16 +183,20 @@ class _Run:
             self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
 
-    def _check_ranks(self) -> None:
-        """Raises AmpError AMP509 where the ranks do not hold the same state, bit for bit."""
-        if self.group.world > 1:
-            hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
-            self.group.refuse_difference(files.digest_of(self.trainer.late_state()), "other bits in its state", hint)
-
-    def _check_batch(self, batch: Mapping[str, Array]) -> None:
-        """Raises AmpError AMP509 where ranks are about to train other samples: one batch of each epoch or more."""
-        hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
-        self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
+    def _trains_last(self) -> bool:
+        """Whether a last batch that is smaller is trained. Raises AmpError AMP325 where it cannot be as is said."""
+        options, feeds, rest = self.options, self.trainer.feeds, self.rest
+        if options.last_batch == "pad" and (feeds.layout.options.get("loss") != "cross_entropy" or feeds.layout.parts):
+            message = "only with cross_entropy alone, where a label can count for nothing, is a last batch padded"
+            raise AmpError("AMP325", message, hint="--last-batch keep, or drop")
+        if options.last_batch == "keep" and rest:
+            if any(port.shape and isinstance(port.shape[0], int) for port in feeds.ports.values()):
+                message = f"a last batch of {rest} is kept, and the step takes {options.batch_size} samples at once"
+                raise AmpError("AMP325", message, hint="--last-batch drop, or export with a dynamic batch")
+            if rest < feeds.parts:
+                message = f"a last batch of {rest} is too small for {feeds.parts} micro-batches"
+                raise AmpError("AMP325", message, hint="--last-batch drop, or another --batch-size")
+        return options.last_batch != "drop"
 
     def _found(self) -> files.Checkpoint[Array] | None:
         """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
@@ -212,9 +217,12 @@ class _Run:
             for batch in self.data.shuffled(
                 options.batch_size, options.seed, self.epoch, self.batch, last=bool(self.last)
             ):
-                if self.group.world > 1 and not self.waiting:
-                    self._check_batch(batch)
-                result = self.trainer.step_checked(self._padded(batch))
+                if self.group.world > 1 and not self.waiting:  # one batch of each epoch or more
+                    hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
+                    self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
+                if options.last_batch == "pad":
+                    batch = _padded(batch, options.batch_size, self.trainer.layout.labels)
+                result = self.trainer.step_checked(batch)
                 self.batch += 1
                 self.waiting.append(result)
                 if len(self.waiting) == WAITING:
@@ -226,7 +234,10 @@ class _Run:
             self._read()
             self.epoch, self.batch = self.epoch + 1, 0
             self._check_epoch(result.scale)
-            self._check_ranks()
+            if self.group.world > 1:
+                hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
+                state = files.digest_of(self.trainer.late_state())
+                self.group.refuse_difference(state, "other bits in its state", hint)
             epochs.append(self._epoch_done(result.scale))
             self._save()
             if on_epoch is not None:
@@ -234,22 +245,17 @@ class _Run:
         losses, finite = np.array(self.losses, np.float32), np.array(self.finite, np.bool_)
         return History(epochs, losses, finite, 0 if self.last else self.rest, self.before)
 
-    def _padded(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
-        options = self.options
-        return batch if options.last_batch != "pad" else padded(batch, options.batch_size, self.trainer.layout.labels)
-
     def _epoch_done(self, scale: float) -> Epoch:
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
         mean = float(np.mean(usable)) if usable else float("nan")
-        found = {} if self.validate is None else self.group.from_first(self._validated)
+        validate, found = self.validate, {}
+        if validate is not None:
+            found = self.group.from_first(lambda: self.trainer.evaluate(validate))
         parts = {name: float(np.mean(numbers)) for name, numbers in self.parts.items()}
         self.parts.clear()
         return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found, parts)
-
-    def _validated(self) -> dict[str, float]:
-        return {} if self.validate is None else self.trainer.evaluate(self.validate)
 
     def _read(self) -> None:
         """Copies the results of steps to the host. Raises AmpError AMP504 where training is lost."""
@@ -263,19 +269,16 @@ class _Run:
         self.waiting.clear()
         if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
             message = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"
-            raise AmpError("AMP504", message, hint="lower the learning rate, or build with --loss-scale dynamic")
-        lost = self.patience is not None and len(self.finite) > self.patience
-        if lost and not any(self.finite[-self.patience - 1 :]):  # type: ignore[operator]
-            message = f"{self.patience + 1} steps in a row overflowed: training is lost"  # type: ignore[operator]
-            raise AmpError("AMP504", message, hint="lower the learning rate, or keep more in float32 with --fp32")
+            raise AmpError("AMP504", message, hint=f"{SLOWER}, or build with --loss-scale dynamic")
+        row = None if self.patience is None else self.patience + 1
+        if row is not None and len(self.finite) >= row and not any(self.finite[-row:]):
+            raise AmpError("AMP504", f"{row} steps in a row overflowed: training is lost", hint=LOST)
 
     def _check_epoch(self, scale: float) -> None:
         """A scale below 1 protects nothing any more: what overflows then is not the scaling's doing."""
         if scale < 1 and not any(self.finite[-self.steps :]):
-            message = (
-                f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}: training is lost"
-            )
-            raise AmpError("AMP504", message, hint="lower the learning rate, or keep more in float32 with --fp32")
+            message = f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}"
+            raise AmpError("AMP504", f"{message}: training is lost", hint=LOST)
 
     def _check_scale(self, scale: float) -> None:
         """A scale whose inverse is no number makes weights infinite; one that is infinite skips every step.
@@ -285,9 +288,7 @@ class _Run:
         with np.errstate(over="ignore", divide="ignore"):
             usable = np.isfinite(scale) and np.isfinite(np.float32(1) / np.float32(scale))
         if not usable:
-            hint = (
-                "lower the learning rate, keep more in float32 with --fp32, or build with --loss-scale dynamic:floor=1"
-            )
+            hint = f"{SLOWER}, {WIDER}, or build with --loss-scale dynamic:floor=1"
             raise AmpError("AMP504", f"the loss scale has become {scale:g}: training is lost", hint=hint)
 
     def _save(self) -> None:
@@ -298,6 +299,16 @@ class _Run:
         history = {"losses": np.array(self.losses, np.float32), "finite": np.array(self.finite, np.bool_)}
         made = files.Checkpoint(self.trainer.digest, self.trainer.late_state(), place, history)
         self.group.from_first(functools.partial(files.save, self.file, made))
+
+
+def _padded(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
+    """A batch of ``size``: its first rows again, with labels that count for nothing."""
+    count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
+    if count == size:
+        return batch
+    made = {name: np.resize(array, (size, *array.shape[1:])) for name, array in batch.items()}
+    made[labels][count:] = IGNORED
+    return made
 
 
 def _check_same(found: files.Position, mine: files.Position, where: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ KINDS = {
     "step": ("every", "gamma"),
 }
 """Word -> the options that it has beside ``warmup``."""
+WHOLE = {"warmup": 0, "every": 1}
+"""Options that are whole numbers, and the least of each."""
 _FORMS = "constant, linear:end=0.1, cosine:warmup=100 or step:every=1000,gamma=0.1"
 
 
@@ -51,7 +53,7 @@ class Schedule:
         if self.kind not in tuple(KINDS):
             hint = nearest(str(self.kind), list(KINDS)) or f"one of {_FORMS}"
             raise AmpError("AMP324", f"unknown learning-rate schedule '{self.kind}'", hint=hint)
-        for name, least in (("warmup", 0), ("every", 1)):
+        for name, least in WHOLE.items():
             value = getattr(self, name)
             if not is_whole(value) or value < least:
                 raise AmpError("AMP324", f"{name}={value} is not a whole number from {least}", hint=f"{name}=100")
@@ -102,31 +104,40 @@ class Schedule:
         return f"{self.kind}:{','.join(words)}"
 
 
+OneSchedule = str | Schedule | Sequence[float] | Array
+Given = OneSchedule | Mapping[str, OneSchedule] | None
+Tables = Mapping[str, Array]
+EACH = "; "
+
+
 def parse_schedule(text: str) -> Schedule:
     """``cosine:warmup=100`` and the like. Raises AmpError AMP324."""
     kind, colon, rest = text.strip().partition(":")
     if kind not in KINDS or (colon and not rest):
         hint = ("" if kind in KINDS else nearest(kind, list(KINDS))) or f"one of {_FORMS}"
         raise AmpError("AMP324", f"--lr-schedule {text} is not a learning-rate schedule", hint=hint)
-    known = ["warmup", *KINDS[kind]]
+    known, numbers = ["warmup", *KINDS[kind]], dict[str, float]()
     try:
-        given = {key: _number(text, key, value) for key, value in read_options(rest, known).items()}
+        for key, value in read_options(rest, known).items():
+            try:
+                numbers[key] = int(value) if key in WHOLE else float(value)
+            except ValueError:
+                message = f"--lr-schedule {text}: {key}={value} is not a number"
+                raise AmpError("AMP324", message, hint=f"one of {_FORMS}") from None
     except BadOption as bad:
         hint = nearest(bad.key, known) or f"{kind} has {', '.join(known)}"
         raise AmpError("AMP324", f"--lr-schedule {text}: {bad}", hint=hint) from None
-    return Schedule(kind, **given)  # type: ignore[arg-type]
+    return Schedule(kind, **numbers)  # type: ignore[arg-type]
 
 
-def rates(schedule: str | Schedule | Sequence[float] | Array, rate: float, steps: int) -> Array:
+def rates(schedule: OneSchedule, rate: float, steps: int) -> Array:
     """The table of a schedule in any form; numbers are the table itself. Raises AmpError AMP324."""
     if isinstance(schedule, str):
         schedule = parse_schedule(schedule)
-    if isinstance(schedule, Schedule):
-        return schedule.table(rate, steps)
-    return table_of(schedule)
+    return schedule.table(rate, steps) if isinstance(schedule, Schedule) else table_of(schedule)
 
 
-def table_of(numbers: Sequence[float] | Array) -> Array:
+def table_of(numbers: OneSchedule) -> Array:
     """Learning rates that a caller gives himself. Raises AmpError AMP324."""
     try:
         with np.errstate(over="ignore"):
@@ -139,29 +150,7 @@ def table_of(numbers: Sequence[float] | Array) -> Array:
     return table
 
 
-def described(schedule: str | Schedule | Sequence[float] | Array | None) -> str:
-    """A schedule in one word, the same for the same rates; ``none`` for none. Raises AmpError AMP324."""
-    if schedule is None:
-        return "none"
-    if isinstance(schedule, (str, Schedule)):
-        return str(parse_schedule(schedule) if isinstance(schedule, str) else schedule)
-    table = table_of(schedule)
-    return f"a table of {len(table)} ({hashlib.blake2b(table.tobytes(), digest_size=4).hexdigest()})"
-
-
-def _number(text: str, key: str, value: str) -> float | int:
-    try:
-        return int(value) if key in ("warmup", "every") else float(value)
-    except ValueError:
-        raise AmpError(
-            "AMP324", f"--lr-schedule {text}: {key}={value} is not a number", hint=f"one of {_FORMS}"
-        ) from None
-
-
-OneSchedule = str | Schedule | Sequence[float] | Array
-Given = OneSchedule | Mapping[str, OneSchedule] | None
-Tables = Mapping[str, Array]
-EACH = "; "
+# -- of the groups of a step -------------------------------------------------------------------------------------------
 
 
 def scheduled(layout: StepLayout, rate: float, given: Given, steps: int) -> Tables | None:
@@ -173,20 +162,11 @@ def scheduled(layout: StepLayout, rate: float, given: Given, steps: int) -> Tabl
     if given is None:
         return None
     groups = dict(layout.groups) or {"*": rate}
-    if not isinstance(given, Mapping):
-        _refuse_row(given, groups)
-        return {pattern: rates(given, own, steps) for pattern, own in groups.items()}
-    _check_names(given, groups)
-    constant = Schedule("constant")
-    return {pattern: rates(given.get(pattern, constant), own, steps) for pattern, own in groups.items()}
+    found = _by_group(given, groups)
+    return {pattern: rates(found.get(pattern, Schedule()), own, steps) for pattern, own in groups.items()}
 
 
-def after(tables: Tables, past: int) -> Tables:
-    """The tables of a state that has seen ``past`` updates before."""
-    return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
-
-
-def state_of(layout: StepLayout, table: Sequence[float] | Array | Tables) -> dict[str, Array]:
+def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
     """What tables are in the state of a step: all groups, or the one row where there are none.
 
     Raises AmpError AMP324.
@@ -194,16 +174,33 @@ def state_of(layout: StepLayout, table: Sequence[float] | Array | Tables) -> dic
     if not layout.rate_tables:
         raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
     patterns = [pattern for pattern, _ in layout.groups] or ["*"]
-    if not isinstance(table, Mapping):
-        _refuse_row(table, dict.fromkeys(patterns, 0.0))
-        table = {"*": table_of(table)}
-    _check_names(table, dict.fromkeys(patterns, 0.0))
+    given = _by_group(table, patterns)
     found: dict[str, Array] = {}
     for pattern, (name, last) in zip(patterns, layout.rate_tables, strict=True):
-        if pattern in table:
-            row = table_of(table[pattern])
+        if pattern in given:
+            row = table_of(given[pattern])
             found |= {name: row, last: np.array(len(row) - 1, np.int64)}
     return found
+
+
+def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collection[str]) -> Mapping[str, OneSchedule]:
+    """What is given for each group, by its pattern; a mapping may leave some out."""
+    if not isinstance(given, Mapping):
+        if len(patterns) > 1 and not isinstance(given, (str, Schedule)):
+            names = ", ".join(f"'{name}'" for name in patterns)
+            message = f"one row of learning rates for a step with {len(patterns)} groups of parameters"
+            raise AmpError("AMP324", message, hint=f"a schedule, or a row for each by its pattern: {names}")
+        return dict.fromkeys(patterns, given)
+    for pattern in given:
+        if pattern not in patterns:
+            hint = nearest(str(pattern), list(patterns)) or f"there are: {', '.join(patterns)}"
+            raise AmpError("AMP324", f"this step has no group of parameters '{pattern}'", hint=hint)
+    return given
+
+
+def after(tables: Tables, past: int) -> Tables:
+    """The tables of a state that has seen ``past`` updates before."""
+    return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 
 def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
@@ -221,15 +218,23 @@ def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
     return found
 
 
-def described_all(given: Given) -> str:
-    """A schedule, or those of all groups, in one line; ``none`` for none. Raises AmpError AMP324."""
-    if not isinstance(given, Mapping):
-        return described(given)
-    return EACH.join(f"{pattern}={described(one)}" for pattern, one in sorted(given.items()))
+def described(given: Given) -> str:
+    """A schedule, or those of all groups, in one line, the same for the same rates; ``none`` for none.
+
+    Raises AmpError AMP324.
+    """
+    if given is None:
+        return "none"
+    if isinstance(given, Mapping):
+        return EACH.join(f"{pattern}={described(one)}" for pattern, one in sorted(given.items()))
+    if isinstance(given, (str, Schedule)):
+        return str(parse_schedule(given) if isinstance(given, str) else given)
+    table = table_of(given)
+    return f"a table of {len(table)} ({hashlib.blake2b(table.tobytes(), digest_size=4).hexdigest()})"
 
 
 def stretches(message: str) -> str:
-    """The kind of schedule that ends with the training, of what `described_all` says; empty for none."""
+    """The kind of schedule that ends with the training, of what `described` says; empty for none."""
     for one in message.split(EACH):
         word = one[len(pattern) + 1 :] if (pattern := _pattern(one)) else one
         if word != "none" and not word.startswith("a table") and parse_schedule(word).stretches:
@@ -240,20 +245,6 @@ def stretches(message: str) -> str:
 def _pattern(word: str) -> str:
     """What stands in front of a schedule; empty where it is all. A pattern may hold = and :, an option = after a :."""
     front, equals, rest = word.partition("=")
-    if not equals or (":" in front and front.partition(":")[0] in ("constant", "linear", "cosine", "step")):
+    if not equals or (":" in front and front.partition(":")[0] in KINDS):
         return ""
     return front if rest else ""
-
-
-def _refuse_row(given: OneSchedule, groups: Mapping[str, float]) -> None:
-    if len(groups) > 1 and not isinstance(given, (str, Schedule)):
-        names = ", ".join(f"'{name}'" for name in groups)
-        message = f"one row of learning rates for a step with {len(groups)} groups of parameters"
-        raise AmpError("AMP324", message, hint=f"a schedule, or a row for each by its pattern: {names}")
-
-
-def _check_names(given: Mapping[str, object], groups: Mapping[str, float]) -> None:
-    for pattern in given:
-        if pattern not in groups:
-            hint = nearest(str(pattern), list(groups)) or f"there are: {', '.join(groups)}"
-            raise AmpError("AMP324", f"this step has no group of parameters '{pattern}'", hint=hint)

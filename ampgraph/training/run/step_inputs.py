@@ -15,10 +15,9 @@ from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, is_whole
 from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
-from ..forward.class_inputs import ClassInput
+from ..forward.losses import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .data_folder import load_folder, stays_on_disk
-from .dataset import Dataset, Stream, TrainingData, rows_at_once
+from .dataset import Dataset, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
 from .normalized import Normalized
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from ...core.dataflow import MARKED
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
+from ..forward.batch_norm import lower_batch_norm, refuse_synchronised
 from ..forward.buffers import buffer_values, read_buffers
-from ..forward.class_inputs import ClassInput, read_class_inputs
 from ..forward.exported_backward import (
     ExportedBackward,
     chosen,
@@ -21,14 +21,10 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
-from ..forward.fixed_batch import fix_batch
-from ..forward.lowerings.batch_norm import lower_batch_norm
-from ..forward.lowerings.dropout import lower_dropout
-from ..forward.lowerings.losses import lower_losses
-from ..forward.lowerings.random_numbers import is_random, lower_random
+from ..forward.losses import ClassInput, lower_losses, read_class_inputs
 from ..forward.parameters import find_parameters, frozen_names
-from ..forward.read import infer
-from ..forward.sync_norms import refuse_synchronised
+from ..forward.random_numbers import is_random, lower_dropout, lower_random
+from ..forward.read import fix_batch, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .flat_update import Together, parts_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ..forward.lowerings.batch_norm import Average
+from ..forward.batch_norm import Average
 from ..gradients.builder import FLOAT, Builder
 from ..gradients.rules.norms import BATCH
 from .vectors import dims, joined, size

@@ -20,7 +20,7 @@ from ...core.json_types import Json, JsonObject  # noqa: F401  an alias names th
 from ...core.plan import Note
 from ...core.typed import reader
 from ...formats.onnx import io as onnx_io
-from ..forward.class_inputs import ClassInput
+from ..forward.losses import ClassInput
 from .packed_forward import ORIGINAL
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 

@@ -9,10 +9,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ....core.errors import AmpError
-from ...gradients.builder import Builder
-from ...gradients.registry import attribute, place_of
-from .replace import replace_value
+from ...core.errors import AmpError
+from ..gradients.builder import Builder
+from ..gradients.registry import attribute, place_of
+
+
+def replace_value(b: Builder, old: ir.Value, new: ir.Value) -> None:
+    """Readers of ``old`` read ``new``; an output of the graph keeps its name. ``new`` is a result of a new node."""
+    if old.is_graph_output():
+        new.name, old.name = old.name, b.fresh("replaced")
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 def lower_residues(graph: ir.Graph) -> int:

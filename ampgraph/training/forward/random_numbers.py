@@ -1,0 +1,253 @@
+"""What a graph draws as it trains, Dropout's masks and random numbers (drop path, noise), as functions of a counter in
+the state: a resumed run repeats. Each node has a key of its own; the counter is the step, and the place of the element.
+
+Numbers are those of Widynski, Squares: A Fast Counter-Based RNG (2020): four rounds of squaring a counter times a key,
+modulo 2^64. That is Mul, Add and Div of uint64, which every provider has and computes alike.
+
+Masks take five passes of int32 over the elements, each as cheap as one of float32. The elements lie in rows of 512. A
+row i has two random words e, f and a column j two words b, c, from Squares. Element (i, j) is t (t + c) modulo 2^32
+with t = e b + f, where e and c are odd. t alone, multiply and add, makes any two elements independent (Dietzfelbinger,
+1996); t (t + c) takes each even number for two t, so that chances stay what they are, and is no line in the words any
+more. All of it is Mul and Add of int32, which wrap in every runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+from ..gradients.builder import INT64, Builder
+from ..gradients.registry import attribute, place_of
+from .residues import replace_value
+
+FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.UINT64
+UNIFORM, NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
+KINDS = (*UNIFORM, *NORMAL, "Bernoulli", "Multinomial")
+KEEP = "random numbers: a low type rounds the chances"
+STREAMS = 1 << 20  # the keys of Dropouts come before
+HALF = 2**32  # of the bits of a counter: the numbers of one step
+COLUMNS = 512
+LEAST, LARGEST, CHANCES = -(2**31), 2.0**31 - 1, 2.0**32  # of int32
+
+
+def _int64(b: Builder, number: int) -> ir.Value:
+    return b.constant(np.array(number, np.int64))
+
+
+def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.Value:
+    """A vector of ``size`` int64 numbers, uniform from 0 below 2^32. ``size`` and ``step`` are int64 scalars."""
+    index = b.op("Range", _int64(b, 0), size, _int64(b, 1))
+    counter = b.op("Add", index, b.op("Mul", step, _int64(b, HALF)))
+    half, constant = (b.constant(np.array(number, np.uint64)) for number in (HALF, key))
+    y = b.op("Mul", b.op("Cast", counter, to=int(UINT64)), constant)
+    z = b.op("Add", y, constant)
+    x = y
+    for term in (y, z, y):
+        x = b.op("Add", b.op("Mul", x, x), term)
+        x = b.op("Add", b.op("Div", x, half), b.op("Mul", x, half))  # its halves change places
+    x = b.op("Div", b.op("Add", b.op("Mul", x, x), z), half)
+    return b.op("Cast", x, to=int(INT64))
+
+
+def stream_key(seed: int, number: int) -> int:
+    """As the paper wants keys: odd, and the hexadecimal digits of either half differ from each other and from 0."""
+    noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    key = 0
+    for half in range(2):
+        digits = list(range(1, 16))
+        for place in range(8 * half, 8 * half + 8):
+            left = digits if place else digits[::2]
+            digit = left[int.from_bytes(noise[2 * place : 2 * place + 2], "big") % len(left)]
+            digits.remove(digit)
+            key += digit << (4 * place)
+    return key
+
+
+# -- Dropout -----------------------------------------------------------------------------------------------------------
+
+
+def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: bool = False) -> int:
+    """Rewrites every Dropout of a flat graph, and returns how many drop something.
+
+    Args:
+        step_counter: an int64 scalar, another one in each step.
+        seed: other seeds, other masks.
+        force: those that were exported for inference drop too.
+
+    Raises:
+        AmpError: AMP205 if the mode of a Dropout is computed by the graph.
+    """
+    b = Builder(graph, "train")
+    found = [node for node in graph if node.op_type == "Dropout" and node.domain in ("", "ai.onnx")]
+    count = 0
+    for number, node in enumerate(found):
+        b.before, b.scope = node, node.name or node.op_type
+        if force or _trains(b, node):
+            made, count = _dropped(b, node, step_counter, stream_key(seed, number)), count + 1
+        else:
+            made = _kept(b, node)
+        for old, new in zip(node.outputs, made, strict=False):
+            replace_value(b, old, new)
+        graph.remove(node, safe=True)
+    return count
+
+
+def _trains(b: Builder, node: ir.Node) -> bool:
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    given = b.given(mode)
+    if mode is not None and given is None:
+        hint = "export the model in the mode that it is to have"
+        raise AmpError("AMP205", "the graph computes whether it drops", where=place_of(node), hint=hint)
+    return given is not None and bool(given.reshape(()))
+
+
+def _kept(b: Builder, node: ir.Node) -> list[ir.Value]:
+    x = node.inputs[0]
+    assert x is not None
+    found = [b.typed(b.op("Identity", x), x)]
+    if len(node.outputs) > 1:
+        found.append(b.typed(b.op("Expand", b.constant(np.array(True)), b.shape(x)), BOOL, *(x.shape or ())))
+    return found
+
+
+def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
+    """x times a mask of 1 / (1 - ratio) and zeros: torch's, which makes NaN of an infinite number that is dropped."""
+    x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    assert x is not None
+    border, factor = _given(b, x, ratio) or _computed(b, x, ratio)
+    flat = kept(b, border, x, step, key)
+    keep = b.typed(b.op("Reshape", flat, b.shape(x), allowzero=1), BOOL, *(x.shape or ()))
+    mask = b.typed(b.op("Where", keep, factor, b.number(0, x)), x)
+    return [b.typed(b.op("Mul", x, mask), x), keep]
+
+
+def _given(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """What a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that is computed."""
+    given = np.array(0.5) if ratio is None else b.given(ratio)
+    if given is None:
+        return None
+    share = float(given.reshape(()))
+    border = min(round(share * CHANCES) + LEAST, LARGEST)
+    return b.constant(np.array(border, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
+
+
+def _computed(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
+    place = b.op("Add", b.op("Mul", wide, _wide(b, CHANCES)), _wide(b, LEAST))
+    border = b.op("Cast", b.op("Min", place, _wide(b, LARGEST)), to=int(INT32))
+    rest = b.op("Max", b.op("Sub", _wide(b, 1), wide), _wide(b, 1 / CHANCES))
+    factor = b.op("Cast", b.op("Reciprocal", rest), to=int(x.dtype or ir.DataType.FLOAT))
+    return border, b.typed(factor, x.dtype or ir.DataType.FLOAT)
+
+
+def _wide(b: Builder, number: float) -> ir.Value:
+    return b.constant(np.array(number, np.float64))
+
+
+def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
+    """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``border``, a scalar."""
+    count, size = _sizes(b, x)
+    wide = b.op("Sub", random_numbers(b, count, step, key), _int64(b, 2**31))
+    words = b.op("Cast", wide, to=int(INT32))
+    column, more = _halves(b, words, 0, 2 * COLUMNS, (2, 1, COLUMNS))
+    factor, term = _halves(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
+    t = b.op("Add", b.op("Mul", _odd(b, factor), column), term)
+    drawn = b.op("Mul", t, b.op("Add", t, _odd(b, more)))
+    flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, border), b.ints(-1))
+    return flat if size is None else b.op("Slice", flat, b.ints(0), size, b.ints(0))
+
+
+def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int, ...]) -> list[ir.Value]:
+    """The first words of some columns or rows, and the second ones."""
+    mine = b.op("Slice", words, b.ints(start), b.ints(end), b.ints(0))
+    return b.ops("Split", 2, b.op("Reshape", mine, b.ints(*shape)), b.ints(1, 1), axis=0)
+
+
+def _sizes(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """How many words there are, a scalar, and how many elements, a vector of one; None where all rows are full.
+
+    Constants where the shape is known; else three operators on the host, where sizes are.
+    """
+    dims = None if x.shape is None else list(x.shape)
+    if dims is not None and all(isinstance(dim, int) for dim in dims):
+        size = math.prod(int(str(dim)) for dim in dims)
+        return _int64(b, 2 * (-(-size // COLUMNS) + COLUMNS)), b.ints(size) if size % COLUMNS else None
+    more = b.op("Add", b.op("Size", x), _int64(b, COLUMNS * (COLUMNS + 1) - 1))
+    half = b.op("Div", more, _int64(b, COLUMNS))
+    size_of = b.op("Shape", b.op("Reshape", x, b.ints(-1)))
+    return b.op("Add", half, half), size_of
+
+
+def _odd(b: Builder, value: ir.Value) -> ir.Value:
+    two, one = (b.constant(np.array(number, np.int32)) for number in (2, 1))
+    return b.op("Add", b.op("Mul", value, two), one)
+
+
+# -- random operators --------------------------------------------------------------------------------------------------
+
+
+def is_random(node: ir.Node) -> bool:
+    return node.op_type in KINDS and node.domain in ("", "ai.onnx")
+
+
+def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
+    """Rewrites every random operator but Dropout of a flat graph, and returns how many.
+
+    Raises AmpError AMP205 for Multinomial.
+    """
+    b = Builder(graph, "train")
+    found = [node for node in graph if is_random(node)]
+    for number, node in enumerate(found):
+        b.before, b.scope = node, node.name or node.op_type
+        if node.op_type == "Multinomial":
+            hint = "draw outside of the graph, and give what was drawn as an input"
+            raise AmpError("AMP205", "Multinomial cannot be repeated", where=place_of(node), hint=hint)
+        keys = [stream_key(seed, STREAMS + 2 * number + stream) for stream in range(2)]
+        old = node.outputs[0]
+        with b.float32(KEEP):
+            new = _drawn(b, node, step_counter, keys)
+        replace_value(b, old, new)
+        graph.remove(node, safe=True)
+    return len(found)
+
+
+def _drawn(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
+    like = node.inputs[0] if node.inputs else None
+    sizes = attribute(node, "shape", ()) if like is None else like.shape
+    dims = None if sizes is None else list(sizes)
+    shape = b.ints(*attribute(node, "shape", ())) if like is None else b.shape(like)
+    dtype = ir.DataType(attribute(node, "dtype", int(FLOAT if like is None else like.dtype or FLOAT)))
+
+    def typed(value: ir.Value, kind: ir.DataType = FLOAT) -> ir.Value:
+        value.type, value.shape = ir.TensorType(kind), None if dims is None else ir.Shape(dims)
+        return value
+
+    def uniform(key: int) -> ir.Value:
+        """From 0 below 1, in steps of 2^-24: float32 holds each."""
+        known = b.given(shape)
+        count = None if known is None else int(known.prod(dtype=np.int64))
+        size = b.op("Reshape", b.op("Size", like), b.ints()) if count is None else _int64(b, count)
+        bits = b.op("Div", random_numbers(b, size, step, key), _int64(b, 256))
+        flat = b.op("Mul", b.op("Cast", bits, to=int(FLOAT)), b.number(2.0**-24))
+        return typed(b.op("Reshape", flat, shape, allowzero=1))
+
+    if node.op_type == "Bernoulli":
+        assert like is not None
+        chance = like if like.dtype == FLOAT else typed(b.op("Cast", like, to=int(FLOAT)))
+        return typed(b.op("Cast", typed(b.op("Less", uniform(keys[0]), chance), BOOL), to=int(dtype)), dtype)
+    if node.op_type in UNIFORM:
+        low, high = float(attribute(node, "low", 0.0)), float(attribute(node, "high", 1.0))
+        drawn, factor, start = uniform(keys[0]), high - low, low
+    else:
+        logarithm = typed(b.op("Log", typed(b.op("Sub", b.number(1), uniform(keys[0])))))
+        radius = typed(b.op("Sqrt", typed(b.op("Mul", logarithm, b.number(-2)))))  # Box and Muller
+        angle = typed(b.op("Mul", uniform(keys[1]), b.number(2 * math.pi)))
+        drawn = typed(b.op("Mul", radius, typed(b.op("Cos", angle))))
+        factor, start = float(attribute(node, "scale", 1.0)), float(attribute(node, "mean", 0.0))
+    if (factor, start) != (1.0, 0.0):
+        drawn = typed(b.op("Add", typed(b.op("Mul", drawn, b.number(factor))), b.number(start)))
+    return drawn if dtype == FLOAT else typed(b.op("Cast", drawn, to=int(dtype)), dtype)
