@@ -62,8 +62,8 @@ def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
             if value.unit in low:
                 editor.retype(value, dtype)
                 count += 1
-            elif value.producer != NONE:
-                _pin(editor, flow, value, low)
+            elif value.producer != NONE and not low.isdisjoint(flow.ops[value.producer].slots.values()):
+                editor.keep_type(flow.ops[value.producer], FLOAT32)  # it follows an input, and must say so now
     return count
 
 
@@ -166,7 +166,9 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
     """The value that an edit is about, which must be read where the edit says so."""
     value = values.get((edit.scope, edit.value))
-    if value is None or (isinstance(edit, WeightEdit) and not (value.weight or _is_filled(flow, value))):
+    writer = None if value is None else flow.writer(value.id)
+    filled = writer is not None and writer.role in operators("fills")
+    if value is None or (isinstance(edit, WeightEdit) and not (value.weight or filled)):
         raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
     if not edit.uses:
         return value
@@ -176,15 +178,3 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
             scope, op, position = place
             raise foreign(f"gives '{edit.value}' to {scope}/{op} ({position})")
     return value
-
-
-def _is_filled(flow: Dataflow, value: Value) -> bool:
-    writer = flow.writer(value.id)
-    return writer is not None and writer.role in operators("fills")
-
-
-def _pin(editor: Editor, flow: Dataflow, value: Value, low: set[int]) -> None:
-    """An output that follows its input's type by default must say so when the input goes low and it does not."""
-    op: Op = flow.ops[value.producer]
-    if any(u in low for u in op.slots.values()):
-        editor.keep_type(op, FLOAT32)

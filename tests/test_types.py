@@ -17,7 +17,7 @@ REASONS: dict[str, str] = {
     "ampgraph.core.dataflow": "the format's own nodes and values, which its readers alone look into",
     "ampgraph.core.recipe": "`option` makes a field, and stands for its value as dataclasses' own `field` does",
     "ampgraph.formats.mindir.schema": "messages whose classes protobuf makes when the program runs",
-    "ampgraph.formats.onnx.values": "the value of an attribute, of the kind that its name says",
+    "ampgraph.formats.onnx.operators": "the value of an attribute, of the kind that its name says",
     "ampgraph.core.rewrites": "a row of a plan, whose fields are each rewrite's own",
     "ampgraph.core.typed": "JSON before it is checked, and the annotations that say what it has to be",
     **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "fused", "norm", "number")},

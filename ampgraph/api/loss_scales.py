@@ -7,7 +7,7 @@ from typing import NoReturn
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
 from ..formats.mindir import io as mindir_io
-from ..formats.mindir.whole_step import LOSS_SCALE_CELL, has_loss_scale, is_step
+from ..formats.mindir.step import LOSS_SCALE_CELL, has_loss_scale, is_step
 
 
 def refuse_loss_scale(model: str, scale: str) -> NoReturn:

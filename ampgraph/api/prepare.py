@@ -21,9 +21,9 @@ from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
 from ..formats import adapters
-from ..formats.onnx import copying
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
+from ..formats.onnx.walk import copied
 from ..report.lines import plural
 from ..report.summary import choices
 from ..runtime.optimized import kind_of, walk
@@ -280,6 +280,6 @@ def _proto(graph: OnnxGraph) -> onnx.ModelProto:
     """The model with its weights in it. Raises NotOptimized where they are too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
-    model = copying.copied(graph.model)
+    model = copied(graph.model)
     ir.external_data.load_to_model(model)
     return onnx_io.to_proto(model)

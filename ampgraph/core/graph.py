@@ -295,15 +295,6 @@ class DescribedGraph(Protocol):
 
 
 @runtime_checkable
-class TypedGraph(Protocol):
-    """A graph of a format that can tell without a dataflow that its types fit."""
-
-    def types_fit(self) -> bool:
-        """True only where a dataflow would have no conflicts; False also where there is one, which says more."""
-        ...
-
-
-@runtime_checkable
 class StepGraph(Protocol):
     """A graph of a format whose files may hold a whole training step."""
 

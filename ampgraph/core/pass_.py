@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .errors import AmpError
-from .graph import Graph, TypedGraph
+from .graph import Graph
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Ch
 
 def conflicts_in(graph: Graph, low: str = "float16") -> Sequence[str]:
     """Slots that hold two types, and types that a slot does not admit."""
-    if isinstance(graph, TypedGraph) and graph.types_fit():
-        return ()
     return graph.dataflow(low).conflicts
 
 

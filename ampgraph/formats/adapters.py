@@ -12,13 +12,19 @@ import onnx_ir as ir
 
 from ..core.errors import AmpError, first_line
 from ..core.graph import Graph, is_mindir
-from .onnx import copying
 from .onnx import io as onnx_io
+from .onnx import opset as opsets
+from .onnx import walk
+from .onnx.data_files import check_tensors
 from .onnx.graph import OnnxGraph
+from .onnx.native import holds_maps
+from .onnx.proto import holders, tensors
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
     from torch.onnx import ONNXProgram
+
+FREE = 4  # the IR version since which a stored tensor need not be an input
 
 Back = Callable[[Graph, bool], object]
 """Turns a graph into the caller's kind of model. It takes whether anything changed."""
@@ -34,7 +40,7 @@ def load(model: object) -> tuple[Graph, Back]:
     if isinstance(model, (str, os.PathLike)):
         return _from_path(Path(model)) if not is_mindir(model) else _from_mindir(model)
     if isinstance(model, onnx.ModelProto):
-        onnx_io.check_tensors(model, Path("."), "model")
+        check_tensors(tensors(holders(model)), Path("."), "model")
         graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
         return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _copy(model)
     if isinstance(model, ir.Model):
@@ -45,51 +51,54 @@ def load(model: object) -> tuple[Graph, Back]:
         return _from_graphsurgeon(cast("gs.Graph", model))
     if type(model).__name__ == "ONNXProgram":
         return _from_torch(cast("ONNXProgram", model))
-    raise AmpError(
-        "AMP104",
-        f"cannot convert a {type(model).__name__}",
-        hint="give a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram",
-    )
+    hint = "give a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram"
+    raise AmpError("AMP104", f"cannot convert a {type(model).__name__}", hint=hint)
+
+
+def _onnx(graph: Graph) -> OnnxGraph:
+    """Raises AmpError AMP307 for another format."""
+    if not isinstance(graph, OnnxGraph):
+        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
+    return graph
 
 
 def at_opset(graph: Graph, opset: int) -> Graph:
     """An ONNX model in another opset. Raises AmpError AMP307 where there is no way."""
-    if not isinstance(graph, OnnxGraph):
-        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
-    from .onnx.opset import at_opset
-
-    return at_opset(graph, opset)
-
-
-def freeze(graph: Graph) -> int:
-    """Stored tensors that are inputs too become constants: how many. MindIR has none."""
-    if not isinstance(graph, OnnxGraph):
-        return 0
-    from .onnx.defaults import freeze
-
-    return freeze(graph)
-
-
-def defaults(graph: Graph) -> dict[str, int]:
-    """The bytes of float32 tensors that are stored, and inputs too, by name. MindIR has none."""
-    if not isinstance(graph, OnnxGraph):
-        return {}
-    from .onnx.defaults import defaults
-
-    return defaults(graph)
+    return opsets.at_opset(_onnx(graph), opset)
 
 
 def copied(graph: Graph) -> Graph:
     """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
-    if not isinstance(graph, OnnxGraph):
-        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
-    return OnnxGraph(copying.copied(graph.model))
+    return OnnxGraph(walk.copied(_onnx(graph).model))
+
+
+def defaults(graph: Graph) -> dict[str, int]:
+    """The bytes of float32 tensors that are stored and inputs too, by name: defaults, in the place of which a caller
+    may give other values. Before IR version 4 every stored tensor had to be one; MindIR has none."""
+    tensors = {value.name or "": value.const_value for value in _listed(graph)}
+    return {name: t.nbytes for name, t in tensors.items() if t is not None and t.dtype == ir.DataType.FLOAT}
+
+
+def freeze(graph: Graph) -> int:
+    """Makes constants of stored tensors that are inputs too, of every type: how many there were."""
+    found = _listed(graph)
+    if found and isinstance(graph, OnnxGraph):
+        for value in found:
+            graph.model.graph.inputs.remove(value)
+        graph.model.ir_version = max(graph.model.ir_version or 0, FREE)
+        graph.edited()
+    return len(found)
+
+
+def _listed(graph: Graph) -> list[ir.Value]:
+    inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
+    return [value for value in inputs if value.is_initializer()]
 
 
 def _copied(model: ir.Model) -> ir.Model:
     """A copy to edit. Raises AmpError AMP102 for what makes no sense, as a model that reads what nothing defines."""
     try:
-        return copying.copied(model)
+        return walk.copied(model)
     except (RuntimeError, ValueError) as error:  # its first line is the whole graph, that of its cause is not
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -119,7 +128,7 @@ def _from_path(path: Path) -> tuple[Graph, Back]:
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
         model = _model(graph)
         if any(True for _ in onnx_io.external_tensors(model)):
-            if not onnx_io.holds_maps(model):
+            if not holds_maps(model):
                 return model
             ir.external_data.load_to_model(model)  # onnx_ir has no map types, and a proto no folder
         return onnx_io.to_proto(model) if changed else onnx.load(path)

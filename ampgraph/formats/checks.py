@@ -1,16 +1,22 @@
-"""What is checked around a conversion: nothing is written over its input, and a damaged model is reported as such."""
+"""What is checked around a conversion: files and stored tensors before they are touched, outputs before they are
+written, and whether a model was damaged to begin with."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError, first_line
 from ..core.files import refusals_reported, refuse_output, temporaries
 from ..core.graph import Graph, is_mindir
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 MODEL_SUFFIXES = {".onnx", ".mindir"}
 
@@ -36,6 +42,74 @@ def model_files(path: Path) -> Iterator[Callable[[str], Path]]:
     with refusals_reported(path, "-o"), temporaries(path) as temporary:
         refuse_output(path)
         yield temporary
+
+
+@contextlib.contextmanager
+def content(path: Path, suffix: str) -> Iterator[memoryview]:
+    """The bytes of a model's file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
+    try:
+        if path.is_dir():
+            hint = f"name the {suffix} file in it"
+            raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint=hint)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise AmpError("AMP101", "is not a file", where=str(path), hint="copy the model into a file first")
+        file = open(path, "rb")  # noqa: SIM115  closed below, whatever the parser does
+    except FileNotFoundError:
+        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
+    with file:
+        if os.fstat(file.fileno()).st_size == 0:
+            yield memoryview(b"")
+            return
+        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
+
+
+# -- stored tensors, which ``who`` names, of a model that is ``where`` ------------------------------------------------
+
+DAMAGED = "the file is damaged: export it again"
+FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
+
+
+def elements_in(dims: Sequence[int], who: str, where: str) -> int:
+    """How many a shape has. Raises AmpError AMP102 for one that no tensor has."""
+    count = 1
+    for dim in dims:
+        count = count * dim if dim >= 0 else -1
+        if not 0 <= count <= 1 << 50:
+            raise AmpError("AMP102", f"{who} has an absurd shape {list(dims)}"[:300], where=where, hint=DAMAGED)
+    return count
+
+
+def check_held(held: int, expected: int, who: str, where: str) -> None:
+    """Raises AmpError AMP102 for other bytes in the model's file than the shape needs."""
+    if held != expected:
+        raise AmpError("AMP102", f"{who} says {expected:,} bytes and holds {held:,}", where=where, hint=DAMAGED)
+
+
+def data_file(location: str, folder: Path, who: str, where: str) -> str:
+    """The real path of a data file. Raises AmpError AMP103 for one outside the model's folder, or not there."""
+    root = os.path.realpath(folder)
+    real = "" if "\0" in location else os.path.realpath(os.path.join(folder, location))
+    if not location or os.path.isabs(location) or not real or os.path.commonpath([root, real]) != root:
+        message = f"external data of {who} lies outside the model's folder: '{location}'"
+        raise AmpError("AMP103", message, where=where, hint="move the data file beside the model")
+    if not os.path.isfile(real):
+        message = f"external data file '{location}' is missing"
+        raise AmpError("AMP103", message, where=where, hint="copy it beside the model")
+    return real
+
+
+def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str, where: str) -> None:
+    """Raises AmpError AMP103 where location, offset and length are no place of ``expected`` bytes in a data file."""
+    location, offset, length = place
+    if offset < 0 or length != expected or offset + length > size:
+        message = f"{who} wants {length:,} bytes at {offset:,} of '{location}', which has {size:,}"
+        raise AmpError("AMP103", f"{message}; its shape needs {expected:,}", where=where, hint=FOREIGN_DATA)
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -73,17 +147,17 @@ def _fault(model: object) -> str:
     try:
         onnx.checker.check_model(model, full_check=True)
         proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
-        return "it holds names that are no text" if _no_text(proto) else ""
+        return "it holds names that are no text" if holds_no_text(proto) else ""
     except Exception as error:  # the checker raises several kinds
         return first_line(error)
 
 
-def _no_text(message: Any) -> bool:
+def holds_no_text(message: Message) -> bool:
     """Whether a string field of a protobuf message, however deep, is not UTF-8."""
     for field, value in message.ListFields():
         items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
         if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
             return True
-        if field.type == field.TYPE_MESSAGE and any(_no_text(item) for item in items):
+        if field.type == field.TYPE_MESSAGE and any(holds_no_text(item) for item in items):
             return True
     return False

@@ -8,9 +8,15 @@ its last 12 bits are the significand with its leading one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import ml_dtypes
 import numpy as np
 
 from ..core.arrays import Array, DType
+
+LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
 
 BLOCK = 1 << 16  # elements: 256 KiB of float32 and what is computed of them stay in the second cache
 SHORT = 1 << 13  # elements: below it the calls cost more than the cast
@@ -22,15 +28,39 @@ SIGN_SHIFT, SIGN = np.uint32(16), np.uint32(0x8000)
 EXCESS = np.uint16((126 << 10) % (1 << 16))  # of the sum's exponent over the result's
 
 
-class Rounder:
-    """Rounds pieces of a tensor to ``dtype`` in memory of its own, which it holds for as long as it lives."""
+def pieces(data: Array) -> Iterator[Array]:
+    """Views of an array of one dimension, one after the other."""
+    return (data[start : start + BLOCK] for start in range(0, data.size, BLOCK))
 
-    def __init__(self, dtype: DType) -> None:
-        self.half = dtype == np.float16
+
+class Rounder:
+    """Rounds pieces of a tensor to ``dtype`` in memory of its own, which it holds for as long as it lives.
+
+    Finite elements below ``floor`` become ``floor`` first; ``factor``: what is multiplied by it, in float64, and stays
+    finite, is rounded once."""
+
+    def __init__(self, dtype: DType, floor: float | None = None, factor: float = 1.0) -> None:
+        self.dtype, self.half, self.floor, self.factor = dtype, dtype == np.float16, floor, factor
         self._scratch: tuple[Array, Array, Array] | None = None
+
+    def whole(self, data: Array) -> Array:
+        """All elements of an array of one dimension, in one piece."""
+        rounded = np.empty(data.size, self.dtype)
+        for part, place in zip(pieces(data), pieces(rounded), strict=True):
+            self.round(part, place)
+        return rounded
+
+    def parts(self, data: Array) -> Iterator[Array]:
+        """The same piece by piece, each in the memory of the one before: fresh pages cost more."""
+        kept = np.empty(min(BLOCK, data.size), self.dtype)
+        for part in pieces(data):
+            self.round(part, kept[: part.size])
+            yield kept[: part.size]
 
     def round(self, part: Array, place: Array) -> None:
         """Puts a contiguous piece, rounded, into one of the same length; beyond the range it becomes infinite."""
+        if self.floor is not None:
+            part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
         fast = self.half and part.dtype == np.float32 and part.size >= SHORT
         for start in range(0, part.size, BLOCK) if fast else ():
             block, target = part[start : start + BLOCK], place[start : start + BLOCK]
@@ -38,6 +68,10 @@ class Rounder:
                 _cast(block, target)
         if not fast:
             _cast(part, place)
+        if self.factor != 1.0:
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaled = (part.astype(np.float64) * self.factor).astype(self.dtype)
+            np.copyto(place, scaled, where=np.isfinite(scaled))
 
     def _half(self, block: Array, target: Array) -> bool:
         """Rounds a block of finite elements in range; False for another, where nothing is done."""

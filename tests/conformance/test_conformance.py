@@ -170,8 +170,12 @@ def test_logits_that_float16_does_not_resolve(name: str) -> None:
 @pytest.mark.conformance
 def test_all_excused_cases() -> None:
     """A third of what is excused; all in a full run."""
-    names = [name for name in sorted(index().ops) if any(text.startswith(EXCUSE) for text in reference(name).excuses)]
-    excused = [(name, level) for name in share(names, 3) for level in turn(name, LEVELS) if _wrong(name, level)]
+    chosen = [
+        name
+        for name in share(sorted(index().ops), 3)
+        if any(text.startswith(EXCUSE) for text in reference(name).excuses)
+    ]
+    excused = [(name, level) for name in chosen for level in turn(name, LEVELS) if _wrong(name, level)]
     assert len({name for name, _ in excused}) >= (6 if FULL else 2)
     assert [fault for name, level in excused for fault in _wrong_with_data(name, level)] == []
 
@@ -221,15 +225,6 @@ def test_a_broken_converter(tmp_path: Path) -> None:
     assert {name: result.stage for name, result in found.items()} == STAGES
     assert all(result.can_lower for result in found.values() if result.stage != "crash")
     assert not any(result.low_nodes for result in found.values())
-
-
-@pytest.mark.slow
-def test_each_case_at_some_of_the_levels(tmp_path: Path) -> None:
-    (tmp_path / "same.py").write_text("def convert(model, level, dtype, target):\n    return model\n")
-    levels, names = ("O1", "O2", "O3", "auto"), ["test_abs", "test_cos", "test_exp", "test_tan"]
-    outcomes = list(run_cases(names, levels, f"{tmp_path}/same.py:convert", count=2))
-    assert {len(outcome.results) for outcome in outcomes} <= {2, 4}
-    assert {result.level for outcome in outcomes for result in outcome.results} == set(levels)
 
 
 @pytest.mark.slow

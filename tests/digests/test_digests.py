@@ -39,7 +39,7 @@ def test_committed_models() -> None:
 
 @pytest.mark.slow
 def test_some_backend_cases() -> None:
-    assert_same("backend", some(120, seed=1))
+    assert_same("backend", some(60, seed=1))
 
 
 @pytest.mark.slow

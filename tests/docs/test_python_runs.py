@@ -29,7 +29,7 @@ ELSEWHERE = {
 OTHERS = {
     "class Critic": "torch's exporter: tests/training/test_penalty.py",
     "generator_step": "two networks: examples/gan_digits.py",
-    "straight_through": "it would hold for all that runs behind it: tests/training/test_registry.py",
+    "straight_through": "it would hold for all that runs behind it: tests/training/test_rules_graphs.py",
 }
 Names = dict[str, object]
 

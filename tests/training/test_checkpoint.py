@@ -185,9 +185,6 @@ def test_the_digest_follows_the_graph_and_not_the_state(tmp_path):
     assert len({digest, *map(files.digest, others)}) == 5
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------------------
-
-
 def test_a_checkpoint_of_another_step_is_refused(tmp_path):
     make_trainer().save(tmp_path / "a")
     other = Trainer(linear_step(SGD(0.1)))
@@ -486,9 +483,6 @@ def test_a_network_with_batch_norm_and_dropout(tmp_path):
     assert (tmp_path / "whole" / FILE).read_bytes() == (tmp_path / "cut" / FILE).read_bytes()
 
 
-# -- trainings that are lost ------------------------------------------------------------------------------------------
-
-
 def test_a_scale_that_has_no_inverse_is_told_before_the_first_step():
     trainer = Trainer(linear_step(scale=StaticLossScale(1.0)))
     trainer.load_state({**trainer.state, "step/scale": np.array(1e-39, np.float32)})
@@ -498,39 +492,36 @@ def test_a_scale_that_has_no_inverse_is_told_before_the_first_step():
     Trainer(linear_step(scale=StaticLossScale(3e38))).fit(DATA, epochs=1, batch_size=16)
 
 
-@pytest.mark.parametrize("policy", [DynamicLossScale(init=1e-30), DynamicLossScale.preset("apex", init=1e-30)])
-def test_a_scale_that_vanishes_ends_the_training(tmp_path, policy):
+INFINITE = {**DATA, "x": np.full_like(DATA["x"], np.inf)}
+SOME_INFINITE = {**DATA, "x": np.where(np.arange(100)[:, None] < 3, np.inf, DATA["x"]).astype(np.float32)}
+GROWS = DynamicLossScale.preset("mindspore-cell", init=2.0**120, interval=1)
+FLOOR = "--loss-scale dynamic:floor=1"
+LOST: list[tuple[Any, ...]] = [
+    (DynamicLossScale(init=1e-30), SOME_INFINITE, "training is lost", FLOOR, (0, 1e-30)),
+    (DynamicLossScale.preset("apex", init=1e-30), SOME_INFINITE, "training is lost", FLOOR, (0, 1e-30)),
+    # on its way down from a first value that was too great, an epoch may overflow throughout
+    (
+        DynamicLossScale(init=2.0**14),
+        INFINITE,
+        r"no step of epoch 3 was finite.*down to 0\.5: training is lost",
+        "",
+        (15, 17),
+    ),
+    (None, INFINITE, "the loss is nan.*weights are lost", "", None),
+    (GROWS, DATA, "inf: training is lost", "", (1, np.inf)),
+]
+
+
+@pytest.mark.parametrize(("policy", "data", "told", "hint", "scale"), LOST, ids=str)
+def test_a_training_that_is_lost_ends(tmp_path, policy, data, told, hint, scale):
     """The checkpoint of before stays; none is written of weights that an infinite inverse has made infinite."""
-    trainer = Trainer(linear_step(SGD(0.1), policy))
-    bad = {**DATA, "x": np.where(np.arange(100)[:, None] < 3, np.inf, DATA["x"]).astype(np.float32)}
-    with pytest.raises(AmpError, match="AMP504.*training is lost") as found:
-        trainer.fit(bad, epochs=90, batch_size=20, checkpoint=tmp_path)
-    assert "--loss-scale dynamic:floor=1" in found.value.hint
-    kept = files.load(tmp_path / FILE).state
-    assert 0 < kept["step/scale"] < 1e-30 and np.isfinite(kept["weight"]).all()
-
-
-def test_an_epoch_that_overflows_throughout_ends_the_training(tmp_path):
-    """Unless the scale is on its way down from a first value that was too great."""
-    bad = {**DATA, "x": np.full_like(DATA["x"], np.inf)}
-    with pytest.raises(AmpError, match=r"AMP504.*no step of epoch 3 was finite.*down to 0\.5: training is lost"):
-        Trainer(linear_step(SGD(0.1), DynamicLossScale(init=2.0**14))).fit(
-            bad, epochs=9, batch_size=20, checkpoint=tmp_path
-        )
-    assert files.load(tmp_path / FILE).state["step/scale"] == 2.0**4
-
-
-def test_a_loss_that_is_no_number_ends_a_training_without_a_scale(tmp_path):
-    bad = {**DATA, "x": np.full_like(DATA["x"], np.inf)}
-    with pytest.raises(AmpError, match="AMP504.*the loss is nan.*weights are lost"):
-        Trainer(linear_step(SGD(0.1), None)).fit(bad, epochs=1, batch_size=20, checkpoint=tmp_path)
-    assert not (tmp_path / FILE).exists()
-
-
-def test_a_scale_that_grows_beyond_all_numbers_ends_the_training():
-    grows = DynamicLossScale.preset("mindspore-cell", init=2.0**120, interval=1)
-    with pytest.raises(AmpError, match="AMP504.*inf: training is lost"):
-        Trainer(linear_step(SGD(0.0), grows)).fit(DATA, epochs=20, batch_size=16)
+    trainer = Trainer(linear_step(SGD(0.1 if data is not DATA else 0.0), policy))
+    with pytest.raises(AmpError, match=f"AMP504.*{told}") as found:
+        trainer.fit(data, epochs=90, batch_size=20, checkpoint=tmp_path)
+    assert hint in found.value.hint and (tmp_path / FILE).exists() == (scale is not None)
+    if scale is not None:
+        kept = files.load(tmp_path / FILE).state
+        assert scale[0] < kept["step/scale"] < scale[1] and np.isfinite(kept["weight"]).all()
 
 
 def test_a_scale_that_recovers_goes_on():

@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
@@ -116,18 +115,6 @@ def test_one_gradient_of_two_parameters():
     step = build_training_step(model, loss="loss", optimizer="sgd", level="O0")
     assert len(cut(step).summed) == 2
     same_bits(step, [{"x": np.ones((4, 3), np.float32)}], strict=False)
-
-
-def test_torch_shares_the_gradients():
-    """A reduction by torch writes where the update reads."""
-    step = build_training_step(regression(), loss="loss", optimizer="sgd:lr=1", level="O0")
-    trainer = CutTrainer(step, "cpu")
-    trainer.step(next(batches(1)))
-    assert isinstance(trainer._binding, AccumulatingBinding)
-    shared = torch.from_dlpack(trainer._binding.total.value)
-    assert float(shared.abs().sum()) > 0
-    shared.zero_()
-    assert not any(trainer._binding.total.value.numpy())
 
 
 def test_names_of_nodes_say_nothing():

@@ -12,11 +12,9 @@ from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run.schedules import (
     Schedule,
-    described,
     parse_schedule,
     parse_schedules,
     rates,
-    stretches,
 )
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.groups import groups_of
@@ -346,12 +344,6 @@ def test_words_that_make_no_sense(words):
         parse_schedules(words)
 
 
-def test_what_a_checkpoint_says_of_schedules():
-    text = described({"b*": "linear:end=0.5", "*": [0.1, 0.2]})
-    assert text.startswith("*=a table of 2") and stretches(text) == "linear"
-    assert not stretches(described({"*": "step:every=2"})) and not stretches("none")
-
-
 UPDATES, RATE = 50, 0.3
 
 
@@ -461,10 +453,3 @@ def test_numbers_of_numpy_are_numbers():
     of_numpy: dict[str, Any] = {"warmup": np.int64(3), "every": np.int32(5), "gamma": np.float64(0.5)}
     made = Schedule("step", **of_numpy)
     assert made == Schedule("step", warmup=3, every=5, gamma=0.5) and str(made) == "step:warmup=3,every=5,gamma=0.5"
-
-
-def test_a_schedule_in_a_word():
-    """The same for the same rates, whatever form they come in."""
-    assert described("cosine") == described("cosine:end=0") == described(Schedule("cosine")) != described("linear")
-    assert described([0.1, 0.2]) == described(np.array([0.1, 0.2], np.float32)) != described([0.1, 0.3])
-    assert described(None) == "none"

@@ -8,8 +8,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.forward.read import infer
-from ampgraph.training.step import gradient_graph, planner_marks
+from ampgraph.training.step import gradient_graph
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 from planner.without import without
@@ -184,19 +183,3 @@ def test_a_head_behind_a_norm_that_is_low(monkeypatch):
     assert computed(step) == {"one": {"FLOAT16"}, "two": {"FLOAT16"}, "head": {"FLOAT"}}
     monkeypatch.setattr(gradient_graph, "hold_border_products", lambda *_: None)
     assert casts(step) == casts(built(model)) - 2
-
-
-@pytest.mark.parametrize(
-    ("text", "arrays", "count"),
-    [
-        ("y = Conv <pads = [1, 1, 1, 1], group = 2> (x, w)", {"w": (6, 2, 3, 3)}, 2 * 6 * 25 * 2 * 9),
-        ("y = ConvTranspose <strides = [2, 2]> (x, w)", {"w": (4, 3, 2, 2)}, 2 * 4 * 25 * 3 * 4),
-        ("y = MatMul (x, w)", {"w": (5, 7)}, 2 * 4 * 5 * 5 * 7),
-    ],
-)
-def test_multiplications(text, arrays, count):
-    given = {name: np.zeros(size, np.float32) for name, size in arrays.items()}
-    model = ir.from_proto(parse(f"g (float[2,4,5,5] x) => (float[N,C,H,W] y) {{ {text} }}", given, opset=20))
-    infer(model)
-    [node] = model.graph
-    assert planner_marks._multiplications(node) == count

@@ -6,18 +6,17 @@ itself. A function is one scope, however often it is called; what it is given an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, WeightReader
 from ...oplists.mindspore_schemas import NO_SLOT, operator
 from . import view
-from .borders import OUTPUT, arriving
-from .functions import CALLS, Functions
-from .memory import Memory
-from .operators import MindirOperators
-from .schema import Message
-from .values import NUMBER, MindirValues
+from .operators import CALLS, Functions
+from .schema import ELEMENT_NUMBERS, Message
+from .step import is_step, mark_step
+from .values import NUMBER, OUTPUT, MindirValues
 from .view import Item, OperandPlace, Written
 from .weights import MindirFile
-from .whole_step import is_step, mark_step
 
 Keys = frozenset[str]  # of parameters
 
@@ -92,74 +91,92 @@ WRITTEN = "a parameter that is written keeps its type"
 
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
     """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
-    flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
-    reader = _MindirReader(MindirValues(file, flow, low, low_io))
-    flow.attribute, flow.parameters_copied = reader.operators.attribute, False
+    reader = _reader(file, weights, low, low_io)
+    flow = reader.flow
+    flow.attribute, flow.parameters_copied = reader.attribute, False
     flow.cells = _cells
     reader.read()
     return flow
+
+
+def _reader(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
+    flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
+    return MindirReader(file, flow, low, low_io)
+
+
+def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> None:
+    """Values in ``types`` (by id) have a new element type: every abstract that shows one of them is written anew."""
+    for number, dtype in types.items():
+        value = flow.values[number]
+        held = flow.scopes[value.scope].native.held.get(number)
+        if held is not None and not value.weight:
+            native, position = held
+            if value.producer == NONE:
+                info = native.attr_info if native.HasField("attr_info") else None
+                shown = list(native.tensor) or list(view.elements(info))
+            else:
+                shown = list(view.elements(view.attribute(native, "shape")))
+            if view.dtype_of(shown[position]) in ELEMENT_NUMBERS:
+                shown[position].data_type = ELEMENT_NUMBERS[dtype]
+    reader = _reader(file, flow.weights)
+    reader.settles = True
+    reader.read()
 
 
 def _cells(op: Op) -> list[tuple[str, str]]:
     return view.cells(op.name)
 
 
-class _MindirReader:
+class MindirReader(Functions):
     """Reads the graphs once, in order."""
-
-    def __init__(self, values: MindirValues) -> None:
-        self._values, self._memory = values, Memory(values)
-        self._functions = Functions(values)
-        self.operators = MindirOperators(values, self._memory)
 
     def read(self) -> None:
         """Reads the model."""
-        values, model = self._values, self._values.model
-        main = values.graph_scope("", NONE, model.graph)
-        read_constants(values, main)
-        read_parameters(values, main)
+        model = self.model
+        main = self.graph_scope("", NONE, model.graph)
+        read_constants(self, main)
+        read_parameters(self, main)
         names: dict[str, Item] = {}
         for tensor in model.graph.parameter:
-            names[tensor.name] = values.parameters[tensor.ref_key or tensor.name]
+            names[tensor.name] = self.parameters[tensor.ref_key or tensor.name]
         for info in model.graph.input:
-            names[info.name] = arriving(values, info, main, info.name.split(":", 1)[-1])
-        self._functions.declare()
+            names[info.name] = self.arriving(info, main, info.name.split(":", 1)[-1])
+        self.declare()
         self._graph(main, names)
         for graph in model.functions:
-            self._graph(self._functions.scopes[graph.name], dict(self._functions.formals[graph.name]))
-        self._functions.close()
-        self._memory.hold_shared()
+            self._graph(self.scopes[graph.name], dict(self.formals[graph.name]))
+        self.close()
+        self.hold_shared()
         if is_step(model):
-            mark_step(values.flow, model)
+            mark_step(self.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
-        values = self._values
-        values.enter(scope.native.graph, names)
+        self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
-                values.made(node, self._node(index, node, scope))
+                item = self._node(index, node, scope)
+                names[node.output[0]], self.makers[node.output[0]] = item, node
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
-        kind = self._values.kind(node)
+        kind = self.kind(node)
         if kind in CALLS:
-            return self._functions.call(kind, node, index, scope)
+            return self.call(kind, node, index, scope)
         entry = operator(kind)
         if kind in view.TUPLES or (entry is not None and entry.structural):
             return self._structural(kind, node, scope)
-        return self.operators.read(kind, entry, node, index, scope)
+        return self.operator(kind, entry, node, index, scope)
 
     def _structural(self, kind: str, node: Message, scope: Scope) -> Item:
         """What a node that computes nothing stands for."""
-        values = self._values
         shown, name = view.attribute(node, "shape"), node.output[0]
         if kind in view.TUPLES:
-            made = tuple(values.lookup(given) for given in node.input)
-            values.show(made, shown, name)
+            made = tuple(self.lookup(given) for given in node.input)
+            self.show(made, shown, name)
             return made
         if kind not in ("Load", "Depend", "TupleGetItem", "list_getitem"):
             return None
-        native, item = scope.native, values.lookup(node.input[0])
+        native, item = scope.native, self.lookup(node.input[0])
         if kind == "Depend" or node.input[0] in native.ordered:
             native.ordered.add(name)
         if kind == "Load" and isinstance(item, Written):
@@ -169,51 +186,51 @@ class _MindirReader:
                 item = self._element(item, node.input[1])
             if isinstance(item, int) and name not in native.ordered:
                 native.names.setdefault(item, name)
-        values.show(item, shown, name)
+        self.show(item, shown, name)
         return item
 
     def _element(self, item: Item, index: str) -> Item:
         """An element of a tuple, by the name of the constant that says which."""
-        at = self._values.constant(index)
+        at = self.constant(index)
         known = isinstance(item, tuple) and isinstance(at, int) and -len(item) <= at < len(item)
         return item[at] if known else None  # type: ignore[index]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
         """What a parameter holds at one moment."""
-        value = self._values.tensor(name, scope, item.tensor)
+        value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:
-            value.unit = self._values.fixed_unit(f"parameter {value.name}", WRITTEN)
+            value.unit = self.fixed_unit(f"parameter {value.name}", WRITTEN)
         return value.id
 
     def _results(self, scope: Scope) -> None:
         """Reads of what a graph returns, tuples opened."""
-        native, values = scope.native, self._values
+        native = scope.native
         for info in native.graph.output:
-            values.show(values.lookup(info.name), info.attr_info if info.HasField("attr_info") else None, info.name)
-            values.compare(values.lookup(info.name), info.tensor, info.name)
+            self.show(self.lookup(info.name), info.attr_info if info.HasField("attr_info") else None, info.name)
+            self.compare(self.lookup(info.name), info.tensor, info.name)
         places = (
             part
             for number, info in enumerate(native.graph.output)
-            for part in values.parts(values.lookup(info.name), OperandPlace(None, number), info.name, through=True)
+            for part in self.parts(self.lookup(info.name), OperandPlace(None, number), info.name, through=True)
         )
         for index, (item, place) in enumerate(places):
-            values.escape(item)
+            self.escape(item)
             if isinstance(item, int):
                 self._result(scope, index, item, place)
             else:
-                self._functions.opaque(scope.path, index)
+                self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
         """The read of one value that a graph returns."""
-        value, unit, native = self._values.flow.values[item], NONE, scope.native
+        value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"
-            unit = self._values.border_unit(slot, slot in self._values.low_io, OUTPUT)
+            unit = self.border_unit(slot, slot in self.low_io, OUTPUT)
         elif scope.kind == "function":
-            unit = self._functions.result(scope.path, index, value)
+            unit = self.result(scope.path, index, value)
         scope.outputs.append(value.id)
         native.outputs.append(place)
-        self._values.use(value, NONE, len(native.outputs) - 1, unit, scope.id)
+        self.use(value, NONE, len(native.outputs) - 1, unit, scope.id)
         if place is None and unit != NONE:
-            self._values.tie(value, unit)
+            self.tie(value, unit)

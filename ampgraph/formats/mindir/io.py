@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import hashlib
-import mmap
 import os
 import re
 import shutil
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from google.protobuf.message import DecodeError, EncodeError
 
 from ...core.errors import AmpError
-from ...core.files import LFS_POINTER, PULL
+from ...core.files import LFS_POINTER, PULL, same_file
 from ...core.graph import Progress
-from ..checks import model_files
+from ..checks import content, holds_no_text, model_files
 from . import schema
 from .schema import Message
 from .weights import (
@@ -26,11 +24,9 @@ from .weights import (
     MindirFile,
     check_tensors,
     data_files,
-    elements,
     is_external,
     natural,
     place,
-    round_tensor,
     tensors,
     write_padded,
 )
@@ -38,28 +34,34 @@ from .weights import (
 EXPORT_AGAIN = "export it again, or compare its size with the original"
 
 
+SUPPORTED = "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
+CHECKPOINT = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
+
+
 def foreign(data: memoryview, where: str) -> AmpError:
     """What is wrong with a file that is not a MindIR model."""
-    start, hint = bytes(data[:64]), "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
+    start, kind = bytes(data[:64]), looks_like(data)
     if not start:
-        return AmpError("AMP102", "is empty", where=where, hint=EXPORT_AGAIN)
-    if start[:4] in CIPHERS:
+        problem, hint = "is empty", EXPORT_AGAIN
+    elif start[:4] in CIPHERS:
+        problem = f"is encrypted ({CIPHERS[start[:4]]})"
         hint = "export it without enc_key; mindspore.load(..., dec_key=...) reads an encrypted one"
-        return AmpError("AMP102", f"is encrypted ({CIPHERS[start[:4]]})", where=where, hint=hint)
-    if start.startswith(LFS_POINTER):
-        return AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint=PULL)
-    if start.startswith(b"PK\3\4"):
-        return AmpError("AMP102", "is a zip archive, not a MindIR model", where=where, hint=hint)
-    kind = looks_like(data)
-    if kind == "ONNX":
-        return AmpError("AMP102", "is an ONNX model, not MindIR", where=where, hint="give it a name that ends in .onnx")
-    if kind == "MindIR":
-        return AmpError("AMP102", "is a MindIR model that is cut short or damaged", where=where, hint=EXPORT_AGAIN)
-    if kind:
-        hint = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
-        return AmpError("AMP102", "holds no MindIR graph", where=where, hint=hint)
-    problem = "is not a MindIR model: encrypted, cut short, or another format"
-    return AmpError("AMP102", problem, where=where, hint="decrypt it, or export it again")
+    elif start.startswith(LFS_POINTER):
+        problem, hint = "is a Git LFS pointer, not the model", PULL
+    elif start.startswith(b"PK\3\4"):
+        problem, hint = "is a zip archive, not a MindIR model", SUPPORTED
+    elif kind == "ONNX":
+        problem, hint = "is an ONNX model, not MindIR", "give it a name that ends in .onnx"
+    elif kind == "MindIR":
+        problem, hint = "is a MindIR model that is cut short or damaged", EXPORT_AGAIN
+    elif kind:
+        problem, hint = "holds no MindIR graph", CHECKPOINT
+    else:
+        problem, hint = (
+            "is not a MindIR model: encrypted, cut short, or another format",
+            "decrypt it, or export it again",
+        )
+    return AmpError("AMP102", problem, where=where, hint=hint)
 
 
 def looks_like(data: memoryview) -> str:
@@ -92,9 +94,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     return 0, -1
 
 
-__all__ = ["MindirFile", "copy_unchanged", "data_files", "elements", "is_mindir", "load", "round_tensor", "save"]
-
-
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +103,7 @@ def is_mindir(path: str | os.PathLike[str]) -> bool:
     if path.suffix == ".mindir":
         return True
     try:
-        with _content(path) as data:
+        with content(path, ".mindir") as data:
             return looks_like(data) == "MindIR"
     except AmpError:
         return False
@@ -116,7 +115,7 @@ def load(path: str | os.PathLike[str]) -> MindirFile:
     Raises AmpError (AMP101 no such file, AMP102 no model that can be read, AMP103 bad external data).
     """
     where, model = str(path), schema.Model()
-    with _content(Path(path)) as data:
+    with content(Path(path), ".mindir") as data:
         try:
             model.ParseFromString(data)
         except DecodeError:
@@ -129,28 +128,6 @@ def load(path: str | os.PathLike[str]) -> MindirFile:
     return file
 
 
-@contextlib.contextmanager
-def _content(path: Path) -> Iterator[memoryview]:
-    """The bytes of a file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
-    hint = "name the .mindir file in it"
-    try:
-        if path.is_dir():
-            raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint=hint)
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise AmpError("AMP101", "is not a file", where=str(path), hint="copy the model into a file first")
-        file = open(path, "rb")  # noqa: SIM115  closed below, whatever the parser does
-    except FileNotFoundError:
-        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
-    except (OSError, ValueError) as error:
-        why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
-    with file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield memoryview(b"")
-            return
-        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
-
-
 def _check_model(model: Message, where: str) -> None:
     """Refuses what was written for other machines or later readers, and what lacks its end."""
     if model.mind_ir_version > schema.NEWEST_VERSION or model.mind_ir_version < 0:
@@ -159,24 +136,10 @@ def _check_model(model: Message, where: str) -> None:
     if model.HasField("little_endian") and not model.little_endian:
         hint = "export it on a little-endian machine"
         raise AmpError("AMP102", "holds big-endian data", where=where, hint=hint)
-    if not _is_text(model):
+    if holds_no_text(model):
         raise AmpError("AMP102", "holds names that are not text: it is damaged", where=where, hint=EXPORT_AGAIN)
     if not model.mind_ir_version and _lacks_primitives(model):  # the version stands behind the primitives
         raise AmpError("AMP102", "is cut short: it ends before its primitives", where=where, hint=EXPORT_AGAIN)
-
-
-def _is_text(message: Message) -> bool:
-    """Whether every string of a message, however deep, is UTF-8; protobuf gives bytes for one that is not."""
-    for field, value in message.ListFields():
-        if field.type == field.TYPE_STRING:
-            values = [value] if isinstance(value, (str, bytes)) else value
-            if any(isinstance(item, bytes) for item in values):
-                return False
-        elif field.type == field.TYPE_MESSAGE:
-            values = value if isinstance(value, Sequence) else [value]
-            if not all(_is_text(item) for item in values):
-                return False
-    return True
 
 
 def _lacks_primitives(model: Message) -> bool:
@@ -239,7 +202,7 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
-    if any(_same(path, source) for source in sources):
+    if any(same_file(path, source) for source in sources):
         hint = "choose another name with -o"
         raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
     if os.path.isdir(path):
@@ -247,13 +210,6 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
     if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
         hint = "choose another name with -o"
         raise AmpError("AMP105", "the file name is not text", where=ascii(str(path)), hint=hint)
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 def _variables(path: Path) -> Path:
@@ -326,7 +282,7 @@ def _move(temporary: Path | None, target: Path, root: Path, sources: list[Path],
         if not folder.exists():
             folder.mkdir()
             undo.callback(folder.rmdir)
-    if any(_same(target, source) for source in sources):
+    if any(same_file(target, source) for source in sources):
         if filecmp.cmp(temporary, target, shallow=False):
             return
         problem = f"the input reads '{target.name}', which the result would overwrite"
@@ -342,7 +298,7 @@ def _own_data(path: Path) -> list[Path]:
     if not folder.is_dir() or not path.is_file():
         return []
     try:
-        with _content(path) as data:
+        with content(path, ".mindir") as data:
             model.ParseFromString(data)
     except (AmpError, DecodeError):
         return []  # not a model: nothing of ours is behind it

@@ -1,16 +1,19 @@
-"""Operators of a MindIR model as the dataflow shows them: operands in the order of the role, slots, units, results."""
+"""Operators and calls of a MindIR model as the dataflow shows them: operands in the role's order, slots, results."""
 
 from __future__ import annotations
 
-from ...core.dataflow import FLOAT32, NONE, Op, Scope, Value
+from typing import NoReturn
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
+from ...core.errors import AmpError
 from ...core.graph import LOW
 from ...oplists.mindspore_schemas import NO_SLOT, Operator, is_slot
 from ..flow_builder import LOW_TYPES, NO_TYPES
 from . import view
-from .memory import Memory
 from .schema import TYPE_IDS, Message
-from .values import MindirValues
-from .view import OTHER, Item, MindirOp, OperandPlace, Plain, Written
+from .values import MindirMemory
+from .view import CALL, OTHER, Closure, Item, MindirOp, OperandPlace, Plain, Written
+from .weights import MindirFile
 
 _FLOATS = (FLOAT32, *LOW)
 _TYPES = {number: dtype for dtype, number in TYPE_IDS.items()}
@@ -19,24 +22,27 @@ AS_IT_IS = "this operand stays as the file has it"
 WHATEVER = "this result is float32 whatever goes in"
 
 
-class MindirOperators:
+CALLS = (CALL, "Partial", "Switch", "SwitchLayer")
+UNKNOWN = "nothing is known of what is called"
+ESCAPES = "the function is handed on as a value"
+Key = tuple[str, int]  # a function and the number of one of its results
+
+
+class MindirOperators(MindirMemory):
     """Reads the nodes that compute, one at a time."""
 
-    def __init__(self, values: MindirValues, memory: Memory) -> None:
-        self._values, self._flow, self._memory = values, values.flow, memory
-
-    def read(self, kind: str, entry: Operator | None, node: Message, index: int, scope: Scope) -> Item:
+    def operator(self, kind: str, entry: Operator | None, node: Message, index: int, scope: Scope) -> Item:
         """The operator of a node; what its result stands for."""
         if entry is not None and not self._fits(entry, node):
             entry = None  # another version of the operator than the one in the table
         role = entry.kind if entry else f"mindspore::{kind}"
-        op = self._values.op(kind, scope.id, index, node.domain, [], MindirOp(node, entry), role)
+        op = self.op(kind, scope.id, index, node.domain, [], MindirOp(node, entry), role)
         if entry is None:
-            self._flow.unknown_kinds.add(kind)
+            self.flow.unknown_kinds.add(kind)
         written = self._operands(op, entry, node)
         slots: dict[str, list[int]] = {}
         for position, source in enumerate(op.inputs):
-            if source != NONE and self._flow.values[source].dtype != "number":
+            if source != NONE and self.flow.values[source].dtype != "number":
                 slots.setdefault(op.native.slots[position], []).append(position)
         for slot, positions in slots.items():
             self._slot(op, slot, positions, entry, slot in written)
@@ -53,9 +59,9 @@ class MindirOperators:
         for operand in (*order, *(i for i in range(count) if i not in order)):
             slot = entry.slot_of_input(operand) if entry else f"in{operand}"
             name = node.input[operand] if operand < count else ""
-            item = self._values.lookup(name) if name else None
-            for part, place in self._values.parts(item, OperandPlace(node, operand), name):
-                self._values.escape(part)
+            item = self.lookup(name) if name else None
+            for part, place in self.parts(item, OperandPlace(node, operand), name):
+                self.escape(part)
                 if isinstance(part, Written):
                     written.add(slot)
                 op.inputs.append(part if isinstance(part, int) else NONE)
@@ -67,57 +73,60 @@ class MindirOperators:
 
     def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
         """The unit of a slot and its reads; tells of a slot that holds two types."""
-        values = [self._flow.values[op.inputs[position]] for position in positions]
+        values = [self.flow.values[op.inputs[position]] for position in positions]
         unit = self._unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
             read = unit if value.dtype == FLOAT32 else NONE
-            self._values.use(value, op.id, position, read, op.scope)
+            self.use(value, op.id, position, read, op.scope)
             if read != NONE and op.native.places[position] is None:
-                self._values.tie(value, unit)
+                self.tie(value, unit)
 
     def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
-            self._values.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
+            self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
         if FLOAT32 not in dtypes:
             return NONE
         fixed = WRITTEN if written else AS_IT_IS if slot == NO_SLOT else ""
-        if slot != NO_SLOT and not fixed and any(self._values.is_other(dtype) for dtype in dtypes):
+        if slot != NO_SLOT and not fixed and any(self.is_other(dtype) for dtype in dtypes):
             fixed = OTHER
         if entry is None:
             fixed = f"no schema is known for {op.kind}"
         admits = entry.admits if entry is not None and not fixed else NO_TYPES
-        unit = op.slots[slot] = self._flow.new_unit(op.id, slot, admits, fixed=fixed)
+        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, fixed=fixed)
         return unit
 
     # -- results ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
         """Values for the outputs, typed by slot where the table says so, else by the abstract."""
-        abstract = view.attribute(node, "shape")
-        tensors = list(view.elements(abstract))
         free = entry is None or not self._names_type(entry, op)
-        made: list[int | None] = []
-        for number, tensor in enumerate(tensors):
-            if tensor is None:
-                made.append(None)
-                continue
-            name = node.output[0] if len(tensors) == 1 else f"{node.output[0]}[{number}]"
-            dtype = self._cast_type(op) or self._values.element_type(tensor, name)
-            value = self._values.tensor(name, scope, tensor, dtype, op.id)
-            made.append(value.id)
-            op.outputs.append(value.id)
-            scope.native.held[value.id] = node, number
-            if len(tensors) == 1:
-                scope.native.names[value.id] = node.output[0]
-            self._values.compare(value.id, [tensor], name)  # a Cast's own word may be another
-            slot = entry.slot_of_output(number) if entry and free else NO_SLOT
-            self._type_output(op, value, slot, entry, slot in written)
-            if entry is not None and entry.view and op.inputs and op.inputs[0] != NONE:
-                self._memory.share(value.id, op.inputs[0])
+        made = self.results(op, node, scope, self._cast_type(op))
+        for number, (tensor, name, value) in enumerate(made):
+            if value is not None:
+                self.compare(value.id, [tensor], name)  # a Cast's own word may be another
+                slot = entry.slot_of_output(number) if entry and free else NO_SLOT
+                self._type_output(op, value, slot, entry, slot in written)
+                if entry is not None and entry.view and op.inputs and op.inputs[0] != NONE:
+                    self.share(value.id, op.inputs[0])
         if op.role == "Cast":
             self._cast(op)
-        return view.nested(abstract, iter(made))
+        return view.nested(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
+
+    def results(self, op: Op, node: Message, scope: Scope, dtype: str = "") -> list[tuple[Message, str, Value | None]]:
+        """A tensor that a node shows, its name, and a new value for it; None where it shows none."""
+        tensors = list(view.elements(view.attribute(node, "shape")))
+        made: list[tuple[Message, str, Value | None]] = []
+        for number, tensor in enumerate(tensors):
+            name, value = node.output[0] if len(tensors) == 1 else f"{node.output[0]}[{number}]", None
+            if tensor is not None:
+                value = self.tensor(name, scope, tensor, dtype, op.id)
+                op.outputs.append(value.id)
+                scope.native.held[value.id] = node, number
+                if len(tensors) == 1:
+                    scope.native.names[value.id] = name
+            made.append((tensor, name, value))
+        return made
 
     def _names_type(self, entry: Operator, op: Op) -> bool:
         """Whether an operand fixes the type of the outputs."""
@@ -134,32 +143,32 @@ class MindirOperators:
         if is_slot(slot):
             held = self._slot_dtype(op, slot)
             if held and value.dtype != held and value.dtype in _FLOATS:
-                self._values.conflict(f"{op.kind} '{op.name}': makes {held} of {slot}, not {value.dtype}")
-                if self._values.is_other(value.dtype) and slot in op.slots:
-                    self._flow.merge((op.slots[slot], self._values.fixed_unit(f"other {slot}", OTHER)))
+                self.conflict(f"{op.kind} '{op.name}': makes {held} of {slot}, not {value.dtype}")
+                if self.is_other(value.dtype) and slot in op.slots:
+                    self.flow.merge((op.slots[slot], self.fixed_unit(f"other {slot}", OTHER)))
             if value.dtype == FLOAT32 and slot in op.slots:
                 value.unit = op.slots[slot]
         elif slot != NO_SLOT and value.dtype in LOW:
-            self._values.conflict(f"{op.kind} '{op.name}': an output is {slot}, not {value.dtype}")
+            self.conflict(f"{op.kind} '{op.name}': an output is {slot}, not {value.dtype}")
         if value.dtype == FLOAT32 and value.unit == NONE:
             why = f"no schema is known for {op.kind}" if entry is None else WRITTEN if written else WHATEVER
-            name = f"out{len(op.outputs) - 1}"
-            value.unit = op.slots[name] = self._values.fixed_unit(name, why, op.id)
+            name = f"out{op.outputs.index(value.id)}"
+            value.unit = op.slots[name] = self.fixed_unit(name, why, op.id)
 
     def _slot_dtype(self, op: Op, slot: str) -> str:
         """The float type that the operands of a slot have, or an empty string."""
         for position, source in enumerate(op.inputs):
-            if source != NONE and op.native.slots[position] == slot and self._flow.values[source].dtype in _FLOATS:
-                return self._flow.values[source].dtype
+            if source != NONE and op.native.slots[position] == slot and self.flow.values[source].dtype in _FLOATS:
+                return self.flow.values[source].dtype
         return ""
 
     def _cast(self, op: Op) -> None:
         """A Cast between float types has a unit on each side."""
-        target = self._flow.values[op.outputs[0]]
+        target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
-            target.unit = op.slots["T2"] = self._flow.new_unit(op.id, "T2", LOW_TYPES)
+            target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
         if op.inputs and op.inputs[0] != NONE:
-            self._flow.given_cast(op, self._values.low)
+            self.flow.given_cast(op, self.low)
 
     def _effects(self, op: Op, entry: Operator | None) -> None:
         """Notes what an operator writes in place."""
@@ -167,9 +176,9 @@ class MindirOperators:
         if entry is None or first == NONE:
             return
         if entry.in_place:
-            self._memory.rewrites(op)
+            self.rewrites(op)
         elif entry.effect and entry.slot_of_input(0) == NO_SLOT:
-            self._memory.changes(first)
+            self.changes(first)
 
     def attribute(self, op: Op, name: str) -> Plain:
         """What the role calls an attribute, from an operand or the primitive; None when absent."""
@@ -179,18 +188,172 @@ class MindirOperators:
             return None
         if place.operand >= 0:
             given = native.node.input
-            return self._values.constant(given[place.operand]) if place.operand < len(given) else None
-        primitive = self._values.primitives.get(view.reference(native.node))
+            return self.constant(given[place.operand]) if place.operand < len(given) else None
+        primitive = self.primitives.get(view.reference(native.node))
         return view.number(view.attribute(primitive, place.attribute)) if primitive is not None else None
 
     def _fits(self, entry: Operator, node: Message) -> bool:
         """Whether a node has the operands and results that the table speaks of."""
         given = len(node.input)
-        if entry.role == "Cast" and (given < 2 or isinstance(self._values.lookup(node.input[0]), tuple)):
+        if entry.role == "Cast" and (given < 2 or isinstance(self.lookup(node.input[0]), tuple)):
             return False
         first = entry.order[0] if entry.order else 0
-        if entry.slots and (given <= first or next(view.flat(self._values.lookup(node.input[first])), None) is None):
+        if entry.slots and (given <= first or next(view.flat(self.lookup(node.input[first])), None) is None):
             return False
         last = max((number for number, slot in enumerate(entry.inputs) if is_slot(slot)), default=-1)
         made = next(view.elements(view.attribute(node, "shape")), None) is not None
         return given > last - entry.variadic_input and (made or not any(is_slot(slot) for slot in entry.outputs))
+
+
+class Functions(MindirOperators):
+    """One scope for each function. A formal and all that it is given share a unit, and so do results of one call."""
+
+    def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
+        super().__init__(file, flow, low, low_io)
+        self.scopes: dict[str, Scope] = {}
+        self.formals: dict[str, dict[str, Item]] = {}
+        self._order: dict[str, list[Item]] = {}
+        self._result_units: dict[Key, int] = {}
+        self._inside: dict[Key, list[int]] = {}  # what a function returns, under its own number
+        self._outside: dict[Key, list[int]] = {}  # and under the numbers that its calls give it
+
+    def declare(self) -> None:
+        """Makes the formals of every function before any body is read: functions call each other."""
+        for graph in self.model.functions:
+            scope = self.scopes[graph.name] = self.graph_scope(graph.name, 0, graph)
+            self.formals[graph.name] = {i.name: self.arriving(i, scope, i.name) for i in graph.input}
+            self._order[graph.name] = list(self.formals[graph.name].values())
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def call(self, kind: str, node: Message, index: int, scope: Scope) -> Item:
+        """Reads a Partial, a Switch or a call: what it stands for."""
+        if kind in ("Switch", "SwitchLayer"):
+            return self._choice(kind, node)
+        op = self.op(kind, scope.id, index, node.domain, [], MindirOp(node), f"mindspore::{kind}")
+        first = 1 if kind == "Partial" else 0
+        called = self.lookup(node.input[0] if kind == "Partial" else view.reference(node))
+        given = [(self.lookup(n), OperandPlace(node, p), n) for p, n in enumerate(node.input) if p >= first]
+        targets = sorted(called.targets) if isinstance(called, Closure) else []
+        for item, place, name in given:
+            self._give(op, item, place, name, [self._formal(f, n + place.position - first) for f, n in targets])
+        if kind == "Partial":
+            return Closure(frozenset((function, before + len(given)) for function, before in targets))
+        return self._made(op, node, scope, [function for function, _ in targets])
+
+    def _choice(self, kind: str, node: Message) -> Closure:
+        """One of several functions."""
+        targets: set[tuple[str, int]] = set()
+        for name in node.input[1:]:
+            for item in view.flat(self.lookup(name)):
+                if not isinstance(item, Closure):
+                    self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between values that are not functions")
+                targets |= item.targets
+        return Closure(frozenset(targets))
+
+    def _formal(self, function: str, number: int) -> Item:
+        formals = self._order[function]
+        if number >= len(formals):
+            self._refuse(f"function '{view.shown(function)}' takes {len(formals)} operands and is given more")
+        return formals[number]
+
+    def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
+        """One operand of a call, and the formals that it becomes."""
+        wanted = [list(view.flat(formal)) for formal in formals]
+        parts = list(self.parts(item, place, name))
+        if any(len(targets) != len(parts) for targets in wanted):
+            self._refuse(
+                f"'{view.shown(name)}' has {len(parts)} elements; the function that is given it wants another number"
+            )
+        for number, (part, where) in enumerate(parts):
+            self.escape(part)
+            if isinstance(part, int):
+                self._pass(op, part, where, [targets[number] for targets in wanted])
+
+    def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
+        """A value becomes a formal of each function that may be called."""
+        value = self.flow.values[actual]
+        formals = [self.flow.values[target] for target in targets if isinstance(target, int) and target != actual]
+        units = [formal.unit for formal in formals if formal.unit != NONE]
+        for formal in formals:
+            self.flow.passed.append((actual, formal.id))
+            if value.dtype not in (formal.dtype, "number"):
+                self.conflict(f"'{formal.name}' is {formal.dtype}, and given {value.dtype}")
+                if self.is_other(value.dtype):
+                    self.hold(formal, view.OTHER)
+        if not formals and targets:
+            return  # a parameter, which the function knows as such
+        unit = NONE
+        if value.dtype == FLOAT32:
+            unit = self.flow.merge(units) if units else self._fixed(op, UNKNOWN)
+        op.inputs.append(actual)
+        op.native.places.append(place)
+        self.use(value, op.id, len(op.inputs) - 1, unit, op.scope)
+        if place is None and unit != NONE:
+            self.tie(value, unit)
+
+    def _fixed(self, op: Op, why: str) -> int:
+        return self.fixed_unit(f"in{len(op.inputs)}", why, op.id)
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def result(self, function: str, index: int, value: Value) -> int:
+        """The unit of result ``index`` of a function, which ``value`` is."""
+        self._inside.setdefault((function, index), []).append(value.id)
+        return self._result_unit((function, index), value.dtype)
+
+    def opaque(self, function: str, index: int) -> None:
+        """Result ``index`` of a function is no value of its own: a state, a parameter that is written, a function."""
+        self._inside.setdefault((function, index), [])
+        unit = self._result_unit((function, index), FLOAT32)
+        self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))
+
+    def _result_unit(self, key: Key, dtype: str) -> int:
+        if dtype != FLOAT32:
+            return NONE
+        if key not in self._result_units:
+            self._result_units[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", LOW_TYPES, border=True)
+        return self._result_units[key]
+
+    def _made(self, op: Op, node: Message, scope: Scope, functions: list[str]) -> Item:
+        """What a call returns: each result has one type, whichever function it comes from."""
+        made = self.results(op, node, scope)
+        for number, (_, _, value) in enumerate(made):
+            if value is None:
+                continue
+            units = [self._result_unit((function, number), value.dtype) for function in functions]
+            if value.dtype == FLOAT32:
+                value.unit = self.flow.merge(units) if units else self.fixed_unit(f"out{number}", UNKNOWN, op.id)
+            for function in functions:
+                self._outside.setdefault((function, number), []).append(value.id)
+        return view.nested(view.attribute(node, "shape"), (value.id if value else None for *_, value in made))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ties what functions return to what their calls make of it, when all of them are read."""
+        for key, outside in self._outside.items():
+            if key not in self._inside:
+                self._refuse(f"function '{view.shown(key[0])}' has no result {key[1]}, which a call of it reads")
+            for inner in self._inside[key]:
+                for outer in outside:
+                    self.flow.passed.append((inner, outer))
+                    self._compare(key, self.flow.values[inner].dtype, self.flow.values[outer].dtype)
+        for function in self.escaped:
+            units = [unit for (name, _), unit in self._result_units.items() if name == function]
+            inputs = [self.flow.values[value].unit for value in self.scopes[function].inputs]
+            for unit in (*units, *(unit for unit in inputs if unit != NONE)):
+                self.flow.merge((unit, self.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
+
+    def _compare(self, key: Key, inner: str, outer: str) -> None:
+        conflict = f"'{key[0]}' returns {inner}, and is read as {outer}"
+        if inner != outer and "number" not in (inner, outer):
+            if conflict not in self.flow.conflicts:
+                self.conflict(conflict)
+            if key in self._result_units and (self.is_other(inner) or self.is_other(outer)):
+                fixed = self.fixed_unit(f"other {len(self.flow.units)}", view.OTHER)
+                self.flow.merge((self._result_units[key], fixed))
+
+    def _refuse(self, problem: str) -> NoReturn:
+        hint = "MindSpore cannot run it either: export it again"
+        raise AmpError("AMP203", problem, where=self.file.where, hint=hint)

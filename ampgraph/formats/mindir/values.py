@@ -1,29 +1,21 @@
-"""Values of a MindIR model in its dataflow: what a name stands for, and where a read of it can be replaced."""
+"""Values of a MindIR model in its dataflow: what a name stands for, what arrives, and what lies in one memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Scope, Value
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError
-from ..flow_builder import FlowBuilder
+from ..flow_builder import LOW_TYPES, FlowBuilder
 from . import schema, view
 from .schema import Message
 from .view import Closure, Item, MindirScope, OperandPlace, Written
 from .weights import MindirFile
 
+INPUT, OUTPUT = "a graph input keeps its type", "a graph output keeps its type"
 NUMBER = "number"  # the type of a constant that is not a tensor
 NO_PLACE = "a tuple holds it where no cast can stand"
 SHARED = "its memory is written in place"
-
-
-@dataclass
-class _Here:
-    """The graph that is being read: what its names stand for, and the node behind each."""
-
-    names: dict[str, Item] = field(default_factory=dict)
-    makers: dict[str, Message] = field(default_factory=dict)
 
 
 class MindirValues(FlowBuilder):
@@ -32,28 +24,22 @@ class MindirValues(FlowBuilder):
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
         self.file, self.model = file, file.model
+        self.settles = False  # whether what shows another type is written anew, and no conflict
         self.primitives = view.primitives(self.model)
         self.constants: dict[str, Item] = {}
         self.parameters: dict[str, Item] = {}  # ref_key or name -> value, or Written
         self.escaped: dict[str, None] = {}  # functions that go where they cannot be followed
-        self.here = _Here()
+        self.names: dict[str, Item] = {}  # of the graph that is being read: what each stands for
+        self.makers: dict[str, Message] = {}  # and the node behind it
         self._functions = {graph.name for graph in self.model.functions}
         self._taken: set[tuple[int, str]] = set()
-
-    def enter(self, graph: Message, names: dict[str, Item]) -> None:
-        """From now on names are those of a graph."""
-        self.here = _Here(names)
-
-    def made(self, node: Message, item: Item) -> None:
-        """What a node of the graph stands for."""
-        self.here.names[node.output[0]], self.here.makers[node.output[0]] = item, node
 
     # -- names --------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Item:
         """What a name stands for in the graph that is being read."""
-        if name in self.here.names:
-            return self.here.names[name]
+        if name in self.names:
+            return self.names[name]
         if name in self.constants:
             return self.constants[name]
         return Closure(frozenset([(name, 0)])) if name in self._functions else None
@@ -74,11 +60,10 @@ class MindirValues(FlowBuilder):
         """The elements of an operand with the places where each can be replaced, None where there is none.
 
         ``through``: a place is looked for in front of a Depend too."""
-        makers = self.here.makers
-        maker = makers.get(name)
+        maker = self.makers.get(name)
         while maker is not None and (through or isinstance(item, tuple)) and self.kind(maker) == "Depend":
             place, name = OperandPlace(maker, 0, place), maker.input[0]
-            maker = makers.get(name)
+            maker = self.makers.get(name)
         if not isinstance(item, tuple):
             yield item, place
         elif maker is not None and self.kind(maker) in view.TUPLES:
@@ -156,4 +141,85 @@ class MindirValues(FlowBuilder):
             has = self.flow.values[part].dtype if isinstance(part, int) else view.dtype_of(known)
             says = view.dtype_of(tensor)
             if has != says and has in schema.ELEMENT_NUMBERS and says in schema.ELEMENT_NUMBERS:
-                self.conflict(f"'{name}' is {has}, and says {says}")
+                if self.settles:
+                    tensor.data_type = schema.ELEMENT_NUMBERS[has]
+                else:
+                    self.conflict(f"'{name}' is {has}, and says {says}")
+
+    def arriving(self, info: Message, scope: Scope, name: str) -> Item:
+        """What an input of a graph stands for: a value, a parameter, a tuple."""
+        abstract = info.attr_info if info.HasField("attr_info") else None
+        tensors = list(info.tensor) or list(view.elements(abstract))
+        found: list[Item] = []
+        for number, tensor in enumerate(tensors):
+            if tensor is None:
+                found.append(None)
+            elif tensor.ref_key and tensor.ref_key in self.parameters:
+                found.append(self.parameters[tensor.ref_key])
+                self.compare(found[-1], [tensor], info.name)
+            else:
+                value = self.tensor(name if len(tensors) == 1 else f"{name}[{number}]", scope, tensor)
+                found.append(value.id)
+                scope.native.held[value.id] = info, number
+                if len(tensors) == 1:
+                    scope.native.names[value.id] = info.name
+                if value.dtype == FLOAT32 and scope.kind == "main":
+                    value.unit = self.border_unit(f"input {len(scope.inputs)}", value.name in self.low_io, INPUT)
+                elif value.dtype == FLOAT32:
+                    slot = f"{scope.path} input {value.name}"
+                    value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, border=True)
+                scope.inputs.append(value.id)
+        return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
+
+
+class MindirMemory(MindirValues):
+    """Collects views and writes while a model is read."""
+
+    def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
+        super().__init__(file, flow, low, low_io)
+        self._shares: dict[int, int] = {}  # value -> another in the same memory
+        self._seen: set[int] = set()  # values that share their memory
+        self._changed: set[int] = set()  # values that are written in place
+        self._rewriting: list[Op] = []  # operators that write their first operand and give it back
+
+    def share(self, one: int, other: int) -> None:
+        """Two values lie in the same memory."""
+        self._shares[self._find(one)] = self._find(other)
+        self._seen |= {one, other}
+
+    def changes(self, value: int) -> None:
+        """A value is written in place."""
+        self._changed.add(value)
+
+    def rewrites(self, op: Op) -> None:
+        """An operator writes its first operand and gives it back."""
+        self._rewriting.append(op)
+
+    def _find(self, value: int) -> int:
+        while value in self._shares and self._shares[value] != value:
+            value = self._shares[value]
+        return value
+
+    def hold_shared(self) -> None:
+        """What is written in place is never cast: the copy would be written, or read too early."""
+        given = {source for source, _ in self.flow.passed}
+        for op in self._rewriting:  # in order: what one that is seen gives back is seen too
+            if op.inputs[0] in given or self._is_seen(op.inputs[0]):
+                self._hold_rewriting(op)
+        changed = {self._find(value) for value in self._changed}
+        for value in self.flow.values if changed else ():
+            if self._find(value.id) in changed:
+                self.hold(value, SHARED)
+
+    def _is_seen(self, value: int) -> bool:
+        """Whether anything but its one reader could see that a value changes."""
+        single = len(self.flow.uses[value]) <= 1
+        return not single or self.flow.values[value].producer == NONE or value in self._seen
+
+    def _hold_rewriting(self, op: Op) -> None:
+        first, flow = op.inputs[0], self.flow
+        self.changes(first)
+        for made in op.outputs:
+            self.share(made, first)
+        for unit in op.slots.values():
+            flow.merge((unit, self.fixed_unit(f"rewritten {len(flow.units)}", SHARED)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
 from ...core.arrays import Array
+from ...core.names import FreshNames
 from ...oplists.mindspore_schemas import Operator
 from . import schema
 from .schema import Message
@@ -100,6 +101,21 @@ def all_names(model: Message) -> set[str]:
 def primitives(model: Message) -> dict[str, Message]:
     """Primitives by the name that nodes refer to."""
     return {primitive.name: primitive for primitive in model.primitives}
+
+
+def primitive(model: Message, kind: str, fresh: FreshNames) -> str:
+    """How nodes refer to the primitive of an operator, which is added where the file has none."""
+    found = next((item.name for item in model.primitives if item.op_type == kind), "")
+    if not found:
+        found = fresh(f"{kind}:amp")
+        model.primitives.add(name=found, op_type=kind, prim_type=schema.PRIMITIVE_FUNCTION)
+    return f"REF::{found}"
+
+
+def add_type(node: Message, dtype: int, dims: Iterable[int]) -> None:
+    """The type and the dimensions of the one tensor that a new node makes."""
+    tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add(data_type=dtype)
+    tensor.dims.extend(dims)
 
 
 def reference(node: Message) -> str:

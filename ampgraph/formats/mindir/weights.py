@@ -10,22 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-import ml_dtypes
 import numpy as np
 
 from ...core.arrays import Array, DType
 from ...core.errors import AmpError
-from ..rounding import Rounder
+from ..checks import DAMAGED, FOREIGN_DATA, check_extent, check_held, data_file, elements_in
+from ..rounding import LOW_TYPES, Rounder, pieces
 from . import schema
 from .schema import Message
 
 ALIGN = 64  # MindSpore's data files have a header of this size, and pad each parameter to it
-CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
-LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 CIPHERS = {b"\xd8^:\x7f": "AES-GCM", b"\xd9^:\x7f": "AES-CBC", b"\xda^:\x7f": "SM4-CBC"}  # how MindSpore marks a block
 LITTLE = b"\1"  # first byte of a data file; MindSpore's loader compares it with its own byte order
-DAMAGED = "the file is damaged: export it again"
-FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 @dataclass(frozen=True)
@@ -114,27 +110,20 @@ def check_tensors(file: MindirFile) -> None:
             raise AmpError("AMP102", f"{_named(tensor)} holds its data twice", where=file.where, hint=DAMAGED)
         if is_external(tensor):
             _check_external(file, tensor, sizes)
-        elif tensor.HasField("raw_data"):
-            expected, held = _expected_bytes(file, tensor), len(tensor.raw_data)
-            if expected is not None and held and held != expected:
-                problem = f"{_named(tensor)} says {expected:,} bytes and holds {held:,}"
-                raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
+        elif tensor.raw_data:
+            expected = _expected_bytes(file, tensor)
+            if expected is not None:
+                check_held(len(tensor.raw_data), expected, _named(tensor), file.where)
 
 
 def _check_external(file: MindirFile, tensor: Message, sizes: dict[str, int]) -> None:
     location, offset, length = place(file, tensor)
     if location not in sizes:
         sizes[location] = _data_size(file, location, tensor)
-    expected = 4 * _count(file, tensor) if _is_pending(file, tensor) else _expected_bytes(file, tensor)
+    pending = tensor.external_data.location in file.rounded
+    expected = 4 * _count(file, tensor) if pending else _expected_bytes(file, tensor)
     expected = length if expected is None else expected
-    if offset < 0 or length != expected or offset + length > sizes[location]:
-        raise AmpError(
-            "AMP103",
-            f"{_named(tensor)} wants {length:,} bytes at {offset:,} of '{location}', which has {sizes[location]:,}; "
-            f"its shape needs {expected:,}",
-            where=file.where,
-            hint=FOREIGN_DATA,
-        )
+    check_extent((location, offset, length), sizes[location], expected, _named(tensor), file.where)
 
 
 def _data_size(file: MindirFile, location: str, tensor: Message) -> int:
@@ -142,26 +131,18 @@ def _data_size(file: MindirFile, location: str, tensor: Message) -> int:
     if file.path is None:
         problem = f"{_named(tensor)} lies in a data file, and the model in no folder"
         raise AmpError("AMP103", problem, where=file.where, hint="load the model from its file")
-    folder = file.path.parent
-    root = os.path.realpath(folder)
-    real = "" if "\0" in location else os.path.realpath(os.path.join(folder, location))
-    if not location or os.path.isabs(location) or not real or os.path.commonpath([root, real]) != root:
-        problem = f"external data of {_named(tensor)} lies outside the model's folder: '{location}'"
-        raise AmpError("AMP103", problem, where=file.where, hint="move the data file beside the model")
-    if not os.path.isfile(real):
-        problem = f"external data file '{location}' is missing"
-        raise AmpError("AMP103", problem, where=file.where, hint="copy it beside the model")
+    real, what = data_file(location, file.path.parent, _named(tensor), file.where), f"external data file '{location}'"
     try:
         with open(real, "rb") as data:
             start = data.read(4)
     except OSError as error:
-        problem = f"external data file '{location}' cannot be read: {error.strerror}"
-        raise AmpError("AMP103", problem, where=file.where, hint="check its permissions") from None
+        problem, hint = f"{what} cannot be read: {error.strerror}", "check its permissions"
+        raise AmpError("AMP103", problem, where=file.where, hint=hint) from None
     if start in CIPHERS:
-        problem = f"external data file '{location}' is encrypted ({CIPHERS[start]})"
-        raise AmpError("AMP103", problem, where=file.where, hint="export the model without enc_key")
+        problem, hint = f"{what} is encrypted ({CIPHERS[start]})", "export the model without enc_key"
+        raise AmpError("AMP103", problem, where=file.where, hint=hint)
     if start[:1] != LITTLE:
-        problem = f"external data file '{location}' is not little endian, or no data file of MindSpore's"
+        problem = f"{what} is not little endian, or no data file of MindSpore's"
         raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA)
     return os.path.getsize(real)
 
@@ -173,18 +154,8 @@ def _expected_bytes(file: MindirFile, tensor: Message) -> int | None:
     return None if kind == "string" or tensor.compression_type else count * _numpy_type(kind).itemsize
 
 
-def _is_pending(file: MindirFile, tensor: Message) -> bool:
-    return tensor.external_data.location in file.rounded
-
-
 def _count(file: MindirFile, tensor: Message) -> int:
-    count = 1
-    for dim in tensor.dims:
-        count = count * dim if dim >= 0 else -1
-        if not 0 <= count <= 1 << 50:
-            problem = f"{_named(tensor)} has an absurd shape {list(tensor.dims)}"[:300]
-            raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
-    return count
+    return elements_in(tensor.dims, _named(tensor), file.where)
 
 
 def _numpy_type(kind: str) -> DType:
@@ -214,7 +185,7 @@ def elements(file: MindirFile, tensor: Message) -> Array:
         if pending is None:
             return _mapped(file, tensor, _numpy_type(kind))
         source = _mapped(file, tensor, np.dtype(np.float32))
-        return rounded(source, pending.dtype, pending.floor)
+        return Rounder(LOW_TYPES[pending.dtype], pending.floor).whole(source)
     data = _inline(tensor, _numpy_type(kind))
     if data.size != _count(file, tensor):
         problem = f"{_named(tensor)} holds {data.size:,} elements; its shape says {list(tensor.dims)}"
@@ -267,39 +238,17 @@ def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | N
         tensor.external_data.location = token
         tensor.external_data.length = pending.length // 2
     else:
-        tensor.raw_data = rounded(elements(file, tensor), dtype, floor).tobytes()
+        tensor.raw_data = Rounder(LOW_TYPES[dtype], floor).whole(elements(file, tensor)).tobytes()
         tensor.ClearField("float_data")
     tensor.data_type = schema.ELEMENT_NUMBERS[dtype]
-
-
-def rounded(data: Array, dtype: str, floor: float | None) -> Array:
-    """float32 elements in a low type."""
-    parts = list(_rounded_parts(data, dtype, floor))
-    return np.concatenate(parts) if parts else np.empty(0, LOW_TYPES[dtype])
-
-
-def _rounded_parts(data: Array, dtype: str, floor: float | None) -> Iterator[Array]:
-    """The same in pieces."""
-    rounder = Rounder(LOW_TYPES[dtype])
-    for start in range(0, data.size, CHUNK):
-        part = data[start : start + CHUNK]
-        if floor is not None:
-            part = np.where(np.isfinite(part) & (part < floor), np.float32(floor), part)
-        low = np.empty(part.size, LOW_TYPES[dtype])
-        rounder.round(part, low)
-        yield low
 
 
 def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
     """The bytes of an external tensor as they are saved, in pieces. Raises AmpError AMP103 for bad external data."""
     pending = file.rounded.get(tensor.external_data.location)
-    step = CHUNK * 4
     data = _mapped(file, tensor, np.dtype(np.uint8 if pending is None else np.float32))
-    if pending is None:
-        for start in range(0, data.size, step):
-            yield data[start : start + step].tobytes()
-    else:
-        yield from (part.tobytes() for part in _rounded_parts(data, pending.dtype, pending.floor))
+    parts = pieces(data) if pending is None else Rounder(LOW_TYPES[pending.dtype], pending.floor).parts(data)
+    yield from (part.tobytes() for part in parts)
 
 
 def write_padded(
@@ -313,7 +262,8 @@ def write_padded(
     stream.write(LITTLE + bytes(ALIGN - 1))
     position = ALIGN
     for tensor in held:
-        key = (place(file, tensor), _rounding(file, tensor))
+        pending = file.rounded.get(tensor.external_data.location)
+        key = place(file, tensor), pending and (pending.dtype, pending.floor)
         if key not in written:
             start = position
             for chunk in stored_chunks(file, tensor):
@@ -324,8 +274,3 @@ def write_padded(
             digest.update(padding + start.to_bytes(8, "little"))
             position += stream.write(padding)
         yield written[key]
-
-
-def _rounding(file: MindirFile, tensor: Message) -> object:
-    pending = file.rounded.get(tensor.external_data.location)
-    return pending and (pending.dtype, pending.floor)

@@ -1,4 +1,4 @@
-"""Data files beside an ONNX model: how they are named, whose they are, and which belong together.
+"""Data files beside an ONNX model: checked, found, named, marked, and written.
 
 ``model.onnx.data`` is replaced by a rename of its own, before that of the model. So both bear a mark, the length and a
 checksum of the data: the model in its metadata, the data file as its last line. A reader that finds two marks which
@@ -11,19 +11,63 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ...core.errors import AmpError
-from . import proto as onnx_proto
+from ...core.graph import Progress
+from ..checks import check_extent, check_held, data_file, elements_in
+from .proto import holders, tensors
+from .walk import stored
+from .weights import InFile, RoundedTensor, nbytes, put, tensor_chunks
 
+Holder = ir.Value | ir.Node
+"""What holds a stored tensor: an initializer, or a Constant."""
+
+INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
+EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
+ALIGN = 4096  # so that readers can map a tensor
 KEY = "ampgraph.data"
 _LINE = re.compile(rb"\nampgraph data (\d{1,20}) ([0-9a-f]{8}|[0-9a-f]{32})\n\Z")  # 32: what earlier versions wrote
 _LONGEST = 80  # bytes of the last line
+
+
+def check_tensors(tensors: Iterable[onnx.TensorProto], folder: Path, where: str) -> bool:
+    """Refuses tensors whose bytes are missing, too many, or outside the model's folder; whether one lies in a data
+    file."""
+    sizes: dict[str, int] = {}
+    known: dict[tuple[int, tuple[int, ...]], int | None] = {}
+    for tensor in tensors:
+        kind, who = (tensor.data_type, tuple(tensor.dims)), f"tensor '{tensor.name}'"
+        if kind not in known:
+            count = elements_in(kind[1], who, where)
+            try:
+                known[kind] = -(-count * ir.DataType(kind[0]).bitwidth // 8)
+            except (TypeError, ValueError):  # a type without a fixed size, as of strings
+                known[kind] = None
+        expected = known[kind]
+        if expected is None:
+            expected = len(tensor.raw_data)
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            if tensor.HasField("raw_data"):
+                check_held(len(tensor.raw_data), expected, who, where)
+            continue
+        entry = {e.key: e.value for e in tensor.external_data}
+        location = entry.get("location", "")
+        if location not in sizes:
+            sizes[location] = os.path.getsize(data_file(location, folder, who, where))
+        try:
+            offset, length = int(entry.get("offset", "0")), int(entry.get("length", str(expected)))
+        except ValueError:
+            offset = length = -1
+        check_extent((location, offset, length), sizes[location], expected, who, where)
+    return bool(sizes)
 
 
 @dataclass(frozen=True)
@@ -81,7 +125,7 @@ def check_mark(proto: onnx.ModelProto, folder: Path, where: str) -> None:
 
 def locations(proto: onnx.ModelProto) -> set[str]:
     """The data files that a model reads, as it names them."""
-    return {e.value for tensor in onnx_proto.tensors(proto) for e in tensor.external_data if e.key == "location"}
+    return {e.value for tensor in tensors(holders(proto)) for e in tensor.external_data if e.key == "location"}
 
 
 def own_data(path: Path) -> set[str]:
@@ -114,3 +158,86 @@ def free_name(path: Path, own: Collection[str], read: Collection[str]) -> str:
 
     numbered = (f"{path.name}.{number}.data" for number in itertools.count(1))
     return next(name for name in itertools.chain([f"{path.name}.data"], numbered) if not taken(name))
+
+
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """The stored tensors whose bytes lie in data files."""
+    return external_of(map(tensor_of, stored(model)))
+
+
+def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
+    """Those of some tensors, also behind one that is rounded when it is read."""
+    for tensor in tensors:
+        source = tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
+        if type(source) is not InFile and isinstance(source, ir.ExternalTensor):
+            yield source
+
+
+def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
+    """Reads what lies in data files of attributes other than a Constant's into the model: it is not written to a new
+    data file, and the old one is not beside the result. The files."""
+    found: set[Path] = set()
+    for node in (node for graph in graphs for node in graph if node.op_type != "Constant"):
+        for name, attribute in list(node.attributes.data.items()):
+            if attribute.is_ref() or attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
+                continue
+            single = attribute.type == ir.AttributeType.TENSOR
+            tensors = [attribute.as_tensor()] if single else list(attribute.as_tensors())
+            outside = {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+            if outside:
+                held = [
+                    ir.Tensor(each.numpy().copy(), dtype=each.dtype, name=each.name, doc_string=each.doc_string)
+                    for each in tensors
+                ]
+                node.attributes[name] = ir.AttrTensor(name, held[0]) if single else ir.AttrTensors(name, held)
+                found |= outside
+    return found
+
+
+def tensor_of(holder: Holder) -> ir.TensorProtocol:
+    tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
+    assert tensor is not None
+    return tensor
+
+
+def put_tensor(holder: Holder, tensor: ir.TensorProtocol) -> None:
+    put(holder if isinstance(holder, ir.Value) else holder.outputs[0], tensor)
+
+
+def external_holders(model: ir.Model) -> dict[Holder, ir.TensorProtocol]:
+    """What goes to a data file: what came from one, and every large initializer where 2 GB would be passed."""
+    held = {holder: tensor_of(holder) for holder in stored(model)}
+    over = sum(nbytes(tensor) for holder, tensor in held.items() if isinstance(holder, ir.Value)) > INLINE_LIMIT
+    return {
+        holder: tensor
+        for holder, tensor in held.items()
+        if (over and isinstance(holder, ir.Value) and tensor.nbytes >= EXTERNAL_FROM) or [*external_of([tensor])]
+    }
+
+
+def write_data(held: dict[Holder, ir.TensorProtocol], place: Path, temporary: Path, progress: Progress | None) -> Mark:
+    """Streams the tensors to one file, which is to go to ``place``, and points their holders there; its mark."""
+    checksum, places, position = 0, [], 0
+    total = sum(tensor.nbytes for tensor in held.values())
+    with open(temporary, "wb") as file:
+        for tensor in held.values():
+            padding = -position % ALIGN
+            file.write(b"\0" * padding)
+            start = position = position + padding
+            for chunk in tensor_chunks(tensor):
+                checksum = zlib.crc32(chunk, checksum)
+                file.write(chunk)
+                position += len(chunk)
+            places.append((start, position - start))
+            if progress:
+                progress("writing weights", position, total)
+        mark = Mark(position, f"{checksum:08x}")
+        file.write(mark.line())
+    for (holder, tensor), (offset, length) in zip(held.items(), places, strict=True):
+        label = tensor.name or (holder.name if isinstance(holder, ir.Value) else "") or ""
+        shape: ir.Shape = tensor.shape  # type: ignore[assignment]
+        stored = ir.ExternalTensor(
+            place.name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=place.parent
+        )
+        put_tensor(holder, stored)
+    return mark

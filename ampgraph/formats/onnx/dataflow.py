@@ -1,40 +1,51 @@
-"""Builds the Dataflow of an ONNX model: one walk over its graphs, in order."""
+"""Builds the Dataflow of an ONNX model: one walk over its graphs, in order, bodies and calls included."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
-from ...core.dataflow import BRANCHES, HELD, KEPT, MARKED, NONE, Dataflow, Scope
+from ...core.dataflow import BRANCHES, FLOAT32, HELD, KEPT, MARKED, NONE, Dataflow, Op, Scope
 from ...core.errors import AmpError
-from .control_flow import ControlFlow
-from .layers import layer_of
-from .operators import OnnxOperators
-from .origins import Origins
-from .schemas import ONNX_DOMAINS, first_opset_admitting, opset_of_ir
+from ...core.graph import LOW
+from .operators import BODIES, Environment, OnnxOperators, OnnxValues, body_types
+from .origins import Origins, layer_of
+from .schemas import ONNX_DOMAINS, allowed, first_opset_admitting, opset_of_ir, schema
 from .shapes import OnnxShapes
-from .types import DTYPES
-from .values import Environment, OnnxValues
+from .types import DTYPES, declared_type
 from .weights import OnnxWeights
+
+LOOP_TIMES = 16  # how often a loop body is taken to run
+DEEPEST_CALL = 64  # functions that call functions: beyond this they call themselves
+
+Formal = tuple[str, str, int]  # container, element type, unit of what arrives in a body
+
+
+@dataclass(frozen=True)
+class Caller:
+    """An operator with bodies, where it stands."""
+
+    op: Op
+    node: ir.Node
+    scope: Scope
+    env: Environment
+
 
 UNKNOWN = NONE - 1
 MAX_OPS = 4_000_000  # functions called from functions multiply
 
 
-def read_dataflow(
-    model: ir.Model, low: str, low_io: frozenset[str], in_file: Iterable[onnx.NodeProto] | None = None
-) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low;
-    ``in_file``: the main graph's nodes as the file has them, where they are still that: it has no other graph then."""
-    shapes = OnnxShapes(model, in_file)
+def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
+    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
+    shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
-    values = OnnxValues(model, flow, low, low_io)
+    values = OnnxReader(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
     flow.origin, flow.certain_shape = Origins(), shapes.certain
     flow.newest = onnx.defs.onnx_opset_version()
-    _OnnxReader(values, bodies=in_file is None).read(model.graph)
+    values.read()
     named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)
     foreign = (op for op in named if op.native.domain not in ONNX_DOMAINS)
     results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
@@ -63,48 +74,223 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
             unit.freed_at, unit.fixed = since, f"opset {version} has no Cast to {low}; opset {since} does"
 
 
-class _OnnxReader:
-    """Reads graphs by their nodes; control flow reads bodies by it. ``bodies``: whether there may be any."""
+class OnnxReader(OnnxOperators):
+    """Reads graphs by their nodes, bodies and functions as called included."""
 
-    def __init__(self, values: OnnxValues, bodies: bool) -> None:
-        self._values, self._operators = values, OnnxOperators(values, bodies)
-        self._control = ControlFlow(values, self._nodes)
-        self._marked = MARKED in values.model.graph.meta
-
-    def read(self, graph: ir.Graph) -> None:
+    def read(self) -> None:
         """Reads the main graph."""
-        values, opsets = self._values, dict(self._values.model.opset_imports)
-        env = Environment(opsets, {})
-        values.flow.opset = opsets.get("", opsets.get("ai.onnx", 0))
-        scope = values.enter("", NONE, NONE, "main", 1, graph, env)
+        graph, env = self.model.graph, Environment(dict(self.model.opset_imports), {})
+        self.flow.opset = env.opsets.get("", env.opsets.get("ai.onnx", 0))
+        scope = self.enter("", NONE, NONE, "main", 1, graph, env)
         for native in graph.inputs:
-            values.arriving(native, scope, env)
-        values.initializers(graph, scope, env)
+            self.arriving(native, scope, env)
+        self.initializers(graph, scope, env)
         self._nodes(graph, scope, env)
         for index, native in enumerate(graph.outputs):
-            values.leaving(native, index, scope, env)
+            self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        values, table, forms, ops = self._values, env.table, env.forms, self._values.flow.ops
-        control, operators = self._control, self._operators
+        table, forms, ops, marked = env.table, env.forms, self.flow.ops, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
             if UNKNOWN in inputs:
-                for native in node.inputs:
-                    if native is not None and native not in table:
-                        values.lookup(native, scope, env)
-                inputs = [NONE if native is None else table[native] for native in node.inputs]
+                inputs = [NONE if native is None else self.lookup(native, scope, env).id for native in node.inputs]
             key = node.domain, node.op_type, len(inputs), len(node.outputs)
-            form = forms.get(key) or operators.form(*key, env)
-            op = values.op(form.kind, scope.id, index, node.name or "", inputs, node)
-            if self._marked:
+            form = forms.get(key) or self.form(*key, env)
+            op = self.op(form.kind, scope.id, index, node.name or "", inputs, node)
+            if marked:
                 marks = node.meta
                 op.held, op.kept, op.adds_branches = marks.get(HELD, ""), marks.get(KEPT, ""), BRANCHES in marks
-            if form.control and control.read(op, node, scope, env):
+            if form.control and self._control(Caller(op, node, scope, env)):
                 continue
-            if operators.read(op, node, form, scope, env):
-                control.opaque_bodies(op, node, scope, env)
+            if self.operator(op, node, form, scope, env):
+                self._opaque_bodies(op, node, scope, env)
         if len(ops) > MAX_OPS:
             problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
             hint = "functions that call functions multiply: flatten or simplify the model first"
             raise AmpError("AMP203", problem, hint=hint)
+
+    def _control(self, at: Caller) -> bool:
+        """Reads a call, an If, a Loop or a Scan; False for any other operator."""
+        if (at.node.domain, at.node.op_type, at.node.overload) in self.model.functions:
+            self._call(at)
+        elif at.op.kind == "If":
+            self._if(at)
+        elif at.op.kind == "Loop":
+            self._loop(at)
+        elif at.op.kind == "Scan":
+            self._scan(at)
+        else:
+            return False
+        return True
+
+    def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
+        """Bodies of any other operator: their interface stays as it is."""
+        why = body_types(op)
+        for name, attribute in node.attributes.items():
+            if attribute.is_ref() or attribute.type not in BODIES:
+                continue
+            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
+            for number, graph in enumerate(graphs):
+                formals: list[Formal] = []
+                for native in graph.inputs:
+                    container, dtype = declared_type(native)
+                    held = self.fixed_unit("body", why, op.id) if dtype == FLOAT32 else NONE
+                    formals.append((container, dtype, held))
+                label = name if len(graphs) == 1 else f"{name}[{number}]"
+                body = self._body(Caller(op, node, scope, env), label, graph, 1, formals)
+                for index, value in enumerate(body.outputs):
+                    held = NONE
+                    if self.flow.values[value].dtype == FLOAT32:
+                        held = self.fixed_unit("body", why, op.id)
+                    self.use(self.flow.values[value], NONE, index, held, body.id)
+
+    # -- operators with bodies --------------------------------------------------------------------------------------
+
+    def _if(self, at: Caller) -> None:
+        """Matching outputs of the branches and the If share a type; the branches themselves decide freely."""
+        self._reads(at, {})
+        branches = [
+            self._body(at, name, at.node.attributes[name].as_graph(), 1, []) for name in ("then_branch", "else_branch")
+        ]
+        for position, native in enumerate(at.node.outputs):
+            inner = [self.flow.values[b.outputs[position]] for b in branches]
+            first = next((v for v in inner if v.dtype), inner[0])
+            unit = self._border(at.op, f"out{position}", first.dtype, first.container)
+            self._writes(at, native, first.dtype, first.container, unit)
+            for body, value in zip(branches, inner, strict=True):
+                self._leaves(body, position, value.id, unit)
+                self.flow.passed.append((value.id, at.op.outputs[position]))
+
+    def _loop(self, at: Caller) -> None:
+        """A state has one type on entry, in the body and on exit."""
+        states = at.op.inputs[2:]
+        formals: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]
+        units: dict[int, int] = {}
+        for position, state in enumerate(states):
+            item = self.flow.values[state]
+            units[position + 2] = self._border(at.op, f"state{position}", item.dtype, item.container)
+            formals.append((item.container, item.dtype, units[position + 2]))
+        self._reads(at, units)
+        body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
+        self._leaves(body, 0, body.outputs[0], NONE)
+        self._loop_results(at, body, first_output=1, states=[units[i + 2] for i in range(len(states))])
+        self.flow.passed += zip(at.op.inputs, body.inputs, strict=False)
+        self.flow.passed += zip(body.outputs[1 : len(states) + 1], body.inputs[2:], strict=False)
+
+    def _scan(self, at: Caller) -> None:
+        """States as in Loop; a scanned tensor has the type of its slices."""
+        skip = 1 if at.env.opsets.get("", 9) < 9 else 0  # Scan-8 takes sequence lengths first
+        scanned = int(self.attribute(at.op, "num_scan_inputs") or 0)
+        inputs = at.op.inputs[skip:]
+        units: dict[int, int] = {}
+        formals: list[Formal] = []
+        for position, source in enumerate(inputs):
+            item = self.flow.values[source]
+            name = f"state{position}" if position < len(inputs) - scanned else f"scan{position}"
+            units[position + skip] = self._border(at.op, name, item.dtype, item.container)
+            formals.append((item.container, item.dtype, units[position + skip]))
+        self._reads(at, units)
+        body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
+        states = [units[i + skip] for i in range(len(inputs) - scanned)]
+        self._loop_results(at, body, first_output=0, states=states)
+        self.flow.passed += zip(inputs, body.inputs, strict=False)
+        self.flow.passed += zip(body.outputs[: len(states)], body.inputs, strict=False)
+
+    def _call(self, at: Caller) -> None:
+        """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
+        function = self.model.functions[at.node.domain, at.node.op_type, at.node.overload]
+        if at.scope.path.count("()") > DEEPEST_CALL:
+            problem = f"function {at.op.kind} is called recursively"
+            raise AmpError("AMP203", problem, hint="ONNX functions may not recurse")
+        attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
+        attributes |= {name: at.env.resolve(a) for name, a in at.node.attributes.items()}
+        inner = Environment(dict(function.opset_imports), attributes)
+        path = f"{at.scope.path}/{at.op.index}:{at.op.kind}()"
+        body = self.enter(path, at.scope.id, at.op.id, "function", at.scope.times, function, inner)
+        for position, native in enumerate(function.inputs):
+            self._argument(at, body, inner, position, native)
+        self._nodes(function, body, inner)
+        for position, native in enumerate(function.outputs):
+            result = self.lookup(native, body, inner)
+            body.outputs.append(result.id)
+            unit = self._border(at.op, f"out{position}", result.dtype, result.container)
+            self.use(result, NONE, position, unit, body.id)
+            if position < len(at.node.outputs):
+                self._writes(at, at.node.outputs[position], result.dtype, result.container, unit)
+                self.flow.passed.append((result.id, at.op.outputs[position]))
+                if result.container and unit != NONE:
+                    self.flow.merge((unit, result.unit))
+
+    def _argument(self, at: Caller, body: Scope, inner: Environment, position: int, native: ir.Value) -> None:
+        """A formal input of a function, and what it is given."""
+        given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
+        actual = self.flow.values[given] if given != NONE else None
+        container, dtype = (actual.container, actual.dtype) if actual else ("", "")
+        unit = self._border(at.op, f"in{position}", dtype, container)
+        if actual:
+            self.use(actual, at.op.id, position, unit, at.scope.id)
+        formal = self.make(native, body.id, inner, dtype, container, unit=unit)
+        body.inputs.append(formal.id)
+        if actual:
+            self.flow.passed.append((given, formal.id))
+
+    # -- borders ----------------------------------------------------------------------------------------------------
+
+    def _border(self, op: Op, slot: str, dtype: str, container: str) -> int:
+        """The unit of a value that crosses a border (a loop state, a branch's output, a function's formal)."""
+        if dtype != FLOAT32:
+            return NONE
+        admits, version = frozenset(LOW), 0
+        if op.kind in ("If", "Loop", "Scan"):
+            env = self.environments[op.scope]
+            found = schema("", op.kind, env.opsets.get("", self.flow.opset or 1))
+            variable = "V" if found and "V" in found.constraints else next(iter(found.constraints)) if found else ""
+            types = allowed(found.constraints[variable]) if found else frozenset()
+            admits = frozenset(low for low in LOW if (container, low) in types)
+            version = found.since_version if found else 0
+        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, border=True)
+        return unit
+
+    def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
+        """Reads a body whose formal inputs are given."""
+        path = f"{at.scope.path}/{at.op.index}:{at.op.kind}.{name}"
+        body = self.enter(path, at.scope.id, at.op.id, "body", at.scope.times * times, graph, at.env)
+        for position, native in enumerate(graph.inputs):
+            container, dtype, unit = formals[position] if position < len(formals) else (*declared_type(native), NONE)
+            body.inputs.append(self.make(native, body.id, at.env, dtype, container, unit=unit).id)
+        self.initializers(graph, body, at.env)
+        self._nodes(graph, body, at.env)
+        for native in graph.outputs:
+            body.outputs.append(self.lookup(native, body, at.env).id)
+        return body
+
+    def _loop_results(self, at: Caller, body: Scope, *, first_output: int, states: list[int]) -> None:
+        """Outputs of a loop: the final states, then what was stacked."""
+        for position, inner in enumerate(body.outputs[first_output:]):
+            value = self.flow.values[inner]
+            container = value.container
+            if position < len(states):
+                unit = states[position]
+                dtype = FLOAT32 if unit != NONE else value.dtype
+            else:
+                unit = self._border(at.op, f"stacked{position}", value.dtype, container)
+                dtype = value.dtype
+            self._leaves(body, position + first_output, inner, unit)
+            if position < len(at.node.outputs):
+                self._writes(at, at.node.outputs[position], dtype, container, unit)
+                self.flow.passed.append((inner, at.op.outputs[position]))
+
+    def _reads(self, at: Caller, units: dict[int, int]) -> None:
+        for position, source in enumerate(at.op.inputs):
+            if source != NONE:
+                value = self.flow.values[source]
+                self.use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
+
+    def _leaves(self, body: Scope, index: int, value: int, unit: int) -> None:
+        item = self.flow.values[value]
+        self.use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
+
+    def _writes(self, at: Caller, native: ir.Value, dtype: str, container: str, unit: int) -> None:
+        value = self.make(native, at.scope.id, at.env, dtype, container, at.op.id, unit)
+        at.op.outputs.append(value.id)

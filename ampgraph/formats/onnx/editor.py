@@ -5,34 +5,140 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
 from ...core.pass_ import foreign
-from . import norm_tensors
-from .casts import Casts, copy_layer
-from .handles import Handles
-from .named_types import name_type
-from .placing import Placing
-from .readers import Readers
-from .slots import FOLLOWS_INPUT
-from .stored import change_weight, drop_constant
-from .types import DTYPES, attributes_of, with_element
-from .variants import Variants
+from .handles import Handles, Readers, Variants, copy_layer, type_attribute
+from .origins import CAST, describe
+from .schemas import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
+from .types import DTYPES, attributes_of, dtype_name, with_element
+from .weights import RoundedTensor, put, round_together, stored_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class OnnxEditor:
+def name_type(handles: Handles, op: Op, dtype: str, pin: bool = False) -> None:
+    """Changes the attribute that names the type of an operator's output, where it has one.
+
+    ``pin``: also where the type would otherwise follow a scale, which has a decision of its own."""
+    if op.kind == "ConstantOfShape":
+        given = handles.flow.attribute(op, "value")
+        fill = np.asarray(given if given is not None else [0.0], np.float32)
+        handles.node(op).attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
+    elif op.kind == "Optional" and (said := handles.node(op).attributes.get("type")) is not None:
+        kind = with_element(said.value.type, DTYPES[dtype])
+        handles.node(op).attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, said.value.shape))
+    elif op.kind in DTYPE_ATTRIBUTES:
+        name = DTYPE_ATTRIBUTES[op.kind]
+        follows = op.kind in ("DequantizeLinear", "QuantizeLinear")
+        if not follows or pin or handles.flow.attribute(op, name):
+            handles.node(op).attributes[name] = type_attribute(name, dtype, handles.flow.opset)
+
+
+def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
+    """Another stored tensor where ``value`` stands."""
+    native = handles.value(value)
+    name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
+    producer = native.producer()
+    if producer is not None:
+        attribute = ir.AttrTensor("value", tensor)
+        node = ir.Node("", "Constant", [], [attribute], num_outputs=1, name=handles.fresh(f"{name}_node"))
+        handles.graph(value.scope).insert_after(producer, node)
+        copy = node.outputs[0]
+        copy.name = name
+    else:
+        copy = ir.Value(name=name, const_value=tensor)
+        native.graph.register_initializer(copy)  # type: ignore[union-attr]
+    copy.type, copy.shape = ir.TensorType(DTYPES[dtype]), tensor.shape
+    return copy
+
+
+def change_weight(
+    handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float
+) -> ir.Value | None:
+    """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
+    native = handles.value(value)
+    source, filler = stored_tensor(native), native.producer()
+    if source is None and filler is not None:  # one number, repeated
+        number = np.array([0.0 if floor is None else floor], np.float32)
+        kind = dtype if mode == "low" else FLOAT32
+        filler.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(number), kind))
+        return None
+    assert source is not None
+    copy = store_copy(handles, value, RoundedTensor(source, dtype, floor, factor), dtype) if mode == "both" else None
+    if copy is None or floor is not None:
+        kind = dtype if mode == "low" else FLOAT32
+        put(native, RoundedTensor(source, kind, floor, factor if mode == "low" else 1.0))
+        native.type = ir.TensorType(DTYPES[kind])
+    return copy
+
+
+def drop_constant(value: ir.Value) -> None:
+    """Takes a constant away that nothing reads any more."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer = value.producer()
+    if value.is_initializer():
+        value.graph.initializers.pop(value.name)  # type: ignore[union-attr, arg-type]
+    elif producer is not None and producer.op_type == "Constant" and producer.graph is not None:
+        producer.graph.remove(producer, safe=True)
+
+
+class States:
+    """The verbs of `core.graph.StateEditor` on values of onnx_ir.
+
+    ``fresh``: gives a name that nothing has; ``op``: adds an operator, by its kind and inputs, behind all others."""
+
+    def __init__(self, graph: ir.Graph, fresh: Callable[[str], str], op: Callable[..., ir.Value]) -> None:
+        self.graph, self._fresh, self._op = graph, fresh, op
+
+    def state(self, name: str, init: Array) -> ir.Value:
+        """A new input with a first value."""
+        name, init = self._fresh(name), np.asarray(init)
+        kind, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
+        value = ir.Value(name=name, type=kind, shape=shape, const_value=ir.tensor(init, name=name))
+        self.graph.initializers[name] = value
+        return self.keep(value)
+
+    def keep(self, value: ir.Value) -> ir.Value:
+        """An initializer becomes an input whose first value it is."""
+        assert value.is_initializer()
+        if not value.is_graph_input():
+            self.graph.inputs.append(value)
+        return value
+
+    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> dict[str, str]:
+        """Each next value, or the old one again where ``when`` is false, is an output of its own.
+
+        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
+        """
+        found: dict[str, str] = {}
+        for old, new in after.items():
+            chosen = new if when is None else self._op("Where", when, new, old)
+            output = chosen if _may_be_named(chosen) else self._op("Identity", chosen)
+            output.name, output.type, output.shape = self._fresh(f"next/{old.name}"), old.type, old.shape
+            self.graph.outputs.append(output)
+            found[old.name or ""] = output.name
+        return found
+
+
+def _may_be_named(value: ir.Value) -> bool:
+    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
+    node = value.producer()
+    return node is not None and node.op_type != "Identity" and not value.is_graph_output()
+
+
+class OnnxEditor(Readers):
     """The verbs of `core.graph.NodeEditor`. ``done``: called behind the last edit, if there was one."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
-        self.flow, self._done, self._edited = flow, done, variants.copied
-        self.handles = Handles(model, flow, variants)
-        self._placing, self._readers = Placing(self.handles), Readers(self.handles)
-        self._casts = Casts(self.handles, self._placing)
+        super().__init__(model, flow, variants)
+        self._done, self._edited = done, variants.copied
 
     def __enter__(self) -> Self:
         return self
@@ -41,46 +147,38 @@ class OnnxEditor:
         if self._edited:
             self._done()
 
-    def edits(self, scope: int) -> bool:
-        """Whether edits of a scope are made through it: of calls that share a function, one does it for all."""
-        return self.handles.edits(scope)
-
-    def op(self, scope: str, index: int) -> Op | None:
-        """The operator at a place, or None."""
-        return self.handles.op(scope, index)
-
     # -- types ------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
         """The value now has this element type; attributes that name the type of its operator's output follow."""
         self._edited = True
-        native = self.handles.value(value)
-        self.handles.note_type(native, dtype)
+        native = self.value(value)
+        self.note_type(native, dtype)
         if native.producer() is not None or self.flow.scopes[value.scope].kind != "function":
             native.type = with_element(native.type, DTYPES[dtype], value.container)  # a formal has none in a file
         if value.producer != NONE:
-            name_type(self.handles, self.flow, self.flow.ops[value.producer], dtype)
+            name_type(self, self.flow.ops[value.producer], dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
         """Pins an output type that would otherwise follow an input that changes."""
         if op.kind in FOLLOWS_INPUT:
             self._edited = True
-            name_type(self.handles, self.flow, op, dtype, pin=True)
+            name_type(self, op, dtype, pin=True)
 
     # -- values -----------------------------------------------------------------------------------------------------
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
         """Reads ``value`` as ``to`` at the given uses, through one Cast in the value's own scope, or a given one."""
         self._edited = True
-        result = self._casts.of(value, to)
-        self.handles.note_type(result, to)
-        self._readers.give(result, uses)
+        result = self.as_type(value, to)
+        self.note_type(result, to)
+        self.give_native(result, uses)
 
     def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
         """Puts a float32 -> low -> float32 pair between a value and the given uses."""
         self._edited = True
-        low = self._casts.of(value, dtype)
-        self._readers.give(self._casts.new(value, low, FLOAT32), uses)
+        low = self.as_type(value, dtype)
+        self.give_native(self.new_cast(value, low, FLOAT32), uses)
 
     def weight(
         self,
@@ -93,29 +191,41 @@ class OnnxEditor:
     ) -> None:
         """Changes a stored tensor. See `Editor.weight`."""
         self._edited = True
-        copy = change_weight(self.handles, value, store, dtype, floor, factor)
+        copy = change_weight(self, value, store, dtype, floor, factor)
         if copy is not None:
-            self._readers.give(copy, uses)
+            self.give_native(copy, uses)
 
     def round_together(self, op: Op, dtype: str) -> bool:
         """Rounds the parameters of a norm again, so that their errors cancel. See `Editor.round_together`."""
         self._edited = True
-        return norm_tensors.round_together(self.handles.node(op), dtype)
+        return round_together(self.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """``value`` is read at the given uses, in the place of what was read there."""
         self._edited = True
-        self._readers.give(self.handles.value(value), uses)
+        self.give_native(self.value(value), uses)
 
     def rename(self, value: Value, ending: str) -> None:
         """A value that holds other numbers now has a name of its own. See `NodeEditor.rename`."""
         self._edited = True
-        self.handles.value(value).name = self.handles.fresh(f"{value.name}_{ending}")
+        self.value(value).name = self.fresh(f"{value.name}_{ending}")
 
     def expose(self, value: Value) -> str:
         """Makes a value of the main graph an output of the model; the name under which it comes out."""
         self._edited = True
-        return self._readers.expose(value)
+        graph, native = self.model.graph, self.value(value)
+        if value.scope != 0:
+            raise ValueError(f"'{value.name}' is no value of the main graph")
+        if native.is_graph_output():
+            return native.name or ""
+        if native.shape is None and (known := self.shape(value)) is not None:
+            native.shape = ir.Shape(known)
+        if native.producer() is None:  # an input or a stored tensor has a name of its own
+            native = self.identity(graph, native, native.shape)
+        native.type = self.type_of(native) or ir.TensorType(DTYPES[value.dtype])
+        graph.outputs.append(native)
+        self.outputs[0].append(native.name)
+        return native.name or ""
 
     # -- operators --------------------------------------------------------------------------------------------------
 
@@ -136,32 +246,32 @@ class OnnxEditor:
         """Puts an operator behind all that it reads, and behind ``behind``; its results. See `NodeEditor.add`."""
         self._edited = True
         scope = next(value.scope for value in inputs if value is not None) if scope == NONE else scope
-        reads = [None if value is None else self.handles.value(value) for value in inputs]
+        reads = [None if value is None else self.value(value) for value in inputs]
         domain, _, op_type = kind.rpartition("::")
         name = name or f"{next((value.name for value in inputs if value is not None), 'made')}_{op_type}"
         new = ir.Node(domain, op_type, reads, attributes_of(attributes or {}), num_outputs=len(dtypes))
-        new.name = self.handles.fresh(node or f"{name}_node")
+        new.name = self.fresh(node or f"{name}_node")
         if of is not None:
-            new.metadata_props.update(self.handles.node(of).metadata_props)
+            new.metadata_props.update(self.node(of).metadata_props)
         makers = [producer for value in reads if value is not None and (producer := value.producer()) is not None]
-        self._placing.behind(scope, self._placing.last(scope, [*makers, *self._maker(behind)]), new)
+        self.behind(scope, self.last(scope, [*makers, *self._maker(behind)]), new)
         results = []
         for result, dtype in zip(new.outputs, dtypes, strict=True):
-            result.name = self.handles.fresh(name)
+            result.name = self.fresh(name)
             if isinstance(dtype, Value):
-                like, dtype = self.handles.value(dtype), dtype.dtype
+                like, dtype = self.value(dtype), dtype.dtype
                 result.type, result.shape = like.type, like.shape if shaped else None
             else:
                 result.type = ir.TensorType(DTYPES[dtype]) if dtype else None
-            results.append(self.handles.handle(result, scope, dtype))
+            results.append(self.handle(result, scope, dtype))
         return results
 
     def _maker(self, of: Op | Value | None) -> list[ir.Node]:
         """The node that an operator or a maker of a value is."""
         if isinstance(of, Value):
-            made = self.handles.value(of).producer()
+            made = self.value(of).producer()
             return [] if made is None else [made]
-        return [] if of is None else [self.handles.node(of)]
+        return [] if of is None else [self.node(of)]
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
@@ -170,21 +280,21 @@ class OnnxEditor:
 
         Raises AmpError AMP402 where other nodes read what is between them, or they do not read ``inputs``."""
         self._edited = True
-        ops = [op for index in nodes if (op := self.handles.op(scope, index)) is not None]
-        last, graph = self.handles.node(ops[-1]), self.handles.graph(ops[-1].scope)
-        read = (value for op in ops for value in self.handles.node(op).inputs if value is not None)
+        ops = [op for index in nodes if (op := self.op(scope, index)) is not None]
+        last, graph = self.node(ops[-1]), self.graph(ops[-1].scope)
+        read = (value for op in ops for value in self.node(op).inputs if value is not None)
         known = {value.name: value for value in read}  # as they are now: one may be the result of another replacement
-        gone = [self.handles.node(op) for op in reversed(ops)]
+        gone = [self.node(op) for op in reversed(ops)]
         inside = [value for node in gone[1:] for value in node.outputs]
         apart = all(not value.is_graph_output() and {*gone} >= {*value.consumers()} for value in inside)
         if not apart or not known.keys() >= {*inputs}:
             raise foreign(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
-        new.name = self.handles.fresh(f"{last.name or last.outputs[0].name}_{kind}")
+        new.name = self.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
         old, result = last.outputs[0], new.outputs[0]
         graph.insert_after(last, new)
-        self.handles.stand_in(old, result)
+        self.instead(old, result)
         inner = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for native in dict.fromkeys(inner):
@@ -192,9 +302,9 @@ class OnnxEditor:
 
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator; its readers read its input. False where a border needs its result."""
-        node = self.handles.node(op)
+        node = self.node(op)
         others = [value for value in node.inputs[1:] if value is not None]
-        gone = self._readers.bypass(node, op.scope)
+        gone = self.bypass_node(node, op.scope)
         for native in dict.fromkeys(others) if gone else ():
             drop_constant(native)
         self._edited |= gone
@@ -202,9 +312,116 @@ class OnnxEditor:
 
     def remove(self, op: Op) -> bool:
         """Removes an operator; False where somebody reads one of its results."""
-        node = self.handles.node(op)
+        node = self.node(op)
         if any(output.uses() or output.is_graph_output() for output in node.outputs):
             return False
         self._edited = True
-        self.handles.graph(op.scope).remove(node, safe=True)
+        self.graph(op.scope).remove(node, safe=True)
         return True
+
+
+class OnnxGraphEditor(OnnxEditor):
+    """`core.graph.NodeEditor`, and `core.graph.StateEditor` on handles of the dataflow."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
+        super().__init__(model, flow, variants, done)
+        self._states = States(model.graph, self.fresh, self._op)
+
+    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """A further result of an operator with bodies; what a Scan gives out is stacked along the first axis."""
+        self._edited = True
+        node = self.node(op)
+        for value in results:
+            self.graph(value.scope).outputs.append(self.value(value))
+        for key in ("scan_output_axes", "scan_output_directions"):
+            if key in node.attributes:
+                node.attributes[key] = ir.AttrInt64s(key, [*node.attributes[key].as_ints(), 0])
+        node.resize_outputs(len(node.outputs) + 1)
+        node.outputs[-1].name = self.fresh(name)
+        return self.handle(node.outputs[-1], op.scope, results[0].dtype)
+
+    # -- stored tensors and places ----------------------------------------------------------------------------------
+
+    def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
+        """A constant behind an operator or value. See `NodeEditor.constant`."""
+        self._edited = True
+        name = self.fresh(name)
+        made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(numbers, name=name))], num_outputs=1)
+        made.name, made.outputs[0].name = self.fresh(f"{name}_node"), name
+        (anchor,) = self._maker(behind)
+        assert anchor.graph is not None
+        self.behind(behind.scope, anchor, made)
+        return self._stored(made.outputs[0], numbers, behind.scope)
+
+    def store(self, numbers: Array, name: str, scope: int) -> Value:
+        """A new initializer of a scope's graph. See `NodeEditor.store`."""
+        self._edited = True
+        name = self.fresh(name)
+        native = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
+        graph = self.graph(scope)
+        assert isinstance(graph, ir.Graph)  # a function has none
+        stored = self._stored(native, numbers, scope)
+        graph.register_initializer(native)
+        return stored
+
+    def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
+        kind = ir.DataType.from_numpy(numbers.dtype)
+        native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
+        return self.handle(native, scope, dtype_name(kind))
+
+    def put(self, value: Value, numbers: Array) -> None:
+        """A stored tensor holds other numbers, of their type."""
+        self._edited = True
+        native = self.value(value)
+        tensor = stored_tensor(native)
+        put(native, ir.tensor(numbers, name=(tensor.name if tensor is not None else "") or native.name))
+        native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
+
+    def stand_in(self, value: Value, old: Value) -> None:
+        """``value`` is read wherever ``old`` was, under its name."""
+        self._edited = True
+        self.instead(self.value(old), self.value(value))
+
+    def move(self, op: Op, behind: Op) -> None:
+        """Puts an operator right behind another one of its scope."""
+        self._edited = True
+        node, graph = self.node(op), self.graph(op.scope)
+        graph.remove(node)
+        graph.insert_after(self.node(behind), node)
+
+    def drop(self, value: Value) -> None:
+        """Takes a stored tensor away that nothing reads any more."""
+        self._edited = True
+        drop_constant(self.value(value))
+
+    # -- metadata and state -----------------------------------------------------------------------------------------
+
+    def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
+        """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""
+        rows = [(self.node(op), dtype, reason) for op, dtype, reason in reasons]
+        describe(self.model, [*rows, *((node, to, CAST) for node, to in self.casts_made)], about)
+
+    def state(self, name: str, init: Array) -> Value:
+        """A new input of the main graph with a first value."""
+        self._edited = True
+        return self._handle(self._states.state(name, init))
+
+    def keep(self, value: Value) -> Value:
+        """A stored tensor of the main graph becomes an input whose first value it is."""
+        self._edited = True
+        self._states.keep(self.value(value))
+        return value
+
+    def commit(self, after: Mapping[Value, Value], when: Value | None = None) -> dict[str, str]:
+        """The next values come out; the old ones again where ``when`` is false."""
+        self._edited = True
+        natives = {self.value(old): self.value(new) for old, new in after.items()}
+        return self._states.commit(natives, None if when is None else self.value(when))
+
+    def _op(self, kind: str, *inputs: ir.Value) -> ir.Value:
+        """An operator of the main graph behind what it reads; its result has the type of its last input."""
+        found = [self._handle(value) for value in inputs]
+        return self.value(self.add(kind, found, [found[-1].dtype], scope=0)[0])
+
+    def _handle(self, native: ir.Value) -> Value:
+        return self.handle(native, 0, dtype_name(native.dtype))

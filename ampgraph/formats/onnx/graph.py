@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import onnx
@@ -12,20 +12,18 @@ import onnx_ir as ir
 
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
-from ...core.graph import Census, Progress, is_mindir
+from ...core.graph import Census, Progress, Stored, is_mindir
 from . import io as onnx_io
-from .census import census
-from .copying import is_sorted
 from .dataflow import read_dataflow
-from .flat_model import NODES, SORTED
-from .graph_editor import OnnxGraphEditor
-from .repairs import doubted_shapes, remember, repairs_of
+from .editor import OnnxGraphEditor
+from .handles import Variants
+from .native import SORTED, doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
 from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
-from .variants import Variants
-from .weights import dims, nbytes
+from .walk import all_graphs, is_sorted
+from .weights import dims, nbytes, stored_in
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -40,15 +38,13 @@ class OnnxGraph(RunnableOnnx):
         self.model = model
         self._all: list[ir.Graph] | None = None
         self._sorted = self._inside = False
-        self._in_file: Iterable[onnx.NodeProto] | None = None  # the main graph's nodes, until the first edit
-        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io, self._in_file))
+        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
         graph._sorted, graph._inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
-        graph._in_file = meta.pop(NODES, None)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
@@ -59,7 +55,7 @@ class OnnxGraph(RunnableOnnx):
 
     def edited(self) -> None:
         """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
-        self._all, self._sorted, self._inside, self._in_file = None, False, False, None
+        self._all, self._sorted, self._inside = None, False, False
         super().edited()
 
     def prepare(self) -> None:
@@ -101,7 +97,7 @@ class OnnxGraph(RunnableOnnx):
     def _graphs(self) -> list[ir.Graph]:
         """Every graph, bodies and functions included; the walk over all attributes is done once."""
         if self._all is None:
-            self._all = list(onnx_io.all_graphs(self.model))
+            self._all = list(all_graphs(self.model))
         return self._all
 
     def refuse_training(self) -> None:
@@ -145,7 +141,16 @@ class OnnxGraph(RunnableOnnx):
         return known
 
     def census(self) -> Census:
-        return census(self.model)
+        nodes = casts = 0
+        weights: dict[str, list[int]] = {}
+        for graph in self._graphs():
+            nodes += len(graph)
+            casts += sum(node.op_type == "Cast" for node in graph)
+            for _, tensor in stored_in(graph):
+                row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
+                row[0] += 1
+                row[1] += tensor.nbytes
+        return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
 
     def data_files(self) -> list[Path]:
         if self._inside:

@@ -1,16 +1,105 @@
-"""What the handles of a dataflow are in an ONNX model that is edited, and names that nothing in it has."""
+"""Where an ONNX model is edited: handles and their copies of functions, places of new nodes, Casts, readers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ...core.dataflow import Dataflow, Op, Shape, Use, Value
+from ...core.dataflow import NONE, Dataflow, Op, Scope, Shape, Use, Value
 from ...core.graph import UseKey
 from ...core.names import FreshNames
+from .native import doubted_shapes
 from .types import DTYPES
-from .variants import Variants
+
+
+@dataclass(eq=False)
+class _Copies:
+    """Originals of one function, each with its copy; empty where the original itself is used."""
+
+    nodes: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    values: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    graphs: dict[ir.Graph | ir.Function, ir.Graph | ir.Function] = field(default_factory=dict)
+
+    def pair(self, old: ir.Graph, new: ir.Graph) -> None:
+        """Walks an original and its copy side by side."""
+        self.graphs[old] = new
+        self.values.update(zip(old.inputs, new.inputs, strict=True))
+        for name, value in old.initializers.items():
+            self.values[value] = new.initializers[name]
+        for node, twin in zip(old, new, strict=True):
+            self.nodes[node] = twin
+            self.values.update(zip(node.outputs, twin.outputs, strict=True))
+            for name, attribute in node.attributes.items():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.GRAPH:
+                    self.pair(attribute.value, twin.attributes[name].value)
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    for body, body_twin in zip(attribute.value, twin.attributes[name].value, strict=True):
+                        self.pair(body, body_twin)
+
+
+Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _Copies]]
+
+
+class Variants:
+    """Maps what the dataflow saw to the copy that a call uses. ``signature``: scope path -> what was decided inside.
+
+    ``copied``: whether there is a copy at all."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, signature: Mapping[str, Hashable]) -> None:
+        self.model, self.flow = model, flow
+        self.leader: dict[int, bool] = {}  # scope -> whether edits are made through it
+        self.copied = False
+        self._copies: dict[int, _Copies] = {}  # by scope
+        chosen: Chosen = {}
+        for scope in flow.scopes:
+            if scope.kind != "function":
+                parent = scope.parent if scope.kind == "body" else scope.id
+                self.leader[scope.id] = self.leader.get(parent, True)
+                self._copies[scope.id] = self._copies.get(parent) or _Copies()
+                continue
+            self._function(scope, chosen, signature.get(scope.path))
+
+    def _function(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
+        """Finds or makes the copy that this call uses, and points the call at it."""
+        function: ir.Function = scope.native
+        identifier = function.identifier()
+        key = (identifier, signature)
+        call = self.flow.ops[scope.op]
+        leads_caller = self.leader[call.scope]
+        self.leader[scope.id] = key not in chosen
+        if key not in chosen:
+            first = all(k[0] != identifier for k in chosen)
+            chosen[key] = (function, _Copies()) if first else self._copy(function)
+        variant, self._copies[scope.id] = chosen[key]
+        if leads_caller:  # also where it stays the original: a copied caller calls what its original was pointed at
+            node = self.node(call.scope, call.native)
+            node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
+
+    def _copy(self, function: ir.Function) -> tuple[ir.Function, _Copies]:
+        self.copied = True
+        copy = function.clone()
+        number = 1
+        while (function.domain, f"{function.name}_{number}", function.overload) in self.model.functions:
+            number += 1
+        copy.name = f"{function.name}_{number}"
+        self.model.functions[copy.identifier()] = copy
+        copies = _Copies()
+        copies.pair(function.graph, copy.graph)
+        copies.graphs[function] = copy
+        return copy, copies
+
+    def node(self, scope: int, native: ir.Node) -> ir.Node:
+        return self._copies[scope].nodes.get(native, native)
+
+    def value(self, scope: int, native: ir.Value) -> ir.Value:
+        return self._copies[scope].values.get(native, native)
+
+    def graph(self, scope: int, native: ir.Graph | ir.Function) -> ir.Graph | ir.Function:
+        return self._copies[scope].graphs.get(native, native)
 
 
 class Handles:
@@ -36,14 +125,10 @@ class Handles:
             native = self._instead[native]
         return native
 
-    def stand_in(self, old: ir.Value, new: ir.Value) -> None:
+    def instead(self, old: ir.Value, new: ir.Value) -> None:
         """Readers of one value read another one, which has its name, type and shape from now on."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
-        self.gone(old, new)
-
-    def gone(self, old: ir.Value, new: ir.Value) -> None:
-        """Whoever asks for a value that nothing makes any more gets another one."""
         self._instead[old] = new
 
     def node(self, op: Op) -> ir.Node:
@@ -107,3 +192,206 @@ def _names(graph: ir.Graph) -> Iterator[str]:
     for node in graph:
         yield node.name or ""
         yield from (value.name or "" for value in node.outputs)
+
+
+Parent = ir.Graph | ir.Function
+
+
+class Placing(Handles):
+    """Puts nodes into graphs. It knows the order of what it placed, so a node can go behind the last of several."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        super().__init__(model, flow, variants)
+        self._first: dict[int, ir.Node | None] = {}  # by scope: the first node that was there
+        self._placed: dict[ir.Node, tuple[ir.Node | None, int]] = {}  # node -> what it stands behind, when it came
+        self._time = 0
+        self._index: dict[ir.Node, int] = {}  # nodes of the file -> their place in it
+
+    def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
+        """A node goes right behind another; without one before the first that was there, after what came before so.
+
+        One that is there already moves."""
+        graph = self.graph(scope)
+        if anchor is not None and anchor.graph is not getattr(graph, "graph", graph):
+            anchor = None  # it stands around this graph
+        first = self._first.setdefault(scope, next(iter(graph), None)) if anchor is None else None
+        if node is first:
+            return
+        if node.graph is not None:
+            graph.remove(node)
+        if anchor is not None:
+            graph.insert_after(anchor, node)
+        elif first is not None:
+            graph.insert_before(first, node)
+        else:
+            graph.append(node)
+        self._time += 1
+        self._placed[node] = anchor, self._time
+
+    def last(self, scope: int, nodes: Iterable[ir.Node]) -> ir.Node | None:
+        """Which of some nodes stands last in a scope; None where none of them stands there."""
+        graph = self.graph(scope)
+        inside = getattr(graph, "graph", graph)
+        return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
+
+    def _rank(self, node: ir.Node) -> tuple[int, ...]:
+        """Numbers that compare as places do. What came later behind a node stands closer to it."""
+        steps: list[int] = []
+        at: ir.Node | None = node
+        while at is not None and at in self._placed:
+            at, time = self._placed[at]
+            steps.append(-time if at is not None else time)
+        return (self._place_in_file(at) if at is not None else -1, *reversed(steps))
+
+    def _place_in_file(self, node: ir.Node) -> int:
+        if not self._index:
+            self._index = {self.node(op): op.index for op in self.flow.ops}
+        return self._index[node]
+
+
+LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "namespace")
+"""Metadata in which exporters say which layer a node belongs to."""
+
+
+class Casts(Placing):
+    """Finds or makes what reads a value as another type."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        super().__init__(model, flow, variants)
+        self.casts_made: list[tuple[ir.Node, str]] = []  # with the type that they cast to
+
+    def as_type(self, value: Value, to: str) -> ir.Value:
+        """``value`` as ``to``, through a given Cast or a new one."""
+        return self._given(value, to) or self.new_cast(value, self.value(value), to)
+
+    def _given(self, value: Value, to: str) -> ir.Value | None:
+        flow = self.flow
+        if value.low_source != NONE:
+            return self.value(flow.values[value.low_source])
+        for use in self.uses(value):
+            if use.given_cast and use.scope == value.scope and flow.values[flow.ops[use.op].outputs[0]].dtype == to:
+                given = self.node(flow.ops[use.op])
+                anchor = self.value(value).producer()
+                self.behind(value.scope, anchor, given)  # other readers may come before it
+                return given.outputs[0]
+        return None
+
+    def new_cast(self, value: Value, source: ir.Value, to: str) -> ir.Value:
+        """A Cast of ``source``, which is ``value`` or what is made of it, right behind what makes it."""
+        attribute = type_attribute("to", to, self.flow.opset)
+        name = self.fresh(f"{value.name}_to_{to}")
+        node = ir.Node("", "Cast", [source], [attribute], num_outputs=1, name=name)
+        result = node.outputs[0]
+        result.name = self.fresh(f"{value.name}_{to}")
+        result.type, result.shape = ir.TensorType(DTYPES[to]), source.shape
+        producer = source.producer()
+        if producer is not None:
+            copy_layer(producer, node)
+        self.behind(value.scope, producer, node)
+        self.casts_made.append((node, to))
+        return result
+
+
+def copy_layer(source: ir.Node, target: ir.Node) -> None:
+    """A new node belongs to the layer of the one that it serves."""
+    for key in LAYER_KEYS:
+        if key in source.metadata_props:
+            target.metadata_props[key] = source.metadata_props[key]
+
+
+def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
+    """The attribute that names a type: a word before opset 6, a number since."""
+    kind = DTYPES[dtype]
+    return ir.AttrString(name, kind.name) if 0 < opset < 6 else ir.AttrInt64(name, kind.value)
+
+
+class Readers(Casts):
+    """Gives values to the places that read them."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        super().__init__(model, flow, variants)
+        self.outputs = {scope: [value.name for value in self.graph(scope).outputs] for scope in _named(flow)}
+
+    def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
+        """``result`` is read at the given uses from now on."""
+        for use in uses:
+            scope, op, position = self.at(use)
+            if op is not None:
+                node = self.node(op)
+                if position >= len(node.inputs):
+                    node.resize_inputs(position + 1)
+                node.replace_input_with(position, result)
+            else:
+                self._give_output(scope, position, result)
+
+    def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
+        graph = self.graph(scope)
+        if scope in self.outputs:
+            result = self._as_output(graph, self.outputs[scope][position], position, result)
+        elif not is_made_in(graph, result) or any(output is result for output in graph.outputs):
+            # no runtime takes a value from outside as the result of a body, nor one for two of a function
+            result = self.identity(graph, result, result.shape)
+        if scope != 0 and isinstance(graph, ir.Graph):
+            self._describe(result, graph.outputs[position])
+        graph.outputs[position] = result
+
+    def _describe(self, result: ir.Value, old: ir.Value) -> None:
+        """What the file says of an output of a body is said of the value in its place."""
+        result.type = self.type_of(result)
+        result.shape = result.shape or old.shape
+
+    def _as_output(self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value) -> ir.Value:
+        """``result`` with the name and the declared shape of an output that is known by its name."""
+        old = graph.outputs[position]
+        if result.name == name:
+            return result  # an output that is listed twice
+        if result.is_graph_input() or result.is_graph_output():  # it has a name of its own
+            result = self.identity(graph, result, old.shape)
+        if old.name == name:
+            old.name = self.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
+        result.name, result.type, result.shape = name, self.type_of(result), old.shape
+        if name in doubted_shapes(self.model):
+            old.shape = None
+        return result
+
+    def identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        name = self.fresh(f"{source.name}_result")
+        node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
+        result = node.outputs[0]
+        result.name, result.type, result.shape = name, self.type_of(source), shape
+        graph.append(node)
+        return result
+
+    def bypass_node(self, op: ir.Node, scope: int) -> bool:
+        """Readers of a node's only result read its first input, and the node goes.
+
+        It stays, and costs nothing, where a border needs its name or a body a result of its own.
+        """
+        source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
+        assert source is not None
+        if any(output is target for output in graph.outputs):
+            if not is_made_in(graph, source) or source.is_graph_output():
+                return False
+            if scope in self.outputs:
+                name, source.shape = target.name, target.shape
+                target.name = self.fresh(f"{name}_given")
+                source.name = name
+            else:
+                self._describe(source, target)
+        target.replace_all_uses_with(source, replace_graph_outputs=True)
+        self._instead[target] = source
+        graph.remove(op, safe=True)
+        return True
+
+
+def _named(flow: Dataflow) -> list[int]:
+    """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
+    decoder of a BeamSearch is."""
+    bodies = [scope for scope in flow.scopes if scope.kind == "body"]
+    return [0, *(scope.id for scope in bodies if "::" in flow.ops[scope.op].kind)]
+
+
+def is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:
+    """Whether a node of a graph writes a value."""
+    producer = value.producer()
+    return producer is not None and producer.graph is getattr(graph, "graph", graph)

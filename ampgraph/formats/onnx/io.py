@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-import mmap
 import os
 import shutil
-import stat
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import onnx
@@ -19,40 +16,29 @@ from google.protobuf.message import DecodeError
 from ...core.errors import AmpError, first_line
 from ...core.files import LFS_POINTER, PULL
 from ...core.graph import Progress
-from ..checks import model_files
-from .bounds import check_each, check_tensors
-from .data_files import Mark, check_mark, free_name, locations, own_data, put_mark, take_mark
-from .external import (
+from ..checks import content, model_files
+from .data_files import (
     INLINE_LIMIT,
+    check_mark,
+    check_tensors,
     external_holders,
     external_of,
     external_tensors,
+    free_name,
+    locations,
+    own_data,
+    put_mark,
     put_tensor,
     take_in,
-    tensor_of,
+    take_mark,
     write_data,
 )
-from .map_types import from_proto, holds_maps, to_proto
-from .model_file import know_plain, model_file
-from .proto import Holder, holders
-from .repairs import remember, repair
-from .walk import all_graphs, stored
+from .native import bounds_as_vectors, from_proto, remember, to_proto
+from .proto import Holder, holders, repair, tensors
+from .walk import all_graphs
+from .wire import PLAIN, model_file
 
-__all__ = [
-    "INLINE_LIMIT",
-    "all_graphs",
-    "check_tensors",
-    "copy_unchanged",
-    "deserialize",
-    "external_tensors",
-    "hold_attributes",
-    "holds_maps",
-    "load",
-    "read_proto",
-    "save",
-    "to_proto",
-]
-
+__all__ = ["INLINE_LIMIT", "copy_unchanged", "deserialize", "external_tensors", "load", "save", "to_proto"]
 
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
@@ -80,55 +66,27 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
     """The same with its graphs, which take a walk to find, and whether it has data files."""
-    proto = onnx.ModelProto()
-    try:
-        with _mapped(path) as data:
+    proto, where = onnx.ModelProto(), str(path)
+    with content(path, ".onnx") as data:
+        try:
             proto.ParseFromString(data)
-    except DecodeError:
-        raise _not_onnx(path) from None
+        except DecodeError:
+            if bytes(data[: len(LFS_POINTER)]) == LFS_POINTER:
+                raise AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint=PULL) from None
+            hint = "export it again, or compare its size with the original"
+            raise AmpError("AMP102", "is not an ONNX model, or is cut short", where=where, hint=hint) from None
     if not proto.HasField("graph") or not proto.ir_version:
-        raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
+        raise AmpError("AMP102", "holds no ONNX graph", where=where, hint="ampgraph reads ONNX ModelProto files")
     held = holders(proto)
-    outside = check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
-    check_mark(proto, path.parent, str(path))
+    outside = check_tensors(tensors(held), path.parent, where)
+    check_mark(proto, path.parent, where)
     return proto, held, outside
-
-
-def _not_onnx(path: Path) -> AmpError:
-    """What is wrong with a file that does not read as protobuf."""
-    with path.open("rb") as file:
-        pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
-    message = "is a Git LFS pointer, not the model" if pointer else "is not an ONNX model, or is cut short"
-    hint = PULL if pointer else "export it again, or compare its size with the original"
-    return AmpError("AMP102", message, where=str(path), hint=hint)
-
-
-@contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[memoryview | bytes]:
-    """The bytes of a file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
-    if path.is_dir():
-        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the .onnx file in it")
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise AmpError("AMP101", "is not a file", where=str(path), hint="copy the model into a file first")
-        file = open(path, "rb")  # noqa: SIM115  closed below, whatever the parser does
-    except FileNotFoundError:
-        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
-    with file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield b""
-            return
-        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
     held = holders(proto)
-    tensors = (tensor for holder in held for tensor in holder.tensors())
-    outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
+    outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
     model = _native(proto, held, folder, where)
     return hold_attributes(model) if outside else model
 
@@ -142,28 +100,20 @@ def hold_attributes(model: ir.Model) -> ir.Model:
 
 def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
     if proto.training_info:
-        raise AmpError(
-            "AMP107",
-            "holds training information, which mixed precision for inference would lose",
-            where=where,
-            hint="export the inference graph, or clear training_info",
-        )
+        message = "holds training information, which mixed precision for inference would lose"
+        raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
     take_mark(proto)
     said, held = repair(proto, held, where)
     annotated = len(proto.graph.quantization_annotation) > 0 or len(getattr(proto, "configuration", ())) > 0
     try:
         model = from_proto(proto, held)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
-        raise AmpError(
-            "AMP102",
-            f"cannot be understood: {first_line(error)}",
-            where=where,
-            hint="onnx.checker.check_model names the fault",
-        ) from error
-    remember(model, said)
+        hint = "onnx.checker.check_model names the fault"
+        raise AmpError("AMP102", f"cannot be understood: {first_line(error)}", where=where, hint=hint) from error
+    remember(model, [*said, *bounds_as_vectors(model.graph)])
     if not annotated:
-        know_plain(model)
-    for tensor in (tensor for holder in held for tensor in holder.tensors()):
+        model.graph.meta[PLAIN] = True
+    for tensor in tensors(held):
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
     if folder is not None:
@@ -185,27 +135,25 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     """
     path = Path(path)
     with model_files(path) as temporary:
-        outside = external_holders(stored(model))
-        read = {os.path.realpath(tensor.path) for tensor in external_of(outside)}
+        outside = external_holders(model)
+        read = {os.path.realpath(tensor.path) for tensor in external_of(outside.values())}
         own = own_data(path)
         data = path.parent / free_name(path, own, read) if outside else None
-        originals = [(holder, tensor_of(holder)) for holder in outside]
         try:
             mark = write_data(outside, data, temporary("data"), progress) if data else None
+
+            def finish(proto: onnx.ModelProto) -> None:
+                if data is not None and mark is not None:
+                    put_mark(proto, data.name, mark)
+
             with open(temporary("model"), "wb", buffering=BUFFER) as file:
-                file.writelines(model_file(model, partial(_marked, data, mark)))
+                file.writelines(model_file(model, finish))
         finally:
-            for holder, tensor in originals:
+            for holder, tensor in outside.items():
                 put_tensor(holder, tensor)
         with _in_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
             os.replace(temporary("model"), path)
     _retire(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
-
-
-def _marked(data: Path | None, mark: Mark | None, proto: onnx.ModelProto) -> None:
-    """Says in a model which data file is its own."""
-    if data is not None and mark is not None:
-        put_mark(proto, data.name, mark)
 
 
 def _retire(folder: Path, own: set[str], used: set[str]) -> None:

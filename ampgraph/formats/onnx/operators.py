@@ -1,18 +1,204 @@
-"""Operators of an ONNX model in its dataflow: slots by schema, types by propagation (annotations can be stale)."""
+"""Values and operators of an ONNX model in its dataflow: slots by schema, types by propagation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
 import onnx_ir as ir
 
-from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use, Value
+from ...core.dataflow import FLOAT32, NONE, AttributeValue, Dataflow, Op, Scope, Use, Value
 from ...core.graph import LOW
 from ...oplists.traits import operators
-from ..flow_builder import NO_TYPES
-from .inference import inferred_types
-from .schemas import kind_of
-from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots, slots_of
-from .types import Type, declared_type, dtype_name, type_numbered
-from .values import Environment, Form, OnnxValues
+from ..flow_builder import NO_TYPES, FlowBuilder
+from .native import is_map, value_info
+from .schemas import (
+    DTYPE_ATTRIBUTES,
+    FOLLOWS_INPUT,
+    LINKED,
+    ONNX_DOMAINS,
+    STASHED,
+    NodeSlot,
+    NodeSlots,
+    kind_of,
+    slots_of,
+)
+from .types import Type, declared_type, dtype_name, element_type, native_type, type_numbered
+
+PLAIN = (type(None), int, float, str, bytes, tuple, list)
+"""What most attributes hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What nodes of one operator with as many inputs and outputs have in common, where one opset is in force.
+
+    ``slots``: None for an operator without a schema; ``control``: it may be a call, or one with bodies."""
+
+    kind: str
+    opset: int
+    slots: NodeSlots | None
+    control: bool
+
+
+@dataclass(eq=False)
+class Environment:
+    """One function as called from one place, or the main graph: its opset imports, attributes and values.
+
+    ``forms``: by domain, operator and numbers of inputs and outputs, those of nodes that were met."""
+
+    opsets: dict[str, int]
+    attributes: dict[str, ir.Attr]
+    table: dict[ir.Value, int] = field(default_factory=dict)
+    forms: dict[tuple[str, str, int, int], Form] = field(default_factory=dict)
+
+    def resolve(self, attribute: ir.Attr) -> ir.Attr:
+        """What the caller gave where an attribute refers to a parameter of its function."""
+        if attribute.is_ref():
+            return self.attributes.get(attribute.ref_attr_name or "", attribute)
+        return attribute
+
+    def attribute(self, node: ir.Node, name: str) -> Any:
+        """The value of an attribute; None when it is absent, and when the caller gave none."""
+        found = node.attributes.get(name)
+        if found is None:
+            return None
+        found = self.resolve(found)
+        return None if found.is_ref() else found.value
+
+
+class OnnxValues(FlowBuilder):
+    """Adds to the dataflow what the model's values are."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
+        super().__init__(flow, low, low_io)
+        self.model = model
+        self.environments: list[Environment] = []  # by scope id
+        self._called = {(domain, name) for domain, name, _ in model.functions}
+
+    def enter(
+        self, path: str, parent: int, op: int, kind: str, times: int, native: ir.Graph | ir.Function, env: Environment
+    ) -> Scope:
+        """A new scope, whose names mean what ``env`` says."""
+        self.environments.append(env)
+        return self.scope(path, parent, op, kind, times, native)
+
+    def make(
+        self,
+        native: ir.Value,
+        scope: int,
+        env: Environment,
+        dtype: str,
+        container: str = "",
+        producer: int = NONE,
+        unit: int = NONE,
+    ) -> Value:
+        """A value that comes to be here."""
+        value = self.value(
+            native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
+        )
+        env.table[native] = value.id
+        return value
+
+    def results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
+        """The results of an operator, whose types are yet to be found."""
+        values, uses, table, outputs = self.flow.values, self.flow.uses, env.table, op.outputs
+        for native in natives:
+            number = table[native] = len(values)
+            name = native.name or ""
+            values.append(Value(number, name, op.scope, "", "", None, op.id, NONE, False, False, NONE, native))
+            uses.append([])
+            outputs.append(number)
+
+    def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
+        """The value that a graph reads."""
+        found = env.table.get(native)
+        if found is not None:
+            return self.flow.values[found]
+        # a name that nothing defines: outside this model, or written later in an unsorted graph
+        container, dtype = declared_type(native)
+        value = self.make(native, scope.id, env, dtype, container)
+        if dtype == FLOAT32:
+            value.unit = self.fixed_unit(f"undefined {value.name}", "nothing in the model defines it")
+        return value
+
+    def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
+        """Stored tensors. One that is listed as an input can be overridden: it is an input."""
+        for native in graph.initializers.values():
+            if native not in env.table and native.const_value is not None:
+                value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
+                value.weight = value.parameter = True
+
+    def arriving(self, native: ir.Value, scope: Scope, env: Environment) -> None:
+        """An input of the model."""
+        container, dtype = declared_type(native)
+        value = self.make(native, scope.id, env, dtype, container)
+        value.default = native.const_value is not None
+        scope.inputs.append(value.id)
+        if dtype == FLOAT32:
+            low = value.name in self.low_io and not container
+            value.unit = self.border_unit(f"input {value.name}", low, "a graph input keeps its type")
+
+    def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
+        """An output of the model."""
+        value = self.lookup(native, scope, env)
+        scope.outputs.append(value.id)
+        unit = NONE
+        if value.dtype == FLOAT32:
+            low = value.name in self.low_io and not value.container
+            unit = self.border_unit(f"output {index}", low, "a graph output keeps its type")
+        self.use(value, NONE, index, unit, scope.id)
+
+    def attribute(self, op: Op, name: str) -> Any:
+        """The value of an attribute, with references to a function's parameters resolved; None when absent."""
+        return self.environments[op.scope].attribute(op.native, name)
+
+    def plain_attribute(self, op: Op, name: str) -> AttributeValue:
+        """The same for readers that know no format: a tensor is a numpy array."""
+        value = self.attribute(op, name)
+        if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
+            plain: AttributeValue = value
+            return plain
+        array: AttributeValue = value.numpy()
+        return array
+
+
+def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, int]) -> list[Type]:
+    """(container, element type) of each output by the types of the inputs; ``("", "")`` where onnx infers none."""
+    unknown = [("", "")] * len(node.outputs)
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if node.domain not in ONNX_DOMAINS:
+        return unknown
+    try:
+        version = opsets.get(domain, opsets.get("ai.onnx", 1))
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+        read = zip(node.inputs, inputs, strict=True)
+        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None}
+        imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
+        proto = ir.serde.serialize_node(node)
+        found = onnx.shape_inference.infer_node_outputs(schema, proto, known, opset_imports=imports)
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return unknown  # a node that onnx cannot follow: its annotation is asked
+    return [_read(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
+
+
+def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
+    """The type of an input, with the shape that the file gives: rules may ask for the rank. Empty for none."""
+    if not kind[1]:
+        return value_info(value).type
+    native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
+    proto = onnx.TypeProto()
+    ir.serde.serialize_type_into(proto, native)
+    if value.shape is not None and isinstance(native, ir.TensorType):
+        ir.serde.serialize_shape_into(proto, value.shape)
+    return proto
+
+
+def _read(proto: onnx.TypeProto) -> Type:
+    return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
+
 
 CALLER = "its value comes from the caller"
 BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -31,50 +217,44 @@ def _holds_bodies(node: ir.Node) -> bool:
     return False
 
 
-class OnnxOperators:
-    """Reads nodes without bodies, one at a time: their slots, units and results.
-
-    ``bodies``: False where it is known that no attribute of a node is a graph."""
-
-    def __init__(self, values: OnnxValues, bodies: bool = True) -> None:
-        self._values, self._flow, self._bodies = values, values.flow, bodies
-        self._called = {(domain, name) for domain, name, _ in values.model.functions}
+class OnnxOperators(OnnxValues):
+    """Reads nodes without bodies, one at a time: their slots, units and results."""
 
     def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
         """What nodes of an operator with so many inputs and outputs have in common."""
-        kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self._flow.opset or 1)
+        kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self.flow.opset or 1)
         control = kind in operators("control_flow") or (domain, op_type) in self._called
         slots = slots_of(domain, op_type, opset, inputs, outputs)
         found = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
         return found
 
-    def read(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
+    def operator(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
         """Reads the operator of a node; its inputs are in ``op`` already. True where its bodies are yet to be read."""
         found = form.slots
         if found is None:
-            self._flow.unknown_kinds.add(op.kind)
+            self.flow.unknown_kinds.add(op.kind)
             self._opaque(op, node, scope, env, f"no schema is known for {op.kind}")
             return False
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if self._bodies and _holds_bodies(node):
+        if _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
-        self._values.results(op, node.outputs, env)
+        self.results(op, node.outputs, env)
         for slot in found.slots:
             self._slot(op, node, slot, found.version, form.opset)
         if op.kind in LINKED:
             units = [op.slots[name] for name in LINKED[op.kind] if name in op.slots]
             if len(units) == 2:
-                self._flow.merge(units)
+                self.flow.merge(units)
         if op.kind == "Cast":
-            self._flow.given_cast(op, self._values.low)
+            self.flow.given_cast(op, self.low)
         return False
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Types the outputs of one slot, and makes its unit if the slot is float32."""
-        values, uses, inputs = self._flow.values, self._flow.uses, op.inputs
+        values, uses, inputs = self.flow.values, self.flow.uses, op.inputs
         for position in slot.inputs:
             if inputs[position] != NONE and (dtype := values[inputs[position]].dtype):
                 container = values[inputs[position]].container
@@ -86,7 +266,7 @@ class OnnxOperators:
             admits, fixed = slot.low.get(container, NO_TYPES), ""
             if op.kind == "ConstantOfShape" and any(a.is_ref() for a in node.attributes.values()):
                 fixed = CALLER
-            unit = self._flow.new_unit(op.id, slot.slot, admits, fixed=fixed, version=version, opset=opset)
+            unit = self.flow.new_unit(op.id, slot.slot, admits, fixed=fixed, version=version, opset=opset)
             op.slots[slot.slot] = unit
         for position in slot.inputs:
             number = inputs[position]
@@ -98,7 +278,7 @@ class OnnxOperators:
             else:
                 self._odd_read(op, slot, value, position, dtype, unit)
         if dtype in LOW and dtype not in slot.low.get(container, NO_TYPES):
-            self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
+            self.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
         for position in slot.outputs:
             value = values[op.outputs[position]]
             value.dtype, value.container, value.unit = dtype, container, unit
@@ -107,10 +287,10 @@ class OnnxOperators:
         """An input of a slot of type ``dtype`` that is a container or has another type, which is noted."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
-            value.unit = self._values.fixed_unit(value.name, "its operator is unknown")
+            value.unit = self.fixed_unit(value.name, "its operator is unknown")
         elif value.dtype != dtype and value.dtype and not slot.literal:
-            self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
-        self._values.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
+            self.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
+        self.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
 
     def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
         """(container, element type) of outputs that no input of the slot types."""
@@ -118,15 +298,15 @@ class OnnxOperators:
             return slot.literal
         if op.kind in LINKED and op.inputs and op.inputs[0] != NONE:
             container = next((c for c, _ in slot.admits if c), "") if LINKED[op.kind][1] in "SO" else ""
-            return container or self._inferred(op, node)[0][0], self._flow.values[op.inputs[0]].dtype
+            return container or self._inferred(op, node)[0][0], self.flow.values[op.inputs[0]].dtype
         if op.kind in STASHED and slot.slot == "U":
-            return "", type_numbered(self._values.attribute(op, "stash_type") or 1)
+            return "", type_numbered(self.attribute(op, "stash_type") or 1)
         if op.kind in DTYPE_ATTRIBUTES:
             named = self._named_type(op)
             if named is not None:
                 return named
         if op.kind == "ConstantOfShape":
-            tensor = self._values.attribute(op, "value")
+            tensor = self.attribute(op, "value")
             return "", FLOAT32 if tensor is None else dtype_name(tensor.dtype)
         if len(slot.admits) == 1:
             return next(iter(slot.admits))
@@ -139,16 +319,16 @@ class OnnxOperators:
 
     def _named_type(self, op: Op) -> Type | None:
         """(container, element type) that an attribute names, or what stands for it where it is absent."""
-        named = self._values.attribute(op, DTYPE_ATTRIBUTES[op.kind])
+        named = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
         if isinstance(named, str):  # Cast before opset 6
             return container, dtype_name(ir.DataType[named.upper()])
         if named:
             return container, type_numbered(named)
         if op.kind in FOLLOWS_INPUT:
-            return "", self._flow.values[op.inputs[0]].dtype
+            return "", self.flow.values[op.inputs[0]].dtype
         if op.kind == "DequantizeLinear":
-            return "", self._flow.values[op.inputs[1]].dtype
+            return "", self.flow.values[op.inputs[1]].dtype
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
@@ -158,14 +338,14 @@ class OnnxOperators:
         else:
             dtype = "int64" if {"value_int", "value_ints"} & set(node.attributes) else FLOAT32
             dtype = "string" if {"value_string", "value_strings"} & set(node.attributes) else dtype
-            given = self._values.attribute(op, "value") if tensor is not None else None
+            given = self.attribute(op, "value") if tensor is not None else None
             dtype = dtype_name(given.dtype) if given is not None else dtype
             weight = not any(a.is_ref() for a in node.attributes.values())
-        value = self._values.make(node.outputs[0], scope.id, env, dtype, producer=op.id)
+        value = self.make(node.outputs[0], scope.id, env, dtype, producer=op.id)
         value.weight = weight
         op.outputs.append(value.id)
         if dtype == FLOAT32 and not weight:
-            value.unit = self._values.fixed_slot(op, "T", CALLER)
+            value.unit = self.fixed_slot(op, "T", CALLER)
 
     def _opaque(
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
@@ -173,28 +353,28 @@ class OnnxOperators:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
         for position, source in enumerate(op.inputs):
             if source != NONE:
-                value, unit = self._flow.values[source], NONE
+                value, unit = self.flow.values[source], NONE
                 if value.dtype == FLOAT32:
-                    unit = self._values.fixed_slot(op, f"in{position}", why)
-                self._values.use(value, op.id, position, unit, scope.id)
+                    unit = self.fixed_slot(op, f"in{position}", why)
+                self.use(value, op.id, position, unit, scope.id)
         known = self._known_types(op, node, found)
         for position, native in enumerate(node.outputs):
             container, dtype = known[position] if known[position][1] else declared_type(native)
-            value = self._values.make(native, scope.id, env, dtype, container, producer=op.id)
+            value = self.make(native, scope.id, env, dtype, container, producer=op.id)
             op.outputs.append(value.id)
             if dtype == FLOAT32:
-                value.unit = self._values.fixed_slot(op, f"out{position}", why)
+                value.unit = self.fixed_slot(op, f"out{position}", why)
 
     def _known_types(self, op: Op, node: ir.Node, found: NodeSlots | None) -> list[Type]:
         """(container, element type) of the outputs: by what their slots read, else by onnx's inference."""
         known = [("", "")] * len(node.outputs)
         for slot in found.slots if found is not None else ():
-            read = [self._flow.values[op.inputs[i]] for i in slot.inputs if op.inputs[i] != NONE]
+            read = [self.flow.values[op.inputs[i]] for i in slot.inputs if op.inputs[i] != NONE]
             for position in slot.outputs:
                 known[position] = next(((v.container, v.dtype) for v in read if v.dtype), slot.literal or ("", ""))
         return known if all(dtype for _, dtype in known) else self._inferred(op, node)
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
-        read = [self._flow.values[i] if i != NONE else None for i in op.inputs]
-        opsets = self._values.environments[op.scope].opsets
+        read = [self.flow.values[i] if i != NONE else None for i in op.inputs]
+        opsets = self.environments[op.scope].opsets
         return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)

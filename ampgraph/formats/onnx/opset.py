@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ...core.errors import AmpError, first_line
 from . import io as onnx_io
 from .graph import OnnxGraph
-from .repairs import remember, repairs_of
+from .native import remember, repairs_of
 
 
 def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:

@@ -1,16 +1,34 @@
-"""Which operator of a framework a node was exported from, where the exporter says it.
-
-torch.onnx.export(dynamo=True) writes the line of the exported graph that a node belongs to, ``%linear : [num_users=1] =
-call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes of the modules around it.
-"""
+"""What exporters say of nodes, and what is written for viewers: layers, frameworks' operators, places, our reasons."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
+from ...core.annotations import NODES, PRECISION, REASON
 from ...core.dataflow import Op, Origin
+from ...core.sites import Site
+from .schemas import kind_of
+from .walk import captured
+
+
+def layer_of(op: Op) -> str:
+    """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
+    return layer_of_node(op.native)
+
+
+def layer_of_node(node: ir.Node) -> str:
+    """The same of a node."""
+    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
+    if scopes:
+        names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
+        return names[-2] if len(names) > 1 else names[0]
+    parts = [part for part in (node.name or "").split("/")[:-1] if part]
+    return ".".join(parts)
+
 
 NODE = "pkg.torch.onnx.fx_node"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -35,7 +53,10 @@ class Origins:
 
 
 def origin_of_node(node: ir.Node) -> Origin | None:
-    """The same of one node. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``."""
+    """The same of one node. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``.
+
+    torch.onnx.export(dynamo=True) writes the line of the exported graph that a node belongs to, ``%linear :
+    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it."""
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:
@@ -46,3 +67,59 @@ def origin_of_node(node: ir.Node) -> Origin | None:
         modules, scopes = [], [found[1]]
     reads = frozenset(_STORED.findall(props[NODE]))
     return Origin(found[1], (*modules, f"{found[2]}::{found[3]}"), tuple(scopes), reads)
+
+
+Functions = Mapping[tuple[str, str, str], ir.Function]
+
+
+def read_sites(model: ir.Model, flat: ir.Model) -> tuple[Site, ...]:
+    """The nodes of the main graph; ``flat`` is the same with functions inlined."""
+    before, after = list(_expanded(model.graph, model.functions, "")), list(flat.graph)
+    if [node.op_type for node, _ in before] != [node.op_type for node in after]:
+        before = [(node, "") for node in after]  # the inliner wrote nodes of its own: the names are then its names
+    return tuple(_site(old, path, new) for (old, path), new in zip(before, after, strict=True))
+
+
+def _expanded(
+    nodes: Iterable[ir.Node], functions: Functions, path: str, depth: int = 0
+) -> Iterator[tuple[ir.Node, str]]:
+    """Nodes in the order in which the inliner writes them, with the path of calls around them."""
+    for node in nodes:
+        called = functions.get((node.domain, node.op_type, node.overload)) if depth < 64 else None
+        if called is None:
+            yield node, path
+        else:
+            name = node.name or next((v.name for v in node.outputs if v.name), node.op_type)
+            yield from _expanded(called, functions, f"{path}/{name}".lstrip("/"), depth + 1)
+
+
+def _site(old: ir.Node, path: str, new: ir.Node) -> Site:
+    inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
+    made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
+    return Site(old.name or "", kind_of(new.domain, new.op_type), path, layer_of_node(old), inputs, made, written)
+
+
+NODE_METADATA = 10  # the IR version that gave nodes metadata
+CAST = "cast: for what reads it in this type"
+
+
+def describe(model: ir.Model, rows: Iterable[tuple[ir.Node, str, str]], about: Mapping[str, str]) -> None:
+    """Writes (node, type, reason) rows, and what is said of the model. Entries that are there stay as they are."""
+    if (model.ir_version or 0) >= NODE_METADATA:
+        for node, dtype, reason in rows:
+            own = node.metadata_props
+            if PRECISION not in own and REASON not in own:
+                own[PRECISION], own[REASON] = dtype, reason
+    elif NODES not in model.metadata_props:
+        model.metadata_props[NODES] = _table(rows)
+    for key, text in about.items():
+        model.metadata_props.setdefault(key, text)
+
+
+def _table(rows: Iterable[tuple[ir.Node, str, str]]) -> str:
+    """{type: {reason: names of nodes, of first outputs where nodes have none}} as JSON."""
+    table: dict[str, dict[str, list[str]]] = {}
+    for node, dtype, reason in rows:
+        name = node.name or next((value.name for value in node.outputs if value.name), "")
+        table.setdefault(dtype, {}).setdefault(reason, []).append(name or "")
+    return json.dumps(table, ensure_ascii=False, separators=(",", ":"))

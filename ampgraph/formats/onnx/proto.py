@@ -1,8 +1,13 @@
-"""What onnx_ir would lose or double in a ModelProto, put right on the way in."""
+"""ModelProtos as they are read: nodes taken apart, and what onnx_ir would lose, double or refuse put right and said.
+
+To look at each field of a node through protobuf's objects takes longer than to make the node of onnx_ir. All bytes of a
+node come at once, its names first, in the encoding that `wire` writes; what is behind them is alike in most nodes.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -20,12 +25,103 @@ from onnx import (
 )
 
 from ...core.errors import AmpError
-from .node_parts import Parts, PartsReader
+
+LONG = 1 << 10  # bytes behind the names: of more no second node has the same, as of a stored tensor
+NUMBERS = frozenset(
+    (AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS, AttributeProto.STRING)
+)
+"""Types of attributes of which one object is made for all that are equal."""
+
+INPUT, OUTPUT, NAME = 0x0A, 0x12, 0x1A  # tags of fields of a NodeProto
+NAMES = frozenset((INPUT, OUTPUT, NAME))
+
+
+class Kind:
+    """What nodes have but for their names.
+
+    Attributes:
+        proto: one of the nodes.
+        op_type: their operator.
+        heavy: whether it may hold a tensor or a body: something else than numbers and texts.
+        shared: whether other nodes may be of the same kind: those that are not heavy, and have no metadata.
+    """
+
+    __slots__ = ("heavy", "op_type", "proto", "shared")
+
+    def __init__(self, proto: NodeProto) -> None:
+        self.proto, self.op_type = proto, proto.op_type
+        self.heavy = not all(attribute.type in NUMBERS for attribute in proto.attribute)
+        self.shared = not self.heavy and not proto.metadata_props
+
+
+Parts = tuple[list[bytes], list[bytes], bytes, Kind]
+"""The names of a node's inputs and outputs, its own, and what else it has."""
+
+
+class PartsReader:
+    """Takes nodes apart, those of a heavy operator field by field: their bytes may be many.
+
+    ``orderly``: False after a node that cannot be: with a name of 16 KiB, or fields in another order than that of their
+    numbers."""
+
+    def __init__(self) -> None:
+        self.orderly = True
+        self._kinds: dict[bytes, Kind] = {}
+        self._heavy: dict[str, bool] = {}
+
+    def of(self, node: NodeProto) -> Parts:
+        """The parts of a node; of one that cannot be taken apart the kind alone is right."""
+        if self._heavy.get(node.op_type, True):
+            kind = self._meet(node)
+            if self._heavy[kind.op_type]:
+                return _texts(node.input), _texts(node.output), _texts([node.name])[0], kind
+        data = node.SerializeToString()
+        inputs: list[bytes] = []
+        outputs: list[bytes] = []
+        name, at, end = b"", 0, len(data)
+        while at < end and (field := data[at]) in NAMES:
+            length = data[at + 1]
+            at += 2
+            if length >= 0x80:  # seven bits a byte, the lowest first
+                if data[at] >= 0x80:
+                    break
+                length += (data[at] - 1) << 7
+                at += 1
+            text = data[at : at + length]
+            at += length
+            if field == INPUT:
+                inputs.append(text)
+            elif field == OUTPUT:
+                outputs.append(text)
+            else:
+                name = text
+        rest = data[at:] if end - at <= LONG else b""
+        return inputs, outputs, name, self._kinds.get(rest) or self._kind(node, rest, inputs, outputs, name)
+
+    def _meet(self, node: NodeProto) -> Kind:
+        """Of an operator that is heavy, or new: the first node says which of both."""
+        kind = Kind(node)
+        self._heavy.setdefault(kind.op_type, kind.heavy)
+        return kind
+
+    def _kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
+        """Of a node with another ``rest`` than those before; no name may be in that."""
+        kind = Kind(node)
+        found = len(inputs), len(outputs), bool(name)
+        if found != (len(node.input), len(node.output), bool(node.name)):
+            self.orderly = False
+        elif rest and kind.shared:
+            self._kinds[rest] = kind
+        self._heavy[kind.op_type] |= kind.heavy
+        return kind
+
+
+def _texts(names: Iterable[str]) -> list[bytes]:
+    """Names as they are in the file; protobuf gives one that is no text as bytes."""
+    return [name if isinstance(name, bytes) else name.encode() for name in names]
+
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor that is written out: more is a damaged file
-WATCHED = ("Constant", "Slice")
-"""Operators of which some are put right when a model is read."""
-
 HOLDING = (
     AttributeProto.TENSOR,
     AttributeProto.TENSORS,
@@ -35,40 +131,15 @@ HOLDING = (
 )
 
 
-def tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every stored tensor: initializers and attributes, of bodies and functions too."""
-    for graph in (proto.graph, *proto.functions):
-        yield from _tensors(graph)
-
-
-def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
-    yield from getattr(graph, "initializer", ())
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.TENSOR:
-                yield attribute.t
-            elif attribute.type == AttributeProto.TENSORS:
-                yield from attribute.tensors
-            elif attribute.type == AttributeProto.GRAPH:
-                yield from _tensors(attribute.g)
-            elif attribute.type == AttributeProto.GRAPHS:
-                for body in attribute.graphs:
-                    yield from _tensors(body)
-
-
 @dataclass(frozen=True)
 class Holder:
-    """A graph, its attributes that hold a tensor or bodies, its nodes that are `WATCHED`, and all nodes taken apart, as
-    they were then; None where one of them cannot be."""
+    """A graph, its attributes that hold a tensor or bodies, its Constant nodes, and all nodes taken apart, as they were
+    then; None where one of them cannot be."""
 
     graph: GraphProto | FunctionProto
     attributes: list[AttributeProto]
-    watched: list[NodeProto]
+    constants: list[NodeProto]
     parts: list[Parts] | None
-
-    def standard(self, kind: str) -> list[NodeProto]:
-        """The watched nodes of one of ONNX's operators."""
-        return [node for node in self.watched if node.op_type == kind and node.domain in ("", "ai.onnx")]
 
     def tensors(self) -> Iterator[TensorProto]:
         """The tensors in it, without those of its bodies."""
@@ -96,6 +167,11 @@ def holders(proto: ModelProto) -> list[Holder]:
     return found
 
 
+def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
+    """Every stored tensor: initializers and attributes, of bodies and functions too."""
+    return (tensor for holder in held for tensor in holder.tensors())
+
+
 def _holder(graph: GraphProto | FunctionProto) -> Holder:
     """One walk over the nodes."""
     reader, nodes = PartsReader(), list[Parts]()
@@ -104,38 +180,56 @@ def _holder(graph: GraphProto | FunctionProto) -> Holder:
         parts = reader.of(node)
         nodes.append(parts)
         kind = parts[3]
-        if kind.op_type in WATCHED:
-            held.watched.append(node)
-        if not kind.shared:
-            held.attributes.extend(attribute for attribute in node.attribute if _holds(attribute, kind.op_type))
+        if kind.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            held.constants.append(node)
+        for attribute in () if kind.shared else node.attribute:
+            sparse = attribute.type == AttributeProto.SPARSE_TENSOR and kind.op_type != "Constant"
+            if attribute.type in HOLDING and not attribute.ref_attr_name and not sparse:
+                held.attributes.append(attribute)
     return held if reader.orderly else replace(held, parts=None)
 
 
-def _holds(attribute: AttributeProto, op_type: str) -> bool:
-    if attribute.type not in HOLDING or attribute.ref_attr_name:
-        return False
-    return attribute.type != AttributeProto.SPARSE_TENSOR or op_type == "Constant"
+# -- repairs ----------------------------------------------------------------------------------------------------------
 
 
-def drop_unreadable(proto: ModelProto) -> None:
-    """Drops annotations of values inside functions that onnx_ir writes into the main graph of files before version 10,
-    as ``domain::function/value``, and does not read again: where the value's own name has a slash."""
-    heads = tuple(f"{function.domain}::{function.name}/" for function in proto.functions)
-    kept = [i for i in proto.graph.value_info if not (i.name.startswith(heads) and i.name.count("/") > 1)]
-    if len(kept) < len(proto.graph.value_info):
-        del proto.graph.value_info[:]
-        proto.graph.value_info.extend(kept)
+def repair(proto: ModelProto, held: list[Holder], where: str) -> tuple[list[str], list[Holder]]:
+    """Repairs a proto in place, whose graphs are ``held``; what was done, and these as they are now. Raises AmpError
+    AMP102 for what makes no sense."""
+    said = _settle_duplicates(proto.graph, held[0].constants)
+    held = holders(proto) if said else held
+    count = sum(_densify(holder, where) for holder in held)
+    tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
+    said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
+    return said, holders(proto) if count else held
 
 
-def densify(held: Iterable[Holder], where: str) -> int:
+def _settle_duplicates(graph: GraphProto, constants: list[NodeProto]) -> list[str]:
+    """One definition for each constant: the one that ONNX Runtime uses, which reads initializers, then Constant nodes,
+    then sparse initializers, and lets the last one win."""
+    made = [
+        *((tensor.name, graph.initializer, tensor) for tensor in graph.initializer),
+        *((node.output[0], graph.node, node) for node in constants if node.output),
+        *((sparse.values.name, graph.sparse_initializer, sparse) for sparse in graph.sparse_initializer),
+    ]
+    last = {name: place for place, (name, *_) in enumerate(made)}
+    if len(last) == len(made):
+        return []
+    for place, (name, home, item) in enumerate(made):
+        if name and last[name] != place:
+            home.remove(item)  # the first that is equal, which is this one
+    counts = Counter(name for name, *_ in made if name)
+    return [
+        f"constant '{name}' is defined {count} times: the last is used, as ONNX Runtime does"
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _densify(holder: Holder, where: str) -> int:
     """Writes sparse tensors out in place, as ONNX Runtime does when it loads them: onnx_ir has none. Their number.
 
     Raises AmpError AMP102 for one that makes no sense.
     """
-    return sum(_densify(holder, where) for holder in held)
-
-
-def _densify(holder: Holder, where: str) -> int:
     count, graph = 0, holder.graph
     if isinstance(graph, GraphProto):
         count = len(graph.sparse_initializer)

@@ -11,13 +11,10 @@ import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Shape, Value
-from .map_types import value_info
+from .native import value_info
 from .types import DTYPES
 from .weights import InFile, dims, nbytes, stored_tensor
-from .wire import text_bytes, with_nodes
-from .wire_types import INPUT, NAME, InfoWriter
-
-Nodes = Iterable[onnx.NodeProto]
+from .wire import GRAPH_INPUT, INFO_NAME, InfoWriter, text_bytes, with_nodes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 KEEP_FLOATS = 64  # elements: a factor for each dimension at most
@@ -29,12 +26,11 @@ class OnnxShapes:
     """Callable for Dataflow: the shape of a value, or None.
 
     Attributes:
-        in_file: the main graph's nodes as the file has them, where they are still that: nobody has to write them.
         typed: element types of what operators give that onnx has no schema for, without which its inference ends there.
     """
 
-    def __init__(self, model: ir.Model, in_file: Nodes | None = None) -> None:
-        self.model, self.in_file = model, in_file
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
         self.typed: dict[str, str] = {}
         self._inferred: dict[str, onnx.ValueInfoProto] | None = None
 
@@ -50,7 +46,7 @@ class OnnxShapes:
         if value.container:
             return None
         if self._inferred is None:
-            self._inferred = infer(self.model, typed=self.typed, in_file=self.in_file)
+            self._inferred = infer(self.model, typed=self.typed)
         found = self._inferred.get(value.name) if value.scope == 0 else None
         return None if found is None else _shape(found)
 
@@ -79,7 +75,7 @@ class OnnxShapes:
         long = graph.num_nodes() > MOST_NODES and any(value.shape is not None for value in made)
         if self.model.functions or not (long or any(value.uses() for value in graph.outputs)):
             return {}
-        return infer(self.model, doubted=True, typed=self.typed, in_file=self.in_file)
+        return infer(self.model, doubted=True, typed=self.typed)
 
 
 def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
@@ -108,15 +104,11 @@ def _differ(one: Shape, other: Shape) -> bool:
 
 
 def infer(
-    model: ir.Model,
-    doubted: bool = False,
-    typed: Mapping[str, str] = MappingProxyType({}),
-    in_file: Nodes | None = None,
+    model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, onnx.ValueInfoProto]:
     """What onnx's inference says of the main graph's values, without weights; empty where it fails.
 
-    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name.
-    ``in_file``: the model's nodes as its file has them."""
+    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name."""
     proto = _outline(model)
     given = {value.name for value in proto.graph.output}
     for name in sorted(typed.keys() - given):
@@ -124,7 +116,7 @@ def infer(
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model, in_file), strict_mode=False)
+        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model), strict_mode=False)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
     return {info.name: info for info in (*found.graph.value_info, *(found.graph.output if doubted else ()))}
@@ -146,7 +138,7 @@ def weightless(model: ir.Model) -> bytes:
     return _without_weights(_outline(model), model)
 
 
-def _without_weights(outline: onnx.ModelProto, model: ir.Model, in_file: Nodes | None = None) -> bytes:
+def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
     """The same with what an outline says."""
     listed, infos, kept = {value.name for value in model.graph.inputs}, InfoWriter(), _Kept()
     large = []
@@ -159,11 +151,8 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model, in_file: Nodes |
             proto = tensor.raw if type(tensor) is InFile else ir.serde.serialize_tensor(tensor)
             outline.graph.initializer.append(proto)
         elif value.name not in listed:
-            large.append(infos.of(INPUT, text_bytes(NAME, value.name or ""), *key))
-    if in_file is None:
-        return with_nodes(outline, model.graph, large)
-    nodes = onnx.GraphProto(node=in_file)  # apart from the outline, which lives on: this copy goes at once
-    return with_nodes(outline, (), [nodes.SerializeToString(), *large])
+            large.append(infos.of(GRAPH_INPUT, text_bytes(INFO_NAME, value.name or ""), *key))
+    return with_nodes(outline, model.graph, large)
 
 
 class _Kept(dict[tuple[ir.DataType, tuple[int, ...]], bool]):

@@ -6,8 +6,9 @@ rounded or what was not, and a stored tensor that is rounded has the reference's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -15,14 +16,54 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.dataflow import Dataflow
 from ...core.graph import LOW
+from ...core.low_types import MOST_LOST
 from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
-from .originals import Originals
 from .schemas import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
-from .weights import stored_tensor
+from .weights import dims, flat, size, stored_in
+
+STEPS = {ir.DataType.FLOAT16: (2.0**-10, 2.0**-24), ir.DataType.BFLOAT16: (2.0**-7, 2.0**-133)}
+"""The step from one number to the next, of the number at most, and the least number."""
+
+
+class Originals:
+    """Those of a reference, by name; what a conversion has renamed, by its numbers."""
+
+    def __init__(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:
+        """``tensors``: the reference's in float32, by name; those beside the file are never taken."""
+        self._tensors = {name: t for name, t in tensors.items() if not isinstance(t, ir.ExternalTensor)}
+        self._by_size: dict[int, list[ir.TensorProtocol]] = {}
+        for tensor in self._tensors.values():
+            self._by_size.setdefault(size(tensor), []).append(tensor)
+
+    def of(self, name: str, own: ir.TensorProtocol, low: ir.DataType) -> Array | None:
+        """The numbers that ``own`` was rounded from, in its shape; None where they are not known.
+
+        ``low``: what it was rounded to. Of a tensor under a new name, as a bias that an addition's constant became, it
+        is the closest that differs by rounding and by a factor beside the product (`factors`) alone."""
+        known = self._tensors.get(name)
+        if known is not None:
+            return known.numpy() if dims(known) == dims(own) else None
+        alike = [flat(tensor) for tensor in self._by_size.get(size(own), [])]
+        numbers = flat(own).astype(np.float64) if alike else np.zeros(0)
+        off = [_apart(each.astype(np.float64), numbers, low) for each in alike]
+        closest = min(range(len(off)), key=off.__getitem__, default=None)
+        return None if closest is None or off[closest] == math.inf else alike[closest].reshape(dims(own))
+
+
+def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
+    """How far rounded numbers are from those given; infinite where more than a rounding and a factor is between."""
+    relative, least = STEPS[low]
+    square = float(given @ given)
+    factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
+    with np.errstate(invalid="ignore"):
+        step = np.abs(given) * relative + least
+        same = abs(factor - 1) <= MOST_LOST and bool(np.all(np.abs(numbers - factor * given) <= step))
+        return float(np.abs(numbers - given).max(initial=0)) if same else math.inf
+
 
 SEPARATE = 4  # the version of the format from which stored tensors are no inputs
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
@@ -45,7 +86,7 @@ class LowParts:
         graphs = list(all_graphs(model))
         low = {value.id for value in flow.values if value.dtype in LOW}
         nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
-        stored = {v.name or "": t.dtype for each in graphs for v, t in _stored(each) if t.dtype in LOW_TYPES}
+        stored = {v.name or "": t.dtype for each in graphs for v, t in stored_in(each) if t.dtype in LOW_TYPES}
         return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), stored)
 
 
@@ -64,7 +105,7 @@ class _Switches:
         self._main, self._parts = strict.graph, parts
         graphs = list(all_graphs(reference))
         self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
-        stored = {v.name or "": tensor for graph in graphs for v, tensor in _stored(graph) if tensor.dtype == FLOAT}
+        stored = {v.name or "": tensor for graph in graphs for v, tensor in stored_in(graph) if tensor.dtype == FLOAT}
         self._originals = Originals(stored)
         self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
         self._nodes: list[ir.Node] = []
@@ -133,19 +174,23 @@ class _Switches:
         return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
-        first, *moves = members
-        return Switched(*self._who(first, names), tuple(Switched(*self._who(node, names)) for node in moves))
-
-    def _who(self, node: ir.Node, names: dict[ir.Value, str]) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
-        outputs = tuple(names.get(value, value.name or "") for value in node.outputs)
-        return node.name or "", kind_of(node.domain, node.op_type), outputs, self._inside[node]
+        first, *moves = [
+            Switched(
+                node.name or "",
+                kind_of(node.domain, node.op_type),
+                tuple(names.get(value, value.name or "") for value in node.outputs),
+                self._inside[node],
+            )
+            for node in members
+        ]
+        return replace(first, moves=tuple(moves))
 
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def _constants(self) -> Iterator[tuple[str, Array, ir.Value]]:
         """(name, the reference's own numbers, what is read) of stored tensors that are low in the file."""
         graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
-        for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in _stored(graph)):
+        for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in stored_in(graph)):
             name = value.name or ""
             low = self._parts.constants.get(name)
             numbers = None if low is None else self._originals.of(name, own, low)
@@ -166,7 +211,8 @@ class _Switches:
     def _switch_all(self, raw: ir.Value, wide: ir.Value, flag: int) -> None:
         """All that read a rounded value read it so, or as it was made.
 
-        A low node rounds what it reads too: it would have a Cast there if the maker were in float32.
+        A low node rounds what it reads too: it would have a Cast there if the maker were in float32. What computes in
+        float32 has no switch of its own.
         """
         uses, after = list(wide.uses()), wide.producer()
         assert after is not None
@@ -182,13 +228,9 @@ class _Switches:
             return switched[flags]
 
         for use in uses:
-            use.node.replace_input_with(use.idx, by(frozenset({flag, self._flag_of(use.node, flag)})))
+            use.node.replace_input_with(use.idx, by(frozenset({flag, self._flags.get(use.node, flag)})))
         if wide.is_graph_output():
             self._give_out(graph, wide, by(frozenset({flag})))
-
-    def _flag_of(self, reader: ir.Node, other: int) -> int:
-        """The switch of what reads a value; none of its own where it computes in float32."""
-        return self._flags.get(reader, other)
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
@@ -265,12 +307,3 @@ def _names(graph: ir.Graph) -> Iterator[str]:
 def _exact(node: ir.Node) -> bool:
     """Whether a node makes nothing that is to be rounded, if what it reads is."""
     return has(kind_of(node.domain, node.op_type), "exact")
-
-
-def _stored(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Stored tensors, and those of Constant nodes."""
-    made = (value for node in graph if node.op_type == "Constant" for value in node.outputs)
-    for value in (*graph.initializers.values(), *made):
-        tensor = stored_tensor(value)
-        if tensor is not None:
-            yield value, tensor

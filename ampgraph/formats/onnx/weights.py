@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import Rounder
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
+from .types import DTYPES
 
-CHUNK = 1 << 16  # elements: 256 KiB of float32, which stay in the second cache
 SHORT = 1 << 12  # elements: below it the calls cost more than what they do
-LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
+NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+"""Attributes of a Constant that hold no tensor."""
 InFile = ir.serde.TensorProtoTensor
 FLOAT = ir.DataType.FLOAT.value
-IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 
 def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
@@ -36,13 +34,18 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     if attribute.name == "value":
         is_tensor = attribute.type == ir.AttributeType.TENSOR  # else this raises; its own look at a tensor is slow
         return attribute.value if is_tensor else attribute.as_tensor()
-    if attribute.name == "value_float":
-        return ir.tensor(np.asarray(attribute.value, np.float32), name=native.name)
-    if attribute.name == "value_floats":
-        return ir.tensor(np.asarray(attribute.value, np.float32), name=native.name)
-    if attribute.name in ("value_int", "value_ints"):
-        return ir.tensor(np.asarray(attribute.value, np.int64), name=native.name)
-    return None
+    kind = NUMBERS.get(attribute.name)
+    return None if kind is None else ir.tensor(np.asarray(attribute.value, kind), name=native.name)
+
+
+def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """Puts a tensor behind an initializer or a Constant."""
+    node = native.producer()
+    if node is None:
+        native.const_value = tensor
+    else:
+        node.attributes.clear()
+        node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -84,9 +87,13 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
     return proto.data_type == FLOAT and proto.HasField("raw_data")
 
 
-def pieces(data: Array) -> Iterator[Array]:
-    """Views of an array of one dimension, one after the other."""
-    return (data[start : start + CHUNK] for start in range(0, data.size, CHUNK))
+def stored_in(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Stored tensors, and those of Constant nodes."""
+    made = (value for node in graph if node.op_type == "Constant" for value in node.outputs)
+    for value in (*graph.initializers.values(), *made):
+        tensor = stored_tensor(value)
+        if tensor is not None:
+            yield value, tensor
 
 
 class OnnxWeights:
@@ -126,16 +133,18 @@ class OnnxWeights:
 class RoundedTensor(ir.LazyTensor):
     """A float32 tensor rounded to ``dtype`` (nearest, ties to even) when it is read, never held.
 
-    Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so.
+    Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. ``factor``: it is
+    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite.
     """
 
-    __slots__ = ("dims", "floor", "low", "source")
+    __slots__ = ("dims", "factor", "floor", "low", "source")
 
-    def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None) -> None:
-        self.source, self.low, self.floor, self.dims = source, STORED_TYPES[dtype], floor, dims(source)
+    def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0) -> None:
+        self.source, self.low, self.floor, self.factor = source, STORED_TYPES[dtype], floor, factor
+        self.dims = dims(source)
         super().__init__(
             self._round,
-            IR_TYPES[dtype],
+            DTYPES[dtype],
             frozen_shape(self.dims),
             name=source.name,
             doc_string=source.doc_string,
@@ -147,13 +156,12 @@ class RoundedTensor(ir.LazyTensor):
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
-        data = self.whole().reshape(self.dims)
-        return ir.Tensor(data, dtype=self.dtype, name=self.name)
+        return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
         """What is to be rounded, as bytes, where that is all that is done to it and it is short; else nothing."""
-        source = self.source
-        if self.floor is not None or type(source) is not InFile or math.prod(self.dims) > SHORT:
+        source, plain = self.source, self.floor is None and self.factor == 1.0
+        if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
         return source.raw.raw_data if is_raw_float(source.raw) else b""
 
@@ -162,38 +170,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one piece."""
-        data, rounder = flat(self.source), Rounder(self.low)
-        rounded = np.empty(data.size, self.low)
-        for part, place in zip(pieces(data), pieces(rounded), strict=True):
-            self._round_into(part, place, rounder)
-        return rounded
+        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
 
     def chunks(self) -> Iterator[Array]:
-        """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
-        data, rounder = flat(self.source), Rounder(self.low)
-        kept = np.empty(min(CHUNK, data.size), self.low)
-        for part in pieces(data):
-            self._round_into(part, kept[: part.size], rounder)
-            yield kept[: part.size]
-
-    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
-        if self.floor is not None:
-            part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
-        rounder.round(part, place)
-
-
-class ScaledTensor(RoundedTensor):
-    """A float32 tensor times a factor near one, rounded once. What is finite when rounded plainly stays finite."""
-
-    def __init__(self, source: ir.TensorProtocol, dtype: str, factor: float) -> None:
-        super().__init__(source, dtype)
-        self.factor = factor
-
-    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
-        super()._round_into(part, place, rounder)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = (part.astype(np.float64) * self.factor).astype(self.low)
-        np.copyto(place, scaled, where=np.isfinite(scaled))
+        """The rounded elements piece by piece, each of which holds until the next one is asked for."""
+        return Rounder(self.low, self.floor, self.factor).parts(flat(self.source))
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
@@ -226,3 +207,88 @@ def _rounded_parts(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int,
         end = start + len(source) // 4 * low.itemsize
         yield key, data[start:end]
         start = end
+
+
+STEPS = 64  # low numbers that are tried on both sides
+
+
+class NormParameters:
+    """Scale, bias, mean and variance of one norm, rounded together: their errors cancel in what it computes.
+
+    y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
+    the low type, in every layer in the same direction. Of the low numbers beside each variance and mean the pair is
+    taken that leaves factor and shift closest to what float32 parameters give."""
+
+    def __init__(self, sources: list[ir.TensorProtocol], epsilon: float, dtype: str) -> None:
+        self.sources, self.epsilon, self.low = sources, epsilon, LOW_TYPES[dtype]
+
+    @cached_property
+    def rounded(self) -> list[Array]:
+        """The four in the low type; plainly rounded where that is not finite."""
+        with np.errstate(over="ignore"):
+            plain = [flat(source).astype(self.low) for source in self.sources]
+        if not all(np.isfinite(part.astype(np.float64)).all() for part in plain):
+            return plain
+        scale, bias, mean, var = (flat(source).astype(np.float64) for source in self.sources)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            factor = scale / np.sqrt(var + self.epsilon)
+            near = self._neighbours(var)
+            scales = self._low(factor * np.sqrt(near + self.epsilon))
+            low_scale, low_var = _closest(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
+            factors = low_scale / np.sqrt(low_var + self.epsilon)
+            shift = bias - factor * mean
+            means, biases = self._neighbours(mean), self._neighbours(bias)
+            biases = np.concatenate([self._low(shift + factors * means), biases])
+            means = np.concatenate([means, self._low((biases[len(means) :] - shift) / factors)])
+            low_bias, low_mean = _closest(biases, means, biases - factors * means - shift)
+        return [part.astype(self.low) for part in (low_scale, low_bias, low_mean, low_var)]
+
+    def _low(self, numbers: Array) -> Array:
+        """Numbers as the low type has them."""
+        return numbers.astype(self.low).astype(np.float64)
+
+    def _neighbours(self, numbers: Array) -> Array:
+        """The low numbers around some by distance, their own first; of the same sign, and finite."""
+        low = numbers.astype(self.low)
+        bits = low.view(np.int16).astype(np.int32)
+        steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
+        near = np.stack([(bits + step).astype(np.int16) for step in steps]).view(self.low)
+        wide = near.astype(np.float64)
+        valid = np.isfinite(wide) & (np.signbit(wide) == np.signbit(low.astype(np.float64)))
+        return np.where(valid, wide, low.astype(np.float64))
+
+
+def _closest(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
+    """By channel the pair with the smallest error, the earliest of equals."""
+    finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
+    best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])
+    return first[best], second[best]
+
+
+class NormTensor(RoundedTensor):
+    """One of the four."""
+
+    def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
+        super().__init__(plain.source, dtype)
+        self.parameters, self.place = parameters, place
+        self.name = plain.name
+
+    def whole(self) -> Array:
+        return self.parameters.rounded[self.place]
+
+    def chunks(self) -> Iterator[Array]:
+        yield self.whole()
+
+
+def round_together(node: ir.Node, dtype: str) -> bool:
+    """Rounds the stored parameters of a norm together; False where it has no four that were rounded."""
+    values = [value for value in node.inputs[1:5] if value is not None]
+    tensors = [stored_tensor(value) for value in values]
+    plain = [tensor for tensor in tensors if isinstance(tensor, RoundedTensor) and tensor.low == LOW_TYPES[dtype]]
+    if len(plain) != 4:
+        return False
+    given = node.attributes.get("epsilon")
+    parameters = NormParameters([t.source for t in plain], 1e-5 if given is None else given.as_float(), dtype)
+    for place, (value, tensor) in enumerate(zip(values, plain, strict=True)):
+        put(value, NormTensor(tensor, parameters, place, dtype))
+    return True

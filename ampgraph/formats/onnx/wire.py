@@ -1,4 +1,4 @@
-"""The file of an ONNX graph as a runtime needs it, written node by node, annotated at inputs and outputs alone.
+"""The file of an ONNX graph as bytes: nodes, stored tensors and what is said of values, all else by onnx_ir.
 
 Serialising through onnx_ir and protobuf makes four objects a node, and a strict run has twice the nodes of its model.
 The encoding is protobuf's: a tag, which is the field's number and a kind, then the length of what follows, then that.
@@ -8,18 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 import onnx_ir as ir
-from onnx import AttributeProto, GraphProto, ModelProto, StringStringEntryProto
+from google.protobuf.message import Message
+from onnx import AttributeProto, GraphProto, ModelProto, StringStringEntryProto, TensorProto, TypeProto
 from onnx.helper import make_opsetid
 
-from .map_types import value_info
+from .native import holds_maps, to_proto, value_info
+from .weights import InFile, RoundedTensor, dims, is_raw_float, short_rounded
 
-# fields of a NodeProto, then those of what holds it
+# fields of a NodeProto, then of a ModelProto and its graph, of a tensor, and of what is said of a value
 INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOC, DOMAIN, OVERLOAD, METADATA = (
     bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 6, 7, 8, 9)
 )
-NODE, GRAPH = b"\x0a", b"\x3a"
+NODE, GRAPH, INITIALIZER, GRAPH_INPUT, VALUE_INFO = b"\x0a", b"\x3a", b"\x2a", b"\x5a", b"\x6a"
+TENSOR_NAME, RAW_DATA = b"\x42", b"\x4a"
+INFO_NAME, INFO_TYPE = b"\x0a", b"\x12"
+
+PLAIN = "ampgraph.plain"
+"""Where the main graph of onnx_ir remembers that no value has annotations of quantization, and no node any of devices:
+to find them takes a look at each."""
+BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+BEHIND_VALUES = ("quantization_annotation", "metadata_props")
+TOGETHER = 256  # stored tensors of which the short ones are rounded together: 4 MiB of float32 at most
 
 
 def graph_file(
@@ -40,8 +53,7 @@ def graph_file(
             rest.initializer[-1].name = value.name or ""
     model = ModelProto(ir_version=ir_version)
     model.opset_import.extend(make_opsetid(domain, version) for domain, version in imports.items())
-    body = [*NodeWriter().written(nodes), rest.SerializeToString()]
-    return b"".join((model.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
+    return with_nodes(model, nodes, [rest.SerializeToString()])
 
 
 def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[bytes] = ()) -> bytes:
@@ -49,6 +61,69 @@ def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[byt
     the two parts."""
     body = [*NodeWriter().written(nodes), *more]
     return b"".join((outline.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
+
+
+def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterator[bytes]:
+    """The pieces of the file of a whole model: the bytes of `to_proto`, without the objects in between.
+
+    ``finish`` has the last word on what is said of the model as a whole."""
+    if PLAIN not in model.graph.meta or holds_maps(model) or model.functions:
+        proto = to_proto(model)
+        finish(proto)
+        yield proto.SerializeToString(deterministic=True)
+        return
+    outline = ir.serde.serialize_model(_Outline(model))
+    finish(outline)
+    head, first, last = ModelProto(), GraphProto(), GraphProto()
+    _move(BEFORE_GRAPH, outline, head)
+    _move(("name",), outline.graph, first)
+    for field in BEHIND_VALUES:
+        getattr(last, field).extend(getattr(outline.graph, field))
+        outline.graph.ClearField(field)
+    infos, stored = _Infos(), model.graph.initializers.values()
+    inputs = {value.name for value in model.graph.inputs}
+    pieces = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
+    pieces.append(first.SerializeToString())
+    pieces += _tensors([value for value in stored if value.const_value is not None])
+    pieces.append(outline.graph.SerializeToString(deterministic=True))
+    pieces += (
+        infos.said(value, text_bytes(INFO_NAME, value.name or "")) for value in stored if value.name not in inputs
+    )
+    pieces += infos.results
+    pieces.append(last.SerializeToString(deterministic=True))
+    outline.ClearField("graph")
+    yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
+    yield from pieces
+    yield outline.SerializeToString(deterministic=True)
+
+
+def _move(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
+    for field in fields:
+        if source.HasField(field):
+            setattr(target, field, getattr(source, field))
+            source.ClearField(field)
+
+
+class _Outline:
+    """A model, or its graph, as it looks without nodes and stored tensors."""
+
+    initializers: Mapping[str, ir.Value] = MappingProxyType({})
+
+    def __init__(self, whole: ir.Model | ir.Graph) -> None:
+        self._whole = whole
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._whole, name)
+        return _Outline(found) if name == "graph" else found
+
+    def __iter__(self) -> Iterator[ir.Node]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
 
 
 class NodeWriter:
@@ -59,20 +134,20 @@ class NodeWriter:
 
     def __init__(self, metadata: bool = False, result: Callable[[ir.Value, bytes], None] | None = None) -> None:
         self._metadata, self._result = metadata, result
-        self.names = _Names()
         self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
         self._notes: dict[tuple[str, ...], bytes] = {}
+        self._attributes: dict[int, bytes] = {}  # by identity, for many nodes may have one
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        kinds, names, attributes, result = self._kinds, self.names, _Attributes(), self._result
+        kinds, names, attributes, result = self._kinds, _Names(), self._attributes, self._result
         for node in nodes:
             content, text, name = b"", b"", ""
             for value in node.inputs:
                 content += names[value]
             outputs = node.outputs
-            if outputs and not outputs[-1].name:
-                outputs = _named(outputs)
+            while outputs and not outputs[-1].name:
+                outputs = outputs[:-1]
             for value in outputs:
                 name = value.name or ""
                 text = sized(name)
@@ -87,9 +162,26 @@ class NodeWriter:
             before, behind = kinds.get(key) or self._kind(key)
             content += before
             for attribute in node.attributes.data.values():
-                content += attributes.get(id(attribute)) or attributes.of(attribute)
+                content += attributes.get(id(attribute)) or self._attribute(attribute)
             content += self._said(node, behind) if self._metadata else behind
             yield NODE + number_bytes(len(content)) + content
+
+    def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
+        """What stands before the attributes, and behind them."""
+        domain, op_type, overload = key
+        behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
+        found = self._kinds[key] = text_bytes(KIND, op_type), behind
+        return found
+
+    def _attribute(self, attribute: ir.Attr) -> bytes:
+        """The entry of an attribute that is met for the first time."""
+        proto = AttributeProto()
+        if attribute.is_ref():
+            ir.serde.serialize_reference_attribute_into(proto, attribute)
+        else:
+            ir.serde.serialize_attribute_into(proto, attribute)
+        found = self._attributes[id(attribute)] = message_bytes(ATTRIBUTE, proto)
+        return found
 
     def _said(self, node: ir.Node, behind: bytes) -> bytes:
         """What stands behind the attributes, with what is said of the node."""
@@ -99,40 +191,10 @@ class NodeWriter:
         if not props:
             return behind
         notes = *props, *props.values()
-        return behind + (self._notes.get(notes) or self._note(notes, props))
-
-    def _note(self, notes: tuple[str, ...], props: Mapping[str, str]) -> bytes:
-        """The entries of metadata that are met for the first time."""
-        entries = (
-            StringStringEntryProto(key=key, value=note).SerializeToString() for key, note in sorted(props.items())
-        )
-        found = self._notes[notes] = b"".join(METADATA + number_bytes(len(entry)) + entry for entry in entries)
-        return found
-
-    def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
-        """What stands before the attributes, and behind them."""
-        domain, op_type, overload = key
-        behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
-        found = self._kinds[key] = text_bytes(KIND, op_type), behind
-        return found
-
-
-class _Attributes(dict[int, bytes]):
-    """Attributes by identity, for many nodes may have one; whole numbers once each, for many are alike."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, object, str | None], bytes] = {}
-
-    def of(self, attribute: ir.Attr) -> bytes:
-        """The entry of an attribute that is met for the first time."""
-        if attribute.type != ir.AttributeType.INT or attribute.is_ref():
-            found = self[id(attribute)] = _attribute_bytes(attribute)
-            return found
-        key = attribute.name, attribute.value, attribute.doc_string
-        if key not in self._numbers:
-            self._numbers[key] = _attribute_bytes(attribute)
-        found = self[id(attribute)] = self._numbers[key]
-        return found
+        if notes not in self._notes:
+            entries = (StringStringEntryProto(key=key, value=note) for key, note in sorted(props.items()))
+            self._notes[notes] = b"".join(message_bytes(METADATA, entry) for entry in entries)
+        return behind + self._notes[notes]
 
 
 class _Names(dict[ir.Value | None, bytes]):
@@ -143,21 +205,9 @@ class _Names(dict[ir.Value | None, bytes]):
         return text
 
 
-def _attribute_bytes(attribute: ir.Attr) -> bytes:
-    proto = AttributeProto()
-    if attribute.is_ref():
-        ir.serde.serialize_reference_attribute_into(proto, attribute)
-    else:
-        ir.serde.serialize_attribute_into(proto, attribute)
-    content: bytes = proto.SerializeToString()
-    return ATTRIBUTE + number_bytes(len(content)) + content
-
-
-def _named(outputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
-    """Without those at the end that have no name."""
-    while outputs and not outputs[-1].name:
-        outputs = outputs[:-1]
-    return outputs
+def message_bytes(tag: bytes, message: Message) -> bytes:
+    content: bytes = message.SerializeToString(deterministic=True)
+    return tag + number_bytes(len(content)) + content
 
 
 def text_bytes(tag: bytes, text: str) -> bytes:
@@ -179,3 +229,81 @@ def number_bytes(number: int) -> bytes:
         number >>= 7
     parts.append(number)
     return bytes(parts)
+
+
+# -- stored tensors, and what is said of values -----------------------------------------------------------------------
+
+
+def _tensors(values: Sequence[ir.Value]) -> Iterator[bytes]:
+    """The entries of initializers; of rounded ones no object is made, and their heads are written once each."""
+    heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}
+    for start in range(0, len(values), TOGETHER):
+        some = values[start : start + TOGETHER]
+        short = short_rounded(value.const_value for value in some)
+        for value in some:
+            tensor, name = value.const_value, value.name
+            assert tensor is not None  # asked for where there is one
+            tensor.name = name
+            if type(tensor) is InFile and is_raw_float(tensor.raw) and not tensor.metadata_props:
+                yield message_bytes(INITIALIZER, tensor.raw)
+            elif not isinstance(tensor, RoundedTensor) or not name or tensor.doc_string or tensor.metadata_props:
+                yield message_bytes(INITIALIZER, ir.serde.serialize_tensor(tensor))
+            else:
+                key = tensor.dtype, dims(tensor)
+                if key not in heads:
+                    heads[key] = TensorProto(data_type=tensor.dtype.value, dims=key[1]).SerializeToString()
+                data = short.get(id(tensor)) or tensor.tobytes()
+                parts = heads[key], text_bytes(TENSOR_NAME, name), RAW_DATA, number_bytes(len(data)), data
+                yield b"".join((INITIALIZER, number_bytes(sum(map(len, parts))), *parts))
+
+
+class InfoWriter:
+    """Writes what is said of tensors: a name and a type, each type once."""
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}
+
+    def of(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
+        """The entry in a field of a graph; ``named``: the field of its name, ``shape``: None where nothing is said of
+        it."""
+        known = self._types.get((dtype, shape))
+        if known is None:
+            proto = TypeProto()
+            ir.serde.serialize_type_into(proto, ir.TensorType(dtype))
+            if shape is not None:
+                ir.serde.serialize_shape_into(proto, ir.Shape(shape))
+            known = self._types[dtype, shape] = message_bytes(INFO_TYPE, proto)
+        return field + number_bytes(len(named) + len(known)) + named + known
+
+
+class _Infos(InfoWriter):
+    """What the file says of values. Shapes are looked at once each: stored tensors have few, and they are frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plain: dict[int, tuple[int, ...] | None] = {}
+        self.results: list[bytes] = []
+
+    def result(self, value: ir.Value, named: bytes) -> None:
+        """Takes a node's result."""
+        if not value.is_graph_output():
+            self.results.append(self.said(value, named))
+
+    def said(self, value: ir.Value, named: bytes) -> bytes:
+        """The entry of a value; empty where nothing is said of it."""
+        kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
+        if not value.name or (kind is None and shape is None and not more):
+            return b""
+        if type(kind) is ir.TensorType and not (more or kind.denotation):
+            if shape is None:
+                return self.of(VALUE_INFO, named, kind.dtype, None)
+            numbers = self._plain[id(shape)] if id(shape) in self._plain else self._numbers(shape)
+            if numbers is not None:
+                return self.of(VALUE_INFO, named, kind.dtype, numbers)
+        return message_bytes(VALUE_INFO, ir.serde.serialize_value(value))
+
+    def _numbers(self, shape: ir.Shape) -> tuple[int, ...] | None:
+        """A shape of numbers alone, of which nothing more is said; None for another."""
+        plain = shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
+        found = self._plain[id(shape)] = shape.numpy() if plain else None
+        return found

@@ -7,7 +7,7 @@ the graph does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -221,29 +221,25 @@ class InputReader:
 
     def _is_taken_from_scores(self, op: Op) -> bool:
         """Whether what an operator makes is subtracted, moved or not, before a Softmax."""
-        for _ in range(8):
-            uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
-            readers = [self.flow.ops[use.op] for use in uses]
-            if any(reader.role == "Sub" and use.index for reader, use in zip(readers, uses, strict=True)):
-                return any(self._reaches_softmax(reader) for reader in readers if reader.role == "Sub")
-            following = [reader for reader in readers if has(reader.role, "passes_on")]
-            if len(following) != 1:
-                return False
-            op = following[0]
+        for readers in self._following(op, lambda reader: has(reader.role, "passes_on")):
+            if any(reader.role == "Sub" and index for reader, index in readers):
+                return any(self._reaches_softmax(reader) for reader, _ in readers if reader.role == "Sub")
         return False
 
     def _reaches_softmax(self, op: Op) -> bool:
+        way = self._following(op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where")
+        return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
+
+    def _following(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
+        """The readers of what an operator makes, with the place where they read it, then those of the one that leads
+        on, as long as there is one alone."""
         for _ in range(8):
-            readers = [r for v in op.outputs for r in self.flow.readers(v)]
-            if any(has(r.role, "softmaxes") for r in readers):
-                return True
-            following = [
-                r for r in readers if has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where"
-            ]
+            uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
+            yield [(self.flow.ops[use.op], use.index) for use in uses]
+            following = [self.flow.ops[use.op] for use in uses if leads_on(self.flow.ops[use.op])]
             if len(following) != 1:
-                return False
+                return
             op = following[0]
-        return False
 
     def _are_scores(self, value: int, source: int) -> bool:
         """Whether a product made a value, and the input is not what it was made of."""

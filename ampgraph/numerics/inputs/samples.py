@@ -130,7 +130,7 @@ def load_samples(
     if data is None:
         return _generated(flow, ports, COUNT if count is None else count, seed, dims or {})
     inputs = Inputs(
-        {p.name: Port(p.name, p.dtype, p.shape) for p in ports},
+        {p.name: p for p in ports},
         frozenset(p.name for p in ports if _has_default(flow, p) or p.name in lacking),
         frozenset(p.name for p in ports if flow.shape(p.value) is None),
     )
@@ -177,7 +177,7 @@ def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
     for value in flow.scopes[0].inputs:
         item = flow.values[value]
         dtype = "" if item.container else {"string": "object"}.get(item.dtype, item.dtype)
-        ports.append(GraphInput(item.name, dtype, tuple(flow.shape(value) or ()), value))
+        ports.append(GraphInput(item.name, dtype, tuple(flow.shape(value) or ()), value=value))
     return flow, ports
 
 
@@ -206,7 +206,7 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
 class Inputs:
     """The inputs of a model, and those that may be left out."""
 
-    ports: dict[str, Port]
+    ports: Mapping[str, Port]
     optional: frozenset[str]
     unranked: frozenset[str]  # whose shape the file does not say: they are never split
 

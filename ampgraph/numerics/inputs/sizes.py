@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Dataflow
+from ...runtime.ports import Port
 from ..metrics.roles import LOGARITHMS, PROBABILITIES, roles_of
 
 BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 256, 3
@@ -22,12 +23,9 @@ _SUM = re.compile(r"[\w.\s+\-*/()]+")
 
 
 @dataclass(frozen=True)
-class GraphInput:
-    """A graph input: ``dtype`` as numpy names it, sizes that are names or None where any will do."""
+class GraphInput(Port):
+    """An input of a graph, with its value there."""
 
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
     value: int = NONE
 
 

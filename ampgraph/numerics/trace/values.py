@@ -62,6 +62,9 @@ class Observed:
     vanished: int = 0
 
 
+UNSEEN = Observed(Extremes(None, None, 0, 0))
+
+
 def compared(value: Result, twin: Result | None) -> Observed:
     """A value beside that of the reference."""
     got = _numbers(value)
@@ -99,11 +102,8 @@ def _extremes(array: Array) -> Extremes:
     finite = array[np.isfinite(array)]
     nan = int(np.isnan(array).sum())
     infinite = array.size - finite.size - nan
-    return (
-        Extremes(float(finite.min()), float(finite.max()), infinite, nan)
-        if finite.size
-        else Extremes(None, None, infinite, nan)
-    )
+    least, most = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+    return Extremes(least, most, infinite, nan)
 
 
 @dataclass(frozen=True)
@@ -120,23 +120,21 @@ class Trace:
 
     def astray(self, name: str) -> bool:
         """Whether a value is not finite somewhere where the reference is."""
-        seen = self.values.get(name)
-        return seen is not None and seen.reference is not None and seen.astray > 0
+        return self.values.get(name, UNSEEN).astray > 0
 
     def reach(self, name: str) -> float:
         """The largest magnitude that a value has in the reference."""
-        seen = self.values.get(name)
-        return seen.reference.absmax if seen is not None and seen.reference is not None else 0.0
+        found = self.values.get(name, UNSEEN).reference
+        return 0.0 if found is None else found.absmax
 
     def lowest(self, name: str) -> float:
         """The smallest number that a value has in the reference."""
-        seen = self.values.get(name)
-        return (seen.reference.smallest or 0.0) if seen is not None and seen.reference is not None else 0.0
+        found = self.values.get(name, UNSEEN).reference
+        return 0.0 if found is None else found.smallest or 0.0
 
     def error(self, name: str) -> float | None:
         """A value's relative error."""
-        seen = self.values.get(name)
-        return None if seen is None else seen.error
+        return self.values.get(name, UNSEEN).error
 
 
 class Tracer:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
-from ...formats.onnx import io as onnx_io
+from ...formats.onnx.data_files import INLINE_LIMIT
 from ...runtime.onnxruntime_session import QUIET
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
@@ -52,7 +52,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
     Runtime. Raises AmpError AMP214 where they differ.
     """
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    if weights > onnx_io.INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
+    if weights > INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return
     graph = _in_evaluation_mode(model)
     del graph.outputs[own:]

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ...core.errors import AmpError
-from ...formats.mindir.training import refuse_whole_step
+from ...formats.mindir.step import refuse_whole_step
 from ...runtime.mindspore_session import MindirPorts
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ...core.errors import AmpError
 from ...formats.mindir import schema
-from ...formats.mindir.training import NOT_IN_A_FILE, STANDS_FOR
+from ...formats.mindir.step import NOT_IN_A_FILE, STANDS_FOR
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import TENSOR_KINDS
 

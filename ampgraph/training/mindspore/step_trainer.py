@@ -18,9 +18,8 @@ import numpy as np
 
 from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, nearest
-from ...formats.mindir.float_status import check_finite, has_float_status
 from ...formats.mindir.graph import MindirGraph
-from ...formats.mindir.whole_step import LOSS_SCALE_CELL, SCALE, is_step
+from ...formats.mindir.step import LOSS_SCALE_CELL, SCALE, check_finite, has_float_status, is_step
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import MindirPorts, read_ports
 from ...runtime.ports import Port

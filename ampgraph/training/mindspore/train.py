@@ -22,7 +22,7 @@ import numpy as np
 
 from ...core.errors import AmpError
 from ...core.files import whole_file
-from ...formats.mindir.training import written_parameters
+from ...formats.mindir.step import written_parameters
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import MindirPorts, read_ports
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from ...formats.onnx.states import States
+from ...formats.onnx.editor import States
 from ..gradients.builder import Builder
 
 PARAMETER, SLOT, RUNNING, SCALE, COUNTER, SCHEDULE = "parameter", "slot", "running", "scale", "counter", "schedule"

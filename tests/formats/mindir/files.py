@@ -13,6 +13,7 @@ from ampgraph.core.dataflow import NONE, Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir import weights as mindir_weights
 from formats.mindir.parse import graph_of, parse
 
 LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -31,7 +32,7 @@ def refused(code, function, *arguments):
 def values(path):
     """Parameters of a file by name."""
     file = mindir_io.load(path)
-    return {t.ref_key: mindir_io.elements(file, t).copy() for t in file.model.graph.parameter}
+    return {t.ref_key: mindir_weights.elements(file, t).copy() for t in file.model.graph.parameter}
 
 
 def parameter(file, name="layer.weight"):
@@ -41,7 +42,7 @@ def parameter(file, name="layer.weight"):
 def rounded_all(path, dtype="float16"):
     file = mindir_io.load(path)
     for tensor in file.model.graph.parameter:
-        mindir_io.round_tensor(file, tensor, dtype)
+        mindir_weights.round_tensor(file, tensor, dtype)
     return file
 
 

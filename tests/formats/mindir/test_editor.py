@@ -80,7 +80,7 @@ def test_names_of_outputs_and_of_casts() -> None:
     model.primitives.add(name="Cast:amp", op_type="Exp")
     result = convert(model)
     assert faults(result, model) == []
-    assert [p.name for p in result.primitives if p.op_type == "Cast"] == ["Cast:amp_"]
+    assert [p.name for p in result.primitives if p.op_type == "Cast"] == ["Cast:amp_1"]
 
 
 def test_rounding_pairs_share_their_casts_with_low_readers() -> None:

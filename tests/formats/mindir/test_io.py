@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampgraph.core.errors import AmpError
+from ampgraph.formats import rounding
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import schema
 from ampgraph.formats.mindir import weights as mindir_weights
@@ -66,7 +67,7 @@ def test_rounded(fixture, dtype, tmp_path, request):
     for name, data in values(out).items():
         assert data.dtype == LOW[dtype]
         np.testing.assert_array_equal(data, before[name].astype(LOW[dtype]))
-        np.testing.assert_array_equal(data, mindir_io.elements(file, parameter(file, name)))
+        np.testing.assert_array_equal(data, mindir_weights.elements(file, parameter(file, name)))
     saved = tree(out.parent)
     mindir_io.save(rounded_all(path, dtype), out)
     assert tree(out.parent) == saved
@@ -99,7 +100,7 @@ def test_what_is_shared_is_written_once_and_can_be_in_both_types(split, tmp_path
         twin = file.model.graph.parameter.add()
         twin.CopyFrom(weight)
         twin.name, twin.ref_key = f"main:{name}", name
-    mindir_io.round_tensor(file, parameter(file, "low"), "bfloat16")
+    mindir_weights.round_tensor(file, parameter(file, "low"), "bfloat16")
     mindir_io.save(file, tmp_path / "out.mindir")
     again = mindir_io.load(tmp_path / "out.mindir")
     places = {t.ref_key: (t.external_data.location, t.external_data.offset) for t in again.model.graph.parameter}
@@ -112,7 +113,7 @@ def test_load_reads_from_any_working_folder(split, monkeypatch):
     monkeypatch.chdir(split.parent)
     file = mindir_io.load(split.name)
     monkeypatch.chdir("/")
-    assert mindir_io.elements(file, parameter(file)).size == 30
+    assert mindir_weights.elements(file, parameter(file)).size == 30
 
 
 def test_a_link_to_a_model_reads_the_data_beside_the_model(split, tmp_path):
@@ -131,7 +132,7 @@ def tensor_of(kind, dims, **fields):
     return schema.Tensor(name="t", data_type=NUMBERS[kind], dims=dims, **fields)
 
 
-IN_MEMORY = mindir_io.MindirFile(schema.Model(), None, {})
+IN_MEMORY = mindir_weights.MindirFile(schema.Model(), None, {})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ IN_MEMORY = mindir_io.MindirFile(schema.Model(), None, {})
     ],
 )
 def test_elements(tensor, expected):
-    found = mindir_io.elements(IN_MEMORY, tensor)
+    found = mindir_weights.elements(IN_MEMORY, tensor)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
 
@@ -168,7 +169,7 @@ def test_elements(tensor, expected):
     ],
 )
 def test_elements_refused(tensor):
-    assert "parameter 't'" in refused("AMP102", mindir_io.elements, IN_MEMORY, tensor)
+    assert "parameter 't'" in refused("AMP102", mindir_weights.elements, IN_MEMORY, tensor)
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(["float16", "bfloat16"]))
@@ -176,14 +177,14 @@ def test_elements_refused(tensor):
 def test_rounding_is_numpys(numbers, dtype):
     data = np.array(numbers, np.float32)
     tensor = tensor_of("float32", [data.size], raw_data=data.tobytes())
-    mindir_io.round_tensor(IN_MEMORY, tensor, dtype)
+    mindir_weights.round_tensor(IN_MEMORY, tensor, dtype)
     with np.errstate(all="ignore"):
         expected = data.astype(LOW[dtype]).astype(np.float32)
-    np.testing.assert_array_equal(mindir_io.elements(IN_MEMORY, tensor).astype(np.float32), expected)
+    np.testing.assert_array_equal(mindir_weights.elements(IN_MEMORY, tensor).astype(np.float32), expected)
 
 
 def test_rounding_goes_over_chunks(monkeypatch, split, tmp_path):
-    monkeypatch.setattr(mindir_weights, "CHUNK", 7)
+    monkeypatch.setattr(rounding, "BLOCK", 7)
     before = values(split)
     mindir_io.save(rounded_all(split), tmp_path / "out.mindir")
     for name, data in values(tmp_path / "out.mindir").items():
@@ -195,29 +196,29 @@ def test_floor(outside, tmp_path):
     model = holding(mask=np.array([-3.4e38, -np.inf, np.nan, 0, -5], np.float32))
     path = write_split(model, tmp_path / "given") if outside else write(model, tmp_path / "in.mindir")
     file = mindir_io.load(path)
-    mindir_io.round_tensor(file, parameter(file, "mask"), "float16", floor=-32752.0)
+    mindir_weights.round_tensor(file, parameter(file, "mask"), "float16", floor=-32752.0)
     mindir_io.save(file, tmp_path / "out.mindir")
     np.testing.assert_array_equal(values(tmp_path / "out.mindir")["mask"], [-32752, -np.inf, np.nan, 0, -5])
 
 
 def test_float_data_becomes_raw_data(split):
     tensor = tensor_of("float32", [2], float_data=[1.5, -2])
-    mindir_io.round_tensor(IN_MEMORY, tensor, "float16")
+    mindir_weights.round_tensor(IN_MEMORY, tensor, "float16")
     assert not tensor.float_data and len(tensor.raw_data) == 4 and tensor.data_type == 10
     # external elements of a model without a file
     tensor = tensor_of("float32", [1], external_data=schema.ExternalData(location="d", offset=0, length=4))
-    refused("AMP103", mindir_io.elements, IN_MEMORY, tensor)
+    refused("AMP103", mindir_weights.elements, IN_MEMORY, tensor)
     # only float32 is rounded
     file = rounded_all(split)
     with pytest.raises(ValueError, match=r"parameter 'layer\.weight'"):
-        mindir_io.round_tensor(file, parameter(file), "float16")
+        mindir_weights.round_tensor(file, parameter(file), "float16")
 
 
 ROUND_ALL = """
-from ampgraph.formats.mindir import io
+from ampgraph.formats.mindir import io, weights
 file = io.load(source)
 for tensor in file.model.graph.parameter:
-    io.round_tensor(file, tensor, "float16")
+    weights.round_tensor(file, tensor, "float16")
 io.save(file, target)
 """
 

@@ -8,6 +8,7 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
+from ampgraph.formats.mindir import weights as mindir_weights
 from formats.mindir.files import dense, write, write_split
 
 pytestmark = pytest.mark.mindspore
@@ -100,10 +101,10 @@ def test_unchanged(exports, run, name, tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_rounded_weights(exports, run, ms, name, dtype, tmp_path):
     file = mindir_io.load(exports / FILES[name])
-    exact = {t.ref_key: mindir_io.elements(file, t).copy() for t in file.model.graph.parameter}
+    exact = {t.ref_key: mindir_weights.elements(file, t).copy() for t in file.model.graph.parameter}
     for tensor in file.model.graph.parameter:
         if tensor.ref_key.endswith("weight"):
-            mindir_io.round_tensor(file, tensor, dtype)
+            mindir_weights.round_tensor(file, tensor, dtype)
     mindir_io.save(file, tmp_path / "out.mindir")
     cell = ms.nn.GraphCell(ms.load(str(tmp_path / "out.mindir")))
     for held in cell.get_parameters():
@@ -143,7 +144,7 @@ def test_built_models_are_models(ms, tmp_path):
         results.append(ms.nn.GraphCell(ms.load(str(path)))(sample).asnumpy())
     np.testing.assert_array_equal(*results)
     weight, bias = (
-        mindir_io.elements(file, tensor)
+        mindir_weights.elements(file, tensor)
         for file in [mindir_io.load(Path(tmp_path / "net.mindir"))]
         for tensor in file.model.graph.parameter
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ampgraph.api import pipeline
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import schema, view
-from ampgraph.formats.mindir.training import UPDATE
+from ampgraph.formats.mindir.step import UPDATE
 from ampgraph.oplists.mindspore_schemas import NO_SLOT, Operator, is_slot, operators
 from ampgraph.oplists.operators import load_op_lists
 from ampgraph.passes.verify_types import VerifyTypes

@@ -11,10 +11,9 @@ import pytest
 from ampgraph import AmpError
 from ampgraph.api.loss_scales import refuse_loss_scale
 from ampgraph.formats.mindir import view
-from ampgraph.formats.mindir.float_status import check_finite
 from ampgraph.formats.mindir.graph import MindirGraph
+from ampgraph.formats.mindir.step import UNSCALED, check_finite
 from ampgraph.formats.mindir.weights import MindirFile
-from ampgraph.formats.mindir.whole_step import UNSCALED
 from formats.mindir.parse import convert, parse, plan_of
 
 NET, LOSS = "Default/network-WithLossCell/_backbone-Net", "Default/network-WithLossCell/_loss_fn-Loss"

@@ -17,7 +17,8 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.onnx import io as onnx_io
-from ampgraph.formats.onnx.data_files import Mark, own_data
+from ampgraph.formats.onnx.data_files import Mark, check_tensors, own_data
+from ampgraph.formats.onnx.proto import holders, tensors
 from onnx_text import parse
 from present import present
 
@@ -63,7 +64,7 @@ def weights(path):
 
 
 def check(model, folder):
-    onnx_io.check_tensors(model, folder, "m.onnx")
+    check_tensors(tensors(holders(model)), folder, "m.onnx")
 
 
 def refused(code, model, folder):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from ampgraph.formats.onnx.node_parts import LONG, Kind, PartsReader
+from ampgraph.formats.onnx.proto import LONG, Kind, PartsReader
 
 NAMES = st.sampled_from(["", "a", "é", "a" * 127, "a" * 128, "b" * 300, "c" * 0x3FFF])
 LISTS = st.lists(NAMES, max_size=3)

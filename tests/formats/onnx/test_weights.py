@@ -16,8 +16,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.core.arrays import Array
 from ampgraph.formats.onnx import weights
-from ampgraph.formats.onnx.norm_tensors import NormParameters
-from ampgraph.formats.onnx.weights import CHUNK, LOW_TYPES, SHORT, InFile, RoundedTensor, short_rounded, tensor_chunks
+from ampgraph.formats.onnx.weights import SHORT, InFile, NormParameters, RoundedTensor, short_rounded, tensor_chunks
+from ampgraph.formats.rounding import BLOCK as CHUNK
+from ampgraph.formats.rounding import LOW_TYPES
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.planner import assemble
 from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x

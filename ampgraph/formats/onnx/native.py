@@ -1,0 +1,295 @@
+"""A ModelProto as objects of onnx_ir, and back, with what onnx_ir has none of: map types, and what was put right.
+
+Map types (ZipMap, DictVectorizer, CoreML's classifiers) are kept beside the model as they are. Most models are one
+graph without bodies, sorted, and most of their attributes are alike: the general way, which looks names up in scopes
+and makes an object of each attribute, takes half as long again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, MutableSet, Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+
+from ...core.names import FreshNames
+from .proto import NUMBERS, Holder, Kind, Parts, holders
+from .walk import all_graphs
+from .weights import FLOAT, InFile, frozen_shape, put, stored_tensor
+
+KEPT = "ampgraph.map_types"
+"""Where a graph of onnx_ir remembers them, by the names of values; the main graph of a model with any always does."""
+
+REPAIRS, DOUBTED = "ampgraph.repairs", "ampgraph.doubted"
+"""Where the main graph remembers what was put right, and the outputs whose shape is annotated wrongly."""
+SORTED = "ampgraph.sorted"
+"""Where it remembers that it was read in order."""
+
+OVERLOADS = 10  # the version of the file format from which functions hold the types of their values themselves
+
+INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+Kept = dict[str, bytes]
+
+
+def from_proto(proto: ModelProto, held: Sequence[Holder]) -> ir.Model:
+    """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto, whose
+    graphs are ``held``."""
+    taken = [_taken(holder.graph) for holder in held]
+    model = (flat_model(proto, held[0]) if len(held) == 1 else None) or ir.from_proto(proto)
+    if any(taken):
+        for graph, kept in zip(all_graphs(model), taken, strict=True):
+            if kept or graph is model.graph:
+                graph.meta[KEPT] = kept
+    return model
+
+
+def to_proto(model: ir.Model) -> ModelProto:
+    """The proto of a model, map types included."""
+    proto = ir.to_proto(model)
+    if model.functions and proto.ir_version < OVERLOADS:
+        _drop_unreadable(proto)
+    if holds_maps(model):
+        for graph, written in zip(all_graphs(model), holders(proto), strict=True):
+            _give_back(written.graph, graph.meta.get(KEPT, {}))
+    return proto
+
+
+def value_info(value: ir.Value) -> ValueInfoProto:
+    """What a file says of an input or output, a map type included."""
+    info = ir.serde.serialize_value(value)
+    kept: Kept = value.graph.meta.get(KEPT, {}) if value.graph is not None else {}
+    if value.name in kept and value.type is None:
+        info.type.ParseFromString(kept[value.name])
+    return info
+
+
+def holds_maps(model: ir.Model) -> bool:
+    """Whether values of a model have map types."""
+    return KEPT in model.graph.meta
+
+
+def is_map(kind: TypeProto) -> bool:
+    """Whether a type is a map, or holds one."""
+    while kind.HasField("sequence_type") or kind.HasField("optional_type"):
+        kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind.optional_type.elem_type
+    return bool(kind.HasField("map_type"))
+
+
+def _drop_unreadable(proto: ModelProto) -> None:
+    """Drops annotations of values inside functions that onnx_ir writes into the main graph of files before version 10,
+    as ``domain::function/value``, and does not read again: where the value's own name has a slash."""
+    heads = tuple(f"{function.domain}::{function.name}/" for function in proto.functions)
+    kept = [i for i in proto.graph.value_info if not (i.name.startswith(heads) and i.name.count("/") > 1)]
+    if len(kept) < len(proto.graph.value_info):
+        del proto.graph.value_info[:]
+        proto.graph.value_info.extend(kept)
+
+
+def doubted_shapes(model: ir.Model) -> MutableSet[str]:
+    """Names of outputs whose declared shape cannot be: inside the graph it is not repeated."""
+    found: set[str] = model.graph.meta.setdefault(DOUBTED, set())
+    return found
+
+
+def remember(model: ir.Model, said: Iterable[str]) -> None:
+    """Keeps what was said with the model."""
+    if said := list(dict.fromkeys([*repairs_of(model), *said])):
+        model.graph.meta[REPAIRS] = said
+
+
+def repairs_of(model: ir.Model) -> list[str]:
+    """What was said when a model was read."""
+    return list(model.graph.meta.get(REPAIRS, ()))
+
+
+def bounds_as_vectors(graph: ir.Graph) -> list[str]:
+    """Makes vectors of one element of the stored scalars that a Slice reads as bounds, as torch writes them beside an
+    LSTM: ONNX Runtime runs such a node only where one of its optimisations takes it away. A scalar that others read
+    too stays beside its vector. What was done."""
+    found: dict[ir.Value, list[ir.Node]] = {}
+    for node in graph:
+        if node.op_type == "Slice" and node.domain in ("", "ai.onnx"):
+            for value in node.inputs[1:]:
+                tensor = None if value is None else stored_tensor(value)
+                if value is not None and tensor is not None and tensor.dtype in INTEGERS and not len(tensor.shape):
+                    found.setdefault(value, []).append(node)
+    for value, nodes in found.items():
+        fresh = FreshNames({*graph.initializers, *(v.name or "" for node in graph for v in node.outputs)})
+        vector = ir.tensor(stored_tensor(value).numpy().reshape(1), name=value.name)  # type: ignore[union-attr]
+        if len(value.uses()) > len(nodes) or value.is_graph_output() or value.is_graph_input():
+            name = fresh(f"{value.name}_as_vector")
+            new = ir.Value(name=name, type=ir.TensorType(vector.dtype), shape=ir.Shape([1]), const_value=vector)
+            graph.register_initializer(new)
+            for use in [use for use in value.uses() if use.node in nodes and use.idx]:
+                use.node.replace_input_with(use.idx, new)
+        else:
+            put(value, vector)
+            value.shape = ir.Shape([1])
+    count = len({node for nodes in found.values() for node in nodes})
+    several = "Slice has" if count == 1 else "Slices have"
+    return [f"{count} {several} scalars for bounds: they are vectors now, as ONNX has them"] if count else []
+
+
+def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
+    """What a graph says of its values."""
+    yield from graph.value_info
+    if isinstance(graph, GraphProto):
+        yield from graph.input
+        yield from graph.output
+
+
+def _taken(graph: GraphProto | FunctionProto) -> Kept:
+    kept: Kept = {}
+    for info in _infos(graph):
+        if is_map(info.type):
+            kept[info.name] = info.type.SerializeToString(deterministic=True)
+            info.ClearField("type")
+    return kept
+
+
+def _give_back(graph: GraphProto | FunctionProto, kept: Kept) -> None:
+    """Types the values that are there still; those inside the graph in the order in which they were read."""
+    made = {name for node in graph.node for name in node.output} if kept else set()
+    listed = {info.name: info for info in _infos(graph)}
+    for name, content in kept.items():
+        if name not in listed and name in made:
+            listed[name] = onnx.ValueInfoProto(name=name)
+            graph.value_info.append(listed[name])
+            listed[name] = graph.value_info[-1]
+        if name in listed:
+            listed[name].type.ParseFromString(content)
+
+
+Values = dict[str, ir.Value]
+Infos = dict[str, ValueInfoProto]
+
+
+def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
+    """The model of a proto without functions and bodies, whose graph is ``held``; None where it says more than the
+    constructors of onnx_ir take in, is not sorted, or makes no sense: that is onnx_ir's own to read, or to refuse."""
+    if proto.graph.quantization_annotation or getattr(proto, "configuration", ()):
+        return None
+    graph = _graph(proto.graph, held.parts) if held.parts is not None else None
+    if graph is None:
+        return None
+    graph.opset_imports.update(ir.serde.deserialize_opset_import(proto.opset_import))
+    graph.meta[SORTED] = True
+    fields = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
+    said = {name: getattr(proto, name) for name in fields if proto.HasField(name)}
+    props = ir.serde.deserialize_metadata_props(proto.metadata_props)
+    return ir.Model(graph, ir_version=proto.ir_version, metadata_props=props, **said)
+
+
+def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
+    inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
+    values: Values = {value.name or "": value for value in inputs}
+    infos = {info.name: info for info in proto.value_info}
+    stored = [_stored(tensor, values, infos) for tensor in proto.initializer]
+    if not all(value.name for value in stored):
+        return None
+    nodes = _Nodes(values, infos).read(parts)
+    if nodes is None or not all(info.name in values for info in proto.output):
+        return None
+    return ir.Graph(
+        inputs,
+        [ir.serde.deserialize_value_info_proto(info, values[info.name]) for info in proto.output],
+        nodes=nodes,
+        initializers=stored,
+        doc_string=proto.doc_string if proto.HasField("doc_string") else None,
+        name=proto.name if proto.HasField("name") else None,
+        metadata_props=ir.serde.deserialize_metadata_props(proto.metadata_props),
+    )
+
+
+def _stored(proto: TensorProto, values: Values, infos: Infos) -> ir.Value:
+    """The value of an initializer: a new one, or the input whose default it is."""
+    plain = proto.data_type == FLOAT and proto.data_location == TensorProto.DEFAULT
+    tensor = InFile(proto) if plain else ir.serde.deserialize_tensor(proto)
+    name = proto.name
+    value = values.get(name)
+    if value is not None:
+        value.const_value = tensor
+        return value
+    value = values[name] = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=frozen_shape(tuple(proto.dims)), const_value=tensor
+    )
+    if name in infos:
+        ir.serde.deserialize_value_info_proto(infos[name], value)
+    return value
+
+
+Common = tuple[str, str, Sequence[ir.Attr], str, str | None, dict[str, str] | None]
+"""What nodes of a kind have in common: domain, operator, attributes, overload, doc string and metadata."""
+
+
+class _Nodes:
+    """Reads nodes in their order. ``values``: by name, what is there when they are reached."""
+
+    def __init__(self, values: Values, infos: Infos) -> None:
+        self._values, self._infos = values, infos
+        self._kinds: dict[Kind, Common] = {}
+        self._attributes: dict[bytes, ir.Attr] = {}
+
+    def read(self, nodes: Iterable[Parts]) -> list[ir.Node] | None:
+        """None where a node reads what is not there yet, or gives what there is already, or a name is no text."""
+        values, made = self._values, []
+        for inputs, outputs, name, kind in nodes:
+            try:
+                given = [values[text.decode()] if text else None for text in inputs]
+                results, label = self._results(outputs), name.decode()
+            except (KeyError, UnicodeDecodeError):
+                return None
+            if results is None:
+                return None
+            domain, op_type, attributes, overload, doc, props = self._kinds.get(kind) or self._common(kind)
+            made.append(
+                ir.Node(
+                    domain,
+                    op_type,
+                    given,
+                    attributes,
+                    overload=overload,
+                    outputs=results,
+                    name=label,
+                    doc_string=doc,
+                    metadata_props=props,
+                )
+            )
+        return made
+
+    def _results(self, names: Iterable[bytes]) -> list[ir.Value] | None:
+        """A node's results, which have types and shapes where the file says them; None where one is there already."""
+        values, infos = self._values, self._infos
+        made: list[ir.Value] = []
+        for text in names:
+            name = text.decode()
+            value = ir.Value(name=name)
+            made.append(value)
+            if not name:
+                continue
+            if values.setdefault(name, value) is not value:
+                return None
+            if name in infos:
+                ir.serde.deserialize_value_info_proto(infos[name], value)
+        return made
+
+    def _common(self, kind: Kind) -> Common:
+        proto = kind.proto
+        attributes = [self._attribute(attribute) for attribute in proto.attribute]
+        props = ir.serde.deserialize_metadata_props(proto.metadata_props) if proto.metadata_props else None
+        domain, op_type, doc = sys.intern(proto.domain), sys.intern(proto.op_type), proto.doc_string or None
+        found = domain, op_type, attributes, proto.overload, doc, props
+        if kind.shared:
+            self._kinds[kind] = found
+        return found
+
+    def _attribute(self, proto: AttributeProto) -> ir.Attr:
+        if proto.type not in NUMBERS:
+            return ir.serde.deserialize_attribute(proto)
+        key = proto.SerializeToString(deterministic=True)
+        found = self._attributes.get(key)
+        if found is None:
+            found = self._attributes[key] = ir.serde.deserialize_attribute(proto)
+        return found
