@@ -22,7 +22,11 @@ ASKED, OTHER = "O2", "auto"
 def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     """What auto would save of a plan at O2, and a float32 stream would mend for few Casts: in a model of few operators
     that has Casts between nodes."""
-    if plan.level != ASKED or not policy(plan.policy).ours or len(flow.ops) > MOST or not _has_inner(flow, plan):
+    if plan.level != ASKED or not policy(plan.policy).ours or len(flow.ops) > MOST:
+        return []
+    inner = {flow.values[v].name for op in flow.ops for v in op.outputs if v != NONE}
+    inner -= {flow.values[v].name for v in flow.scopes[0].outputs}
+    if inner.isdisjoint(edge.value for edge in plan.casts):
         return []
     return [*_by_auto(flow, options, plan), *_by_stream(flow, options, plan)]
 
@@ -43,8 +47,8 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     decided = decide(flow, replace(options, recipe=replace(options.recipe, fp32_stream=True)))
     held = _additions(decided, plan)
     other = assemble(decided, plan.digest)
-    more = len(_paid(flow, other, decided.fused)) - len(_paid(flow, plan, decided.fused))
-    if not held or more > (held + 1) * (2 if decided.fused else 1):
+    more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
+    if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
     steps, casts = math.sqrt(held / 12), f"{more} Cast{'s' * (more != 1)} more" if more > 0 else "no more Casts"
     text = f"--fp32-stream would keep {held} addition{'s' * (held > 1)} to a residual stream in float32, for {casts}"
@@ -69,10 +73,3 @@ def _paid(flow: Dataflow, plan: Plan, fused: Collection[int]) -> list[str]:
     inside = {flow.place(use) for uses in flow.uses for use in uses if use.op in fused}
     made = {flow.values[v].name for op in fused for v in flow.ops[op].outputs if v != NONE}
     return [edge.value for edge in plan.casts if edge.value not in made and not inside.issuperset(edge.uses)]
-
-
-def _has_inner(flow: Dataflow, plan: Plan) -> bool:
-    """Whether a plan casts what a node makes and another one reads."""
-    made = {flow.values[v].name for op in flow.ops for v in op.outputs if v != NONE}
-    outer = {flow.values[v].name for v in flow.scopes[0].outputs}
-    return any(edge.value in made - outer for edge in plan.casts)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..core.walk import source
-from ..oplists.kernels import TypeGroups
 from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
 from .joints import taken_by_product
 from .opsets import freed_at
-from .options import Options
 from .rules.kernels import broken_kernels
 
 FEW = 8
@@ -72,13 +69,15 @@ def classify_validity(facts: Facts) -> Classes:
 def _first(facts: Facts) -> list[Tie | Hold]:
     """Ties of slots, and what holds an operator whatever anybody says."""
     first: list[Tie | Hold] = [tie for rows in masked_rows(facts) for tie in rows.ties]
-    groups, broken = cache(partial(_groups, facts.options)), broken_kernels(facts)
+    tied, kernels, broken = facts.options.lists.tied, facts.options.kernels.tied, broken_kernels(facts)
     for op in facts.flow.ops:
         if op.follows != NONE:
             first += [Tie(units) for units in tied_to_forward(facts.flow, op)]
         if op.slots:
             if len(op.slots) > 1:
-                first += _ties(op, groups(op.role, op.kind))
+                groups = (*tied.get(op.role, ()), *kernels.get(op.kind, ()))
+                together = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
+                first += [Tie(units) for units in together if len(units) > 1]
             first += broken(op)
             held = op.held or (op.kept if facts.options.level.kept != "low" else "")
             if held:
@@ -112,16 +111,6 @@ def _class(facts: Facts, op: Op) -> str:
 
 def _is_border(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
-
-
-def _groups(options: Options, role: str, kind: str) -> TypeGroups:
-    """Slots of an operator that share one type."""
-    return (*options.lists.tied.get(role, ()), *options.kernels.tied.get(kind, ()))
-
-
-def _ties(op: Op, groups: TypeGroups) -> list[Tie]:
-    tied = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
-    return [Tie(units) for units in tied if len(units) > 1]
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, like_gray: str) -> Verdict:

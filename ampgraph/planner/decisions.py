@@ -84,10 +84,23 @@ class Decisions:
     def why(self, unit: int) -> Why | None:
         return self.whys[self.roots[unit]]
 
-    def would_be_high(self, unit: int, rank: int) -> bool:
-        """Whether a unit is float32 once it was asked for with this right."""
+    def is_held(self, unit: int) -> bool:
+        """Whether schema or kernels keep a unit in float32."""
         root = self.roots[unit]
-        return self.sides[root] == HIGH or rank >= self.ranks[root]
+        return self.sides[root] == HIGH and self.ranks[root] == VALIDITY
+
+
+class Verdicts(NamedTuple):
+    """Verdicts of units, entered in this order."""
+
+    of: Iterable[tuple[int, Verdict]]
+    notes: Sequence[Note] = ()
+
+    def enter(self, ledger: Ledger) -> None:
+        """Raises AmpError AMP306 for a unit that the user asks for in both precisions."""
+        for unit, (side, rank, why) in self.of:
+            ledger.decide(unit, side, rank, why)
+        ledger.notes += self.notes
 
 
 class Result(Protocol):

@@ -117,10 +117,6 @@ def is_constant(flow: Dataflow, value: int, steps: int = STEPS) -> bool:
     return bool(read) and all(is_constant(flow, v, steps - 1) for v in read)
 
 
-def _is_inverse(flow: Dataflow, options: Options, joint: Joint) -> bool:
-    return flow.scalar(joint.first.inputs[0]) == 1
-
-
 def _scales(flow: Dataflow, options: Options, joint: Joint) -> bool:
     """Whether one of the two multiplies or divides by a stored number."""
     traits = options.lists.traits
@@ -130,20 +126,12 @@ def _scales(flow: Dataflow, options: Options, joint: Joint) -> bool:
     return any(flow.scalar(number) is not None for number in numbers)
 
 
-def _adds_vector(flow: Dataflow, options: Options, joint: Joint) -> bool:
-    return adds_vector(flow, joint.first)
-
-
 def adds_vector(flow: Dataflow, op: Op) -> bool:
     """Whether an operator adds a stored vector to what is no matrix: a product of matrices takes that itself."""
     shape = flow.shape(op.outputs[0])
     stored = [v for v in op.inputs if v != NONE and is_constant(flow, v)]
     vector = len(stored) == 1 and len(op.inputs) == 2 and len(flow.shape(stored[0]) or ()) == 1
     return vector and (shape is None or len(shape) != ROWS)
-
-
-def _read_the_same(flow: Dataflow, options: Options, joint: Joint) -> bool:
-    return joint.first.inputs[0] in joint.then.inputs
 
 
 def _add_alike(flow: Dataflow, options: Options, joint: Joint) -> bool:
@@ -157,11 +145,11 @@ _WHERE: Mapping[Place, Callable[[Dataflow, Options, Joint], bool]] = MappingProx
     {
         "last_axis": _over_last_axis,
         "stored": _reads_stored,
-        "inverse": _is_inverse,
+        "inverse": lambda flow, _, joint: flow.scalar(joint.first.inputs[0]) == 1,
         "number": _scales,
-        "same_source": _read_the_same,
+        "same_source": lambda _, __, joint: joint.first.inputs[0] in joint.then.inputs,
         "alike": _add_alike,
-        "vector": _adds_vector,
+        "vector": lambda flow, _, joint: adds_vector(flow, joint.first),
     }
 )
 
@@ -179,8 +167,9 @@ def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
     writer: Op | None = op
     while writer is not None and writer.scope == op.scope and len(behind) < LONGEST:
         if behind and writer.kind in taken:
-            kinds = taken[writer.kind]
-            fits = _is_white(options, flow, writer) and all(one.kind in kinds for one in behind)
+            kinds, listing = taken[writer.kind], options.lists.listing(flow, writer)
+            white = listing is not None and listing.cls == "white"
+            fits = white and all(one.kind in kinds for one in behind)
             return kinds[op.kind] if fits else ""
         behind.append(writer)
         data = _data(flow, options, writer)
@@ -221,8 +210,3 @@ def bias_taken_by(flow: Dataflow, options: Options, region: Region) -> Op | None
     known = op.slots and any(pair in join.pairs for join in options.kernels.joined) and adds_vector(flow, op)
     alone = op.scope == region.result.scope and all(use.op in ids for use in flow.uses[op.outputs[0]])
     return op if known and alone else None
-
-
-def _is_white(options: Options, flow: Dataflow, op: Op) -> bool:
-    listing = options.lists.listing(flow, op)
-    return listing is not None and listing.cls == "white"

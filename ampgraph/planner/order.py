@@ -16,14 +16,11 @@ from .regions import Regions, find_tied
 from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
-from .rules.index import index_arithmetic
-from .rules.integers import integer_sums, quantized
-from .rules.positions import positions
+from .rules.integers import index_arithmetic, integer_sums, quantized
 from .rules.ranges import hazards, measured_overflows
-from .rules.raw import raw_inputs
+from .rules.raw import positions, raw_inputs
 from .rules.releases import branches, joined_kernels, tail, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
-from .rules.slots import SLOT_RULES
 from .rules.spectra import small_powers
 from .rules.streams import recurrences, residual_streams, wide_streams
 from .rules.weights import coarse_masks, unstorable_weights
@@ -53,7 +50,21 @@ ORDER: tuple[tuple[Rule, ...], ...] = (
 """Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
 REPORTS: tuple[Rule, ...] = (coarse_masks, unstorable_weights, measured_overflows)
 """What is said once everything is decided."""
-RULES: tuple[Rule, ...] = (*SLOT_RULES, *(rule for step in ORDER for rule in step), coarse_masks)
+SLOTS = (
+    ("boundary", "an input or output of the model that keeps its type, or is low in the file", "the type that it has"),
+    ("unknown", "an operator of which no schema is known", "float32 for the slot"),
+    ("slot", "a slot that `op_lists/tied_slots.toml` keeps in float32", "float32 for the slot"),
+    ("schema", "a schema that does not admit the low type", "float32 for the slot"),
+    ("opset", "a type, a kernel or a Cast that only a later opset has", "float32 for the slot"),
+    ("kernel", "the target has no low kernel, or one that fails here", "float32 for the operator"),
+    ("gradient", "a node of our own gradients and updates that computes in float32", "float32 for it"),
+)
+"""What schema, kernels and the file leave no choice of: decided slot by slot with the lists (`planner.classify`)."""
+RULES: tuple[Rule, ...] = (
+    *(Rule(*said, levels="every", validity=True) for said in SLOTS),
+    *(rule for step in ORDER for rule in step),
+    coarse_masks,
+)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.plan import Note, Why
-from .decisions import HIGH, LOW, USER, Decisions, Ledger, describe
+from .decisions import HIGH, LOW, USER, Decisions, Verdict, Verdicts, describe
 from .facts.facts import Facts
 from .regions import Regions
 from .selection import hint, named
@@ -16,23 +15,8 @@ from .selection import hint, named
 Wish = tuple[Sequence[int], int, Why]
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the user's patterns ask for: units with the side and the pattern, in the order of the command line."""
-
-    wanted: Sequence[Wish] = ()
-    notes: Sequence[Note] = ()
-
-    def enter(self, ledger: Ledger) -> None:
-        """Raises AmpError AMP306 for a node asked for in both precisions."""
-        for units, side, why in self.wanted:
-            for unit in units:
-                ledger.decide(unit, side, USER, why)
-        ledger.notes += self.notes
-
-
-def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Wishes:
-    """Raises AmpError AMP305 for a pattern that matches nothing."""
+def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
+    """What they ask for, in the order of the command line. Raises AmpError AMP305 for one that matches nothing."""
     flow, options = facts.flow, facts.options
     wanted: list[Wish] = []
     notes: list[Note] = []
@@ -44,7 +28,8 @@ def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Wishes:
                 raise AmpError("AMP305", f"{option} {pattern} matches no float32 node", hint=hint(flow, pattern))
             wanted += [(units, side, why) for units in matched.values()]
             notes += _partly(flow, regions, tied, f"{option} {pattern}", set(matched))
-    return Wishes([*wanted, *_pinned(flow, options.pinned, tied, wanted)], notes)
+    wanted += _pinned(flow, options.pinned, tied, wanted.copy())
+    return Verdicts([(unit, Verdict(side, USER, why)) for units, side, why in wanted for unit in units], notes)
 
 
 def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Sequence[Wish]) -> Iterator[Wish]:

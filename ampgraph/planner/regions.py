@@ -195,8 +195,6 @@ def _class(options: Options, kind: str) -> str:
 def _in_range(facts: Facts, region: Region) -> bool:
     """A bias that leaves the low range must not pull its product into float32."""
     bias = facts.flow.values[region.bias]
-    if facts.extents.is_plain(bias):
-        return True
     read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
     return read and facts.extents.of(bias).largest <= facts.low.largest
 

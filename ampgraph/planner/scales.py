@@ -37,7 +37,8 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
     if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
         return
     for op in flow.with_roles(facts.traits.operators("scalings")):
-        if not op.slots or not _is_gray(options, op):
+        listing = options.lists.of(op.role)
+        if not op.slots or listing is None or listing.cls != "gray":
             continue
         data = _scaled(facts, op)
         product = _product(flow, options, op, data) if data != NONE else ""
@@ -55,11 +56,6 @@ def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
     behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
     found = ((op, _scaled(facts, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
-
-
-def _is_gray(options: Options, op: Op) -> bool:
-    listing = options.lists.of(op.role)
-    return listing is not None and listing.cls == "gray"
 
 
 def _scaled(facts: Facts, op: Op) -> int:

@@ -23,7 +23,8 @@ __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
     """The plan of a model at a level: the same dataflow and options give the same plan."""
     if options.level.white == "float32":  # O0: nothing is asked to be low
-        _check_patterns(Facts.of(flow, options))
+        ledger = Ledger(flow)
+        ledger.take(read_overrides(Facts.of(flow, options), Regions(), ledger.take()))  # refuses mistakes all the same
         return Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     return assemble(decide(flow, options), digest)
 
@@ -63,9 +64,3 @@ def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
     known = known_rewrites()
     kinds = dict.fromkeys(known[name] for name in classes() if name in names and name in known)
     return [kind for kind in kinds if issubclass(kind, RewriteRule)]
-
-
-def _check_patterns(facts: Facts) -> None:
-    """Raises AmpError for a mistake in the user's patterns, at every level."""
-    ledger, none = Ledger(facts.flow), Regions()
-    ledger.take(read_overrides(facts, none, ledger.take()))

@@ -11,11 +11,10 @@ from ..core.errors import AmpError, nearest
 from ..core.rewrites import Rewrite
 from ..core.shown import Shown
 from ..oplists.framework_lists import Listing
-from ..planner.assemble import DecidedModel
+from ..planner.assemble import DecidedModel, Price, Reason, reasons_of
 from ..planner.cut import LAUNCH
 from ..planner.joints import taken_by_product
 from ..planner.options import Options
-from ..planner.reasons import Price, Reason, reasons_of
 from ..planner.selection import hint as pattern_hint
 from ..planner.selection import named
 from .casts import label

@@ -91,7 +91,8 @@ class Verification(Shown):
             **named(self, "notes", "repair"),
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
             "error_without_growth": plain(self.left),
-            **named(self, "quantized", "steps"),
+            "quantized": plain(self.quantized or None),
+            **named(self, "steps"),
         }
 
     def lines(self) -> list[str]:

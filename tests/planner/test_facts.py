@@ -12,12 +12,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
-from ampgraph.core.dataflow import Dataflow, StaleDataflow
+from ampgraph.core.dataflow import StaleDataflow
 from ampgraph.core.low_types import low_type
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
-from ampgraph.planner.facts import extents
-from ampgraph.planner.facts.extents import Extents
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.facts.intervals import UNKNOWN
 from ampgraph.planner.resolve import resolve
@@ -92,41 +90,6 @@ def test_limits_of_low_types(dtype: str, bits: int, largest: float) -> None:
     low = low_type(dtype)
     assert (low.bits, low.largest, low.counts, low.rounding) == (bits, largest, 2**bits, 2.0**-bits)
     assert low.smallest_subnormal == low.smallest_normal * 2.0 ** (1 - bits)
-
-
-# What spares guards a search finds what the search would.
-
-
-# What is known of stored tensors at one look at many is what a look at each alone finds.
-
-NUMBERS = [0.0, -0.0, 1.0, -3.0, 1e-7, 2.0**-26, -1e-9, 1e-42, 65504.0, -65520.0, 7e4, 3e38, np.inf, -np.inf, np.nan]
-SIZES = st.sampled_from([0, 1, 2, 5, extents.SMALL, extents.SMALL + 1])
-TENSORS = st.lists(st.tuples(SIZES, st.lists(st.sampled_from(NUMBERS), max_size=4)), min_size=1, max_size=6)
-
-
-def flow_of(model: ModelProto, dtype: str = "float16") -> Dataflow:
-    return adapters.load(model)[0].dataflow(dtype)
-
-
-def model_of(tensors: list[tuple[int, list[float]]]) -> ModelProto:
-    arrays = {f"w{i}": np.ones(size, np.float32) for i, (size, _) in enumerate(tensors)}
-    for array, (_, numbers) in zip(arrays.values(), tensors, strict=True):
-        array[: len(numbers)] = numbers[: array.size]
-    added = "  ".join(f"y{i} = Concat <axis = 0> (x, w{i})" for i in range(len(tensors)))
-    outputs = ", ".join(f"float[n] y{i}" for i in range(len(tensors)))
-    return parse(f"g (float[m] x) => ({outputs}) {{ {added} }}", arrays)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@given(tensors=TENSORS)
-@settings(max_examples=20)
-def test_a_look_at_many_finds_what_a_look_at_each_does(tensors: list[tuple[int, list[float]]], dtype: str) -> None:
-    flow = flow_of(model_of(tensors), dtype)
-    together, alone = Extents(flow, low_type(dtype)), Extents(flow, low_type(dtype))
-    alone._plain = {}
-    stored = [value for value in flow.values if value.weight]
-    assert len(stored) == len(tensors)
-    assert [together.of(value) for value in stored] == [alone.of(value) for value in stored]
 
 
 # Rules that look back along a chain end soon, however long it is.

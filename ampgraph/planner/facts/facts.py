@@ -62,11 +62,6 @@ class Facts:
         """The limits of the low type."""
         return low_type(self.options.dtype)
 
-    @property
-    def guards_hold(self) -> bool:
-        """Whether accuracy guards hold at this level."""
-        return self.options.level.accuracy_guards == "hold"
-
     def listing(self, op: Op) -> Listing | None:
         """The list entry of an operator."""
         return self.options.lists.listing(self.flow, op)

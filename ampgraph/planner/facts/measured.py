@@ -38,6 +38,7 @@ class MeasuredRanges:
     def __init__(self, flow: Dataflow, options: Options, masks: Masks) -> None:
         self.flow, self.options, self.traits, self.masks = flow, options, options.lists.traits, masks
         self.low = low_type(options.dtype)
+        self._harmless: dict[int, bool] = {}
 
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
@@ -51,21 +52,44 @@ class MeasuredRanges:
 
     def passing(self) -> Passing:
         """The values that pass the limit, without those that only feed a Softmax's mask."""
-        options, flow, found = self.options, self.flow, self.ranges
-        beyond = {
-            value: held
-            for value, held in found.items()
-            if flow.values[value].dtype == FLOAT32 and held.passes(options.dtype, options.range_margin)
-        }
-        top = self.low.largest / options.range_margin
-        limit = f"limit {top:.4g} with margin {options.range_margin:g}"
-        harmless = _Masks(flow, self.masks, beyond, top).harmless
+        limit = f"limit {self._top:.4g} with margin {self.options.range_margin:g}"
         texts = {
-            value: f"'{flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
-            for value, held in beyond.items()
-            if not harmless(value)
+            value: f"'{self.flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
+            for value, held in self._beyond.items()
+            if not self._is_harmless(value)
         }
-        return Passing({**self._coarse(found), **texts})
+        return Passing({**self._coarse(self.ranges), **texts})
+
+    @property
+    def _top(self) -> float:
+        return self.low.largest / self.options.range_margin
+
+    @cached_property
+    def _beyond(self) -> Mapping[int, Range]:
+        options, values = self.options, self.flow.values
+        return {
+            value: held
+            for value, held in self.ranges.items()
+            if values[value].dtype == FLOAT32 and held.passes(options.dtype, options.range_margin)
+        }
+
+    def _is_harmless(self, value: int) -> bool:
+        """Whether a value beyond the limit is a mask, or scores that would be in range without one: it passes the lower
+        end alone, for what a mask puts upon it, where minus infinity means the same."""
+        if value not in self._harmless:
+            self._harmless[value] = False  # while it is looked at: a loop's state
+            self._harmless[value] = self._judge(value)
+        return self._harmless[value]
+
+    def _judge(self, value: int) -> bool:
+        if self._beyond[value].high > self._top or not self.masks.has(value):
+            return False
+        op = self.flow.writer(value)
+        if op is None or not self.traits.has(op.role, "mask_path"):
+            before = upstream(self.flow, [value], lambda op: op.inputs)
+            return not any(self.traits.has(op.role, "products") for op in before)  # else what the model computes
+        guilty = [v for v in op.inputs if v in self._beyond]
+        return all(map(self._is_harmless, guilty))  # none: a stored mask, which the weights' guard has judged
 
     def _coarse(self, found: Mapping[int, Range]) -> dict[int, str]:
         """What a softmax takes the exponential of, where steps of the low type are a quarter of a power of e and more.
@@ -86,33 +110,3 @@ class MeasuredRanges:
             f"has steps of {2.0 ** floor(log2(found[value].high)) / counts * 2:g}"
             for value in sorted(large & read.keys())
         }
-
-
-class _Masks:
-    """Values that pass the lower end alone, for what a mask puts upon them: there minus infinity means the same."""
-
-    def __init__(self, flow: Dataflow, masks: Masks, beyond: Mapping[int, Range], limit: float) -> None:
-        self.flow, self.masks, self.beyond, self.limit = flow, masks, beyond, limit
-        self.traits = masks.traits
-        self._known: dict[int, bool] = {}
-
-    def harmless(self, value: int) -> bool:
-        """Whether a value beyond the limit is a mask, or scores that would be in range without one."""
-        if value not in self._known:
-            self._known[value] = False  # while it is looked at: a loop's state
-            self._known[value] = self._judge(value)
-        return self._known[value]
-
-    def _judge(self, value: int) -> bool:
-        if self.beyond[value].high > self.limit or not self.masks.has(value):
-            return False
-        op = self.flow.writer(value)
-        if op is None or not self.traits.has(op.role, "mask_path"):
-            return not self._are_scores(value)
-        guilty = [v for v in op.inputs if v in self.beyond]
-        return all(self.harmless(v) for v in guilty)  # none: a stored mask, which the weights' guard has judged
-
-    def _are_scores(self, value: int) -> bool:
-        """Whether products had a part in a value: then it holds what the model computes, and no mask."""
-        before = upstream(self.flow, [value], lambda op: op.inputs)
-        return any(self.traits.has(op.role, "products") for op in before)

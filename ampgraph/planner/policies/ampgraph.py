@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from ...core.dataflow import Dataflow
 from ...core.plan import Why
 from ...core.spellings import LEVELS
 from ..assemble import DecidedModel
-from ..decisions import CUT, FREE, HIGH, LIST, LOW, Decisions, Ledger, Verdict
+from ..decisions import CUT, FREE, HIGH, LIST, LOW, Decisions, Verdict, Verdicts
 from ..facts.facts import Facts
 from ..options import Options
 from ..order import REPORTS, Judgement, judge
@@ -21,38 +18,27 @@ from .registry import Policy, register
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit: judged, or by the cut."""
     judgement = judge(Facts.of(flow, options))
-    cut = _cut(judgement)
-    return _reported(judgement, cut, judgement.ledger.take(cut))
+    verdicts, seeded = _cut(judgement)
+    return _reported(judgement, seeded, judgement.ledger.take(Verdicts(verdicts.items())))
 
 
-@dataclass(frozen=True)
-class Cut:
-    """The cut's verdicts of the units that nothing else decided. ``seeded``: whether anything is low by right."""
-
-    verdicts: Mapping[int, Verdict]
-    seeded: bool
-
-    def enter(self, ledger: Ledger) -> None:
-        for unit, (side, rank, why) in self.verdicts.items():
-            ledger.decide(unit, side, rank, why)
-
-
-def _cut(judgement: Judgement) -> Cut:
-    """What is still free takes the cheaper type; where nothing is low by right, all of it stays float32."""
+def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
+    """What is still free takes the cheaper type; where nothing is low by right, all of it stays float32. With whether
+    anything is."""
     judged, roots = judgement.judged, dict.fromkeys(judgement.judged.roots)
     free = [root for root in roots if judged.sides[root] == FREE]
     if not any(judged.sides[root] == LOW and judged.ranks[root] >= LIST for root in roots):
         unseeded = Verdict(HIGH, CUT, Why("cut", "nothing in the model is low at this level"))
-        return Cut(dict.fromkeys(free, unseeded), seeded=False)
+        return dict.fromkeys(free, unseeded), False
     low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
     why = Why("cut", "costs least in float32, with its neighbours")
     verdicts = dict.fromkeys(free, low)
     wide = judgement.found.wide
     verdicts |= {root: Verdict(HIGH, CUT, wide.get(root, why)) for root in float32_units(judgement.task)}
-    return Cut(verdicts, seeded=True)
+    return verdicts, True
 
 
-def _reported(judgement: Judgement, cut: Cut, settled: Decisions) -> DecidedModel:
+def _reported(judgement: Judgement, seeded: bool, settled: Decisions) -> DecidedModel:
     """The decided model, with its notes once everything is decided."""
     facts, found, off = judgement.facts, judgement.found, judgement.facts.options.off
     floors = floors_read_low(facts, found.floors, settled)
@@ -63,11 +49,8 @@ def _reported(judgement: Judgement, cut: Cut, settled: Decisions) -> DecidedMode
         options=facts.options,
         settled=settled,
         region_of=judgement.regions.of_op,
-        seeded=cut.seeded,
-        worth=found.worth,
-        counted=found.counted,
-        fused=judgement.regions.fused,
-        joined=found.joined,
+        seeded=seeded,
+        asked=judgement.task,
         floors=floors,
         notes=[*judgement.ledger.notes, *report_floors(facts, floors), *said],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..assemble import DecidedModel
 from ..options import Options
-from .forward import Typed, begin
+from .forward import begin, typed
 from .promotion import PromotedTypes
 from .registry import Policy, register
 
@@ -42,7 +42,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     rule = Patched if options.level.name == "O1" else Halved
     types = rule(begun.flow, options, begun.given)
     types.settle()
-    return begun.finish("Apex", Typed(types), types.refused(), types.notes(), types.roundings())
+    return begun.finish("Apex", typed(types), types.refused(), types.notes(), types.roundings())
 
 
 register(

@@ -14,7 +14,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Rounding, Why
 from ..assemble import DecidedModel
 from ..classify import classify_validity
-from ..decisions import HIGH, LIST, LOW, USER, VALIDITY, Decisions, Ledger, Result, Tie, Verdict, describe
+from ..decisions import HIGH, LIST, LOW, USER, VALIDITY, Decisions, Ledger, Result, Tie, Verdict, Verdicts, describe
 from ..facts.facts import Facts
 from ..options import Options
 from ..overrides import read_overrides
@@ -115,21 +115,14 @@ class ForwardTypes(ABC):
         return f"'{wide.name}' comes as float32" if wide else ""
 
 
-class Typed:
-    """The types that have flowed forward, as verdicts."""
-
-    def __init__(self, types: ForwardTypes, kept: str = "takes the type that comes") -> None:
-        self.types, self.kept = types, kept
-
-    def enter(self, ledger: Ledger) -> None:
-        verdicts: dict[int, Verdict] = {}  # by representative: the last of its units has the reason
-        policy = self.types.options.policy
-        for unit in self.types.flow.units:
-            root = self.types.flow.find(unit.id)
-            text = unit.fixed or self.types.why.get(root, self.kept)
-            verdicts[root] = Verdict(LOW if self.types.low[root] else HIGH, LIST, Why(policy, text))
-        for root, (side, rank, why) in verdicts.items():
-            ledger.decide(root, side, rank, why)
+def typed(types: ForwardTypes) -> Verdicts:
+    """The types that have flowed forward."""
+    flow, verdicts = types.flow, dict[int, Verdict]()  # by representative: the last of its units has the reason
+    for unit in flow.units:
+        root = flow.find(unit.id)
+        text = unit.fixed or types.why.get(root, "takes the type that comes")
+        verdicts[root] = Verdict(LOW if types.low[root] else HIGH, LIST, Why(types.options.policy, text))
+    return Verdicts(verdicts.items())
 
 
 def is_weak(value: Value) -> bool:

@@ -17,9 +17,8 @@ from ...oplists.rows import ListRow, mindspore_roles
 from ..assemble import DecidedModel
 from ..decisions import Ledger
 from ..options import Options
-from .forward import Typed
-from .mindspore_notes import notes
-from .mindspore_rules import LEVELS
+from .forward import typed
+from .mindspore_rules import LEVELS, notes
 from .registry import Answer, ByOperator, Policy, register
 
 WIDEST = "widest"
@@ -161,7 +160,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as MindSpore would type it, and what it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
     rules.settle()
-    settled = Ledger(flow).take(Typed(rules))
+    settled = Ledger(flow).take(typed(rules))
     return DecidedModel(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
 
 

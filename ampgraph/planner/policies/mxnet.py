@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
 from ..assemble import DecidedModel
-from ..decisions import HIGH, LIST, LOW, USER, Ledger, describe
+from ..decisions import HIGH, LIST, LOW, USER, Verdict, Verdicts, describe
 from ..options import Options
 from .forward import PARITY, Begun, begin
 from .registry import Policy, register
@@ -31,7 +31,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
         walk = _Walk(begun, shared)
         found = walk.disagreeing()
         if not found:
-            return begun.finish("MXNet", walk, walk.refused, walk.notes())
+            return begun.finish("MXNet", Verdicts(walk.verdicts()), walk.refused, walk.notes())
         shared |= found
 
 
@@ -59,10 +59,10 @@ class _Walk:
             if low and self.flow.find(unit) in high
         }
 
-    def enter(self, ledger: Ledger) -> None:
+    def verdicts(self) -> Iterator[tuple[int, Verdict]]:
         for unit in self.flow.units:
-            side = LOW if self.low.get(unit.id) else HIGH
-            ledger.decide(unit.id, side, LIST, Why("mxnet", self.why.get(unit.id, "is float32 outside of operators")))
+            why = Why("mxnet", self.why.get(unit.id, "is float32 outside of operators"))
+            yield unit.id, Verdict(LOW if self.low.get(unit.id) else HIGH, LIST, why)
 
     def notes(self) -> Iterator[Note]:
         """Products of a parameter that are `dot` as the file has them, and kinds that MXNet has no name for."""

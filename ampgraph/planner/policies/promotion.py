@@ -10,7 +10,7 @@ from ...core.plan import Note, Rounding
 from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
 from ...oplists.operators import OpLists
 from ...oplists.patterns import find_biases, find_regions
-from ..decisions import VALIDITY, Decisions, describe
+from ..decisions import Decisions, describe
 from ..options import Options
 from .forward import PARITY, ForwardTypes
 
@@ -222,9 +222,8 @@ class PromotedTypes(ForwardTypes):
         assert self.given is not None
         for op in self.flow.ops:
             for slot, unit in op.slots.items():
-                root = self.given.find(unit)
-                held = self.given.is_high(unit) and self.given.ranks[root] == VALIDITY
-                if held and self._is_data(op, unit) and not self._float32_for(op, slot, unit):
+                data = self.given.is_held(unit) and self._is_data(op, unit)
+                if data and not self._float32_for(op, slot, unit):
                     found[unit] = slot
         return found
 

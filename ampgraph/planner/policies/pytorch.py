@@ -6,7 +6,7 @@ from ...core.dataflow import Dataflow
 from ...core.plan import Note
 from ..assemble import DecidedModel
 from ..options import Options
-from .forward import PARITY, Typed, begin
+from .forward import PARITY, begin, typed
 from .promotion import PromotedTypes
 from .registry import Policy, Setting, register
 
@@ -24,7 +24,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     types = PromotedTypes(begun.flow, options, begun.given)
     types.settle()
     notes = [*types.notes(), Note(PARITY, "", f"for runtimes with {options.dtype} kernels: {NONE_THERE}")]
-    return begun.finish("PyTorch", Typed(types), types.refused(), notes if own else notes[:-1], types.roundings())
+    return begun.finish("PyTorch", typed(types), types.refused(), notes if own else notes[:-1], types.roundings())
 
 
 def list_of(setting: Setting) -> str:

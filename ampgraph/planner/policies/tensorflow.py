@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...core.dataflow import NONE, Dataflow, Unit
 from ...core.plan import Note, Why
 from ..assemble import DecidedModel
-from ..decisions import HIGH, LIST, LOW, VALIDITY, Ledger, describe
+from ..decisions import HIGH, LIST, LOW, VALIDITY, Verdict, Verdicts, describe
 from ..options import Options
 from .forward import PARITY, Begun, begin
 from .registry import Policy, Setting, register
@@ -155,26 +155,53 @@ def _reached(root: int, enters: Callable[[int], bool], follow: Callable[[int], S
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as TensorFlow would paint it."""
-    begun = begin(flow, options)
-    canvas = _Canvas(begun)
-    forced = canvas.forced() if options.level.name == FORCING else ()
-    colours = _Colours(begun, canvas.items, paint(canvas.items, forced))
-    return begun.finish("TensorFlow", colours, colours.refused(), () if forced else canvas.notes())
+    canvas = _Canvas(begin(flow, options))
+    notes = () if options.level.name == FORCING else canvas.notes()
+    return canvas.begun.finish("TensorFlow", Verdicts(canvas.verdicts()), canvas.refused(), notes)
 
 
 class _Canvas:
-    """The units of a model as items, of the same numbers."""
+    """The units of a model as items, of the same numbers, and how they are painted. Units that must share a type are
+    low where all of them are."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
         self.items = [self._item(unit) for unit in self.flow.units]
         self._join()
+        self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
-    def forced(self) -> frozenset[int]:
+    def _forced(self) -> frozenset[int]:
         """What UNSAFE_FORCE_ALL makes a seed: all but what holds state of its own."""
         traits, flow = self.begun.options.lists.traits, self.flow
         found = (unit for unit in flow.units if unit.op != NONE)
         return frozenset(unit.id for unit in found if not traits.has(flow.ops[unit.op].role, "random"))
+
+    def verdicts(self) -> Iterator[tuple[int, Verdict]]:
+        low, kept = self.painted.low, dict[int, str]()  # by representative of units of which one is not low
+        for unit in self.flow.units:
+            if unit.id not in low and not unit.fixed_low:
+                kept.setdefault(self.flow.find(unit.id), self._why(unit))
+        for unit in self.flow.units:
+            root = self.flow.find(unit.id)
+            if root in kept:
+                yield unit.id, Verdict(HIGH, LIST, Why("tensorflow", kept[root]))
+            elif unit.id in low:
+                yield unit.id, Verdict(LOW, LIST, Why("tensorflow", low[unit.id]))
+
+    def _why(self, unit: Unit) -> str:
+        flow, root = self.flow, self.painted.denied.get(unit.id)
+        if root == unit.id:
+            return "is on the deny list"
+        if root is not None:
+            return f"reads what '{describe(flow, flow.ops[flow.units[root].op])}' made, which is on the deny list"
+        if unit.op == NONE:
+            return "is a border of the model"
+        return "no paint reaches it" if self.items[unit.id].cls else "is in no list"
+
+    def refused(self) -> Mapping[int, str]:
+        """Seeds, and what else was painted, that schema or kernel keep float32."""
+        seeds = {n: "it is on the allow list" for n, item in enumerate(self.items) if item.cls == ALLOW and item.free}
+        return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
 
     def notes(self) -> Iterator[Note]:
         """Operators that TensorFlow has no name for: float32, as everything that is in none of its lists."""
@@ -228,47 +255,6 @@ class _Canvas:
         if source != target and source not in self.items[target].before:
             self.items[target].before.append(source)
             self.items[source].after.append(target)
-
-
-@dataclass(frozen=True)
-class _Colours:
-    """What was painted, as verdicts. Units that must share a type are low where all of them are."""
-
-    begun: Begun
-    items: list[Item]
-    painted: Painted
-
-    def enter(self, ledger: Ledger) -> None:
-        kept = self._float32()
-        for unit in self.begun.flow.units:
-            root = self.begun.flow.find(unit.id)
-            if root in kept:
-                ledger.decide(unit.id, HIGH, LIST, Why("tensorflow", kept[root]))
-            elif unit.id in self.painted.low:
-                ledger.decide(unit.id, LOW, LIST, Why("tensorflow", self.painted.low[unit.id]))
-
-    def refused(self) -> Mapping[int, str]:
-        """Seeds, and what else was painted, that schema or kernel keep float32."""
-        seeds = {n: "it is on the allow list" for n, item in enumerate(self.items) if item.cls == ALLOW and item.free}
-        return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
-
-    def _float32(self) -> dict[int, str]:
-        """Representatives of units of which one is not low, with its reason."""
-        found: dict[int, str] = {}
-        for unit in self.begun.flow.units:
-            if unit.id not in self.painted.low and not unit.fixed_low:
-                found.setdefault(self.begun.flow.find(unit.id), self._why(unit))
-        return found
-
-    def _why(self, unit: Unit) -> str:
-        flow, root = self.begun.flow, self.painted.denied.get(unit.id)
-        if root == unit.id:
-            return "is on the deny list"
-        if root is not None:
-            return f"reads what '{describe(flow, flow.ops[flow.units[root].op])}' made, which is on the deny list"
-        if unit.op == NONE:
-            return "is a border of the model"
-        return "no paint reaches it" if self.items[unit.id].cls else "is in no list"
 
 
 def _list(setting: Setting) -> str:

@@ -7,13 +7,11 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from ...core.dataflow import NONE, Op
-from ...oplists.traits import Traits
-from ..facts.facts import Facts
-from ..regions import Regions
+from ...core.dataflow import NONE, Dataflow, Op
+from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
 STEPS = 8  # operators looked back for a mean
@@ -49,7 +47,7 @@ class Cancelling:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op) or _remainder(self.facts, self.regions, self.squares, op)
+        return self._spread(op) or self._distance(op) or self._remainder(op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
@@ -59,25 +57,27 @@ class Cancelling:
         if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
             return []
         for mean, square in (inputs, inputs[::-1]):
-            product = self._writer(square)
-            if product is None or not self._multiplies(product):
-                continue
-            ways = [self._linear(v) for v in self._factors(product)]
-            found = self._mean_of_products(mean, product, ways)
-            if found:
-                return [op, product, *found]
+            product = self.flow.writer(self._back(square)[0])
+            if product is not None and self._multiplies(product):
+                ways = [self._linear(v) for v in self._factors(product)]
+                if found := self._mean_of_products(mean, product, ways):
+                    return [op, product, *found]
         return []
 
     def _mean_of_products(self, mean: int, square: Op, ways: list[dict[int, Path]]) -> list[Op]:
         """What makes ``mean`` of products of values that the factors of ``square`` are the means of."""
+
+        def adds_up(path: Path) -> bool:
+            return any(self._has(op, "sums", "products") for op in path.values())
+
         for value, path in self._linear(mean).items():
-            op = self._writer(value)
-            if op is None or op.id == square.id or not self._multiplies(op) or not _adds_up(self.traits, path):
+            op = self.flow.writer(self._back(value)[0])
+            if op is None or op.id == square.id or not self._multiplies(op) or not adds_up(path):
                 continue
-            own = [self._origin(v) for v in self._factors(op)]
+            own = [self._back(v)[0] for v in self._factors(op)]
             for first, second in (own, own[::-1]):
                 one, two = ways[0].get(first), ways[1].get(second)
-                if one is not None and two is not None and _adds_up(self.traits, one) and _adds_up(self.traits, two):
+                if one is not None and two is not None and adds_up(one) and adds_up(two):
                     between = {**path, **one, **two, op.id: op}
                     return list({**between, **self._weights(between)}.values())
         return []
@@ -94,14 +94,15 @@ class Cancelling:
 
     def _weights(self, path: Path) -> Path:
         """What makes the weights of a mean: rounded, they do not add up to one."""
-        makers = [self._writer(v) for op in path.values() for v in op.inputs if self.traits.has(op.role, "scalings")]
-        return {op.id: op for op in makers if op is not None and self.traits.has(op.role, "softmaxes")}
+        read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
+        makers = [self.flow.writer(self._back(v)[0]) for v in read]
+        return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
 
     def _multiplies(self, op: Op) -> bool:
         """Whether an operator multiplies two computed values, of which neither is stored."""
         if op.id in self.squares:
-            return not self.traits.has(op.role, "sums_squares")
-        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not _is_scaled(self.facts, op)
+            return not self._has(op, "sums_squares")
+        return self._is_free(op.id) and self._has(op, "multiplies") and self.facts.stored.isdisjoint(op.inputs)
 
     def _factors(self, op: Op) -> list[int]:
         squared = self.squares.get(op.id)
@@ -109,24 +110,20 @@ class Cancelling:
 
     def _linear(self, value: int) -> dict[int, Path]:
         """What a value is a sum of multiples of, with the operators between."""
-        start = self._origin(value)
-        found: dict[int, Path] = {start: self._moved(value)}
-        work = [(start, STEPS)]
+        start, moved = self._back(value)
+        found, work = {start: moved}, [(start, STEPS)]
         while work:
             value, left = work.pop()
             op = self.flow.writer(value)
-            if op is None or not left or not self._is_linear(op):
+            if op is None or not left or op.id in self.squares or not self._is_free(op.id):
                 continue
-            for before in (v for v in op.inputs if v != NONE and not self.flow.values[v].weight):
-                origin = self._origin(before)
-                if origin not in found:
-                    found[origin] = {**found[value], op.id: op, **self._moved(before)}
-                    work.append((origin, left - 1))
+            if self._has(op, "sums", "products", "scalings"):
+                for before in (v for v in op.inputs if v != NONE and not self.flow.values[v].weight):
+                    origin, moved = self._back(before)
+                    if origin not in found:
+                        found[origin] = {**found[value], op.id: op, **moved}
+                        work.append((origin, left - 1))
         return found
-
-    def _is_linear(self, op: Op) -> bool:
-        known = any(self.traits.has(op.role, t) for t in ("sums", "products", "scalings"))
-        return known and op.id not in self.squares and self._is_free(op.id)
 
     # -- |x|^2 - 2 x y + |y|^2 ----------------------------------------------------------------------------------------
 
@@ -135,16 +132,20 @@ class Cancelling:
         if self._powers.isdisjoint(op.inputs):
             return []
         terms = list(self._terms(op))
-        products = [t for t in terms if self._is_product(t)]
         squares = [t for t in terms if t.id in self.squares]
-        weighed = [w for t in products for v in t.inputs if (w := self._writer(v)) is not None and w.id in self.squares]
-        squared = {self._origin(self.squares[s.id]) for s in (*squares, *weighed)}
-        moved = [self._moved(v) for t in products for v in t.inputs if v != NONE and self._origin(v) in squared]
+        read = {
+            v: self._back(v)
+            for t in terms
+            if t.id not in self.squares and self._has(t, "products")
+            for v in t.inputs
+            if v != NONE
+        }
+        makers = [self.flow.writer(origin) for origin, _ in read.values()]
+        weighed = [w for w in makers if w is not None and w.id in self.squares]
+        squared = {self._back(self.squares[s.id])[0] for s in (*squares, *weighed)}
+        moved = [path for origin, path in read.values() if origin in squared]
         between = {op.id: op for path in moved for op in path.values()}
         return [*terms, *weighed, *between.values()] if moved else []
-
-    def _is_product(self, op: Op) -> bool:
-        return op.id not in self.squares and self.traits.has(op.role, "products")
 
     def _terms(self, op: Op) -> Iterator[Op]:
         """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
@@ -152,20 +153,19 @@ class Cancelling:
         while work and len(seen) < TERMS:
             op = work.pop()
             yield op
-            if op.id in self.squares or self.traits.has(op.role, "products"):
-                continue
-            for value in op.inputs:
-                writer = self._writer(value, exact=True)
-                if writer is not None and writer.id not in seen and self._adds(writer):
+            for writer in _makers(self.flow, op) if op.id not in self.squares and not self._has(op, "products") else ():
+                if writer.id not in seen and self._adds(writer):
                     seen.add(writer.id)
                     work.append(writer)
 
     def _adds(self, op: Op) -> bool:
         """Whether an operator may be part of a sum of products."""
-        if op.id in self.squares or (self.traits.has(op.role, "products") and self._is_free(op.id)):
+        if op.id in self.squares:
             return True
-        kept = any(self.traits.has(op.role, t) for t in ("cancels", "conversions", "moves", "negates", "sums"))
-        return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.facts, op)))
+        kept = self._has(op, "products", "cancels", "conversions", "moves", "negates", "sums")
+        return self._is_free(op.id) and (
+            kept or (self._has(op, "scalings") and not self.facts.stored.isdisjoint(op.inputs))
+        )
 
     @cached_property
     def _powers(self) -> set[int]:
@@ -173,94 +173,73 @@ class Cancelling:
         found = set[int]()
         for op in self.flow.ops if self.squares else ():
             carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (carries and (not self._is_product(op) or _is_scaled(self.facts, op))):
+            if op.id in self.squares or (
+                carries and (not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs))
+            ):
                 found.update(op.outputs)
         return found
 
+    # -- what is left of a number from which a sum of products is taken that comes close to it -------------------------
+
+    def _remainder(self, op: Op) -> list[Op]:
+        """What must be float32 where one less a cosine similarity is the distance of near twins, or a prior's variance
+        less a quadratic form of covariances is almost nothing; empty where an operator takes no such thing."""
+        places = self.traits.positions(op.role, "subtracts")
+        for writer in _makers(self.flow, op) if places or self.regions.inside else ():
+            if self._ends_cosine(writer) and any(self.flow.scalar(v) is not None for v in op.inputs):
+                return [op, writer]
+            taken = [op.inputs[place] for place in places]
+            form = self._quadratic_form(writer) if taken == writer.outputs else []
+            if form:
+                return [op, writer, *form]
+        return []
+
+    def _quadratic_form(self, total: Op) -> list[Op]:
+        """What makes a sum of k times (K k), with a stored matrix K, and k; empty where it is none."""
+        form = self._summed(total)
+        if form is None or form.id not in self.squares or not self._has(form, "multiplies"):
+            return []
+        makers = _makers(self.flow, form)
+        return [form, *makers] if any(self._has(w, "products") for w in makers) else []
+
+    def _ends_cosine(self, op: Op) -> bool:
+        """Whether an operator ends a norm that divides a sum of products of two values."""
+        for total in _makers(self.flow, op) if op.id in self.regions.inside else ():
+            product = self._summed(total) if total.id in self.regions.of_op else None
+            if product is not None and self._has(product, "multiplies") and product.id not in self.squares:
+                return len({v for v in product.inputs if v != NONE}) == 2
+        return False
+
+    def _summed(self, total: Op) -> Op | None:
+        """What makes the elements that an operator sums."""
+        summed = total.inputs[0] if self._has(total, "sums") else NONE
+        return self.flow.writer(summed) if summed != NONE else None
+
     # -- small things -------------------------------------------------------------------------------------------------
+
+    def _has(self, op: Op, *traits: Trait) -> bool:
+        return any(self.traits.has(op.role, trait) for trait in traits)
 
     def _is_free(self, op: int) -> bool:
         """Whether an operator is part of no norm."""
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
-    def _writer(self, value: int, exact: bool = False) -> Op | None:
-        return self.flow.writer(value if exact or value == NONE else self._origin(value)) if value != NONE else None
-
-    def _origin(self, value: int) -> int:
-        """A value before what only reshapes or converts it, or multiplies it by a number."""
-        while (step := self._mover(value)) is not None:
-            value = step[1]
-        return value
-
-    def _moved(self, value: int) -> Path:
+    def _back(self, value: int) -> tuple[int, Path]:
+        """A value before what only reshapes or converts it, or multiplies it by a number, with these operators."""
         found: dict[int, Op] = {}
-        while (step := self._mover(value)) is not None:
-            found[step[0].id] = step[0]
-            value = step[1]
-        return found
-
-    def _mover(self, value: int) -> tuple[Op, int] | None:
-        """What makes a multiple of a value, or the value in another shape or type, with that value."""
-        op = self.flow.writer(value)
-        if op is None or not op.inputs or not self._is_free(op.id):
-            return None
-        if op.role in self.keeping:
-            return op, op.inputs[0]
-        if op.id in self.squares or not self.traits.has(op.role, "scalings"):
-            return None
-        plain = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
-        over = self.traits.positions(op.role, "divides")
-        return None if len(plain) != 1 or plain[0] in [op.inputs[place] for place in over] else (op, plain[0])
+        while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
+            before = op.inputs[0]
+            if op.role not in self.keeping:
+                plain = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
+                over = [op.inputs[place] for place in self.traits.positions(op.role, "divides")]
+                scales = op.id not in self.squares and self._has(op, "scalings")
+                if not scales or len(plain) != 1 or plain[0] in over:
+                    break
+                before = plain[0]
+            found[op.id], value = op, before
+        return value, found
 
 
-def _is_scaled(facts: Facts, op: Op) -> bool:
-    return not facts.stored.isdisjoint(op.inputs)
-
-
-def _adds_up(traits: Traits, path: Path) -> bool:
-    return any(traits.has(op.role, "sums") or traits.has(op.role, "products") for op in path.values())
-
-
-# -- what is left of a number from which a sum of products is taken that comes close to it -----------------------------
-
-
-def _remainder(facts: Facts, regions: Regions, squares: Mapping[int, int], op: Op) -> list[Op]:
-    """What must be float32 where one less a cosine similarity is the distance of near twins, or a prior's variance less
-    a quadratic form of covariances is almost nothing; empty where an operator takes no such thing."""
-    flow, places = facts.flow, facts.traits.positions(op.role, "subtracts")
-    if not places and not regions.inside:
-        return []
-    for writer in (flow.writer(v) for v in op.inputs if v != NONE):
-        if writer is None:
-            continue
-        if _ends_cosine(facts, regions, squares, writer) and any(flow.scalar(v) is not None for v in op.inputs):
-            return [op, writer]
-        taken = [op.inputs[place] for place in places]
-        form = _quadratic_form(facts, squares, writer) if taken == writer.outputs else []
-        if form:
-            return [op, writer, *form]
-    return []
-
-
-def _quadratic_form(facts: Facts, squares: Mapping[int, int], total: Op) -> list[Op]:
-    """What makes a sum of k times (K k), with a stored matrix K, and k; empty where it is none."""
-    flow, traits = facts.flow, facts.traits
-    form = flow.writer(total.inputs[0]) if traits.has(total.role, "sums") and total.inputs[0] != NONE else None
-    if form is None or form.id not in squares or not traits.has(form.role, "multiplies"):
-        return []
-    makers = [w for v in form.inputs if v != NONE and (w := flow.writer(v)) is not None]
-    return [form, *makers] if any(traits.has(w.role, "products") for w in makers) else []
-
-
-def _ends_cosine(facts: Facts, regions: Regions, squares: Container[int], op: Op) -> bool:
-    """Whether an operator ends a norm that divides a sum of products of two values. ``squares``: products of one."""
-    flow, traits = facts.flow, facts.traits
-    if op.id not in regions.inside:
-        return False
-    for total in (flow.writer(v) for v in op.inputs if v != NONE):
-        if total is None or not traits.has(total.role, "sums") or total.id not in regions.of_op:
-            continue
-        product = flow.writer(total.inputs[0])
-        if product is not None and traits.has(product.role, "multiplies") and product.id not in squares:
-            return len({v for v in product.inputs if v != NONE}) == 2
-    return False
+def _makers(flow: Dataflow, op: Op) -> list[Op]:
+    """The operators that make what one reads."""
+    return [w for v in op.inputs if v != NONE and (w := flow.writer(v)) is not None]

@@ -1,12 +1,15 @@
-"""What is quantized stays as it is, and sums of integers stay float32 until they have been scaled."""
+"""Integers in float: index and length arithmetic, where floor(8191 / 2) must stay 4095 at every level; what is
+quantized, which stays as it is; and sums of integers, float32 until they have been scaled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from functools import cached_property
+from collections.abc import Collection, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.graph import LOW
 from ...core.plan import Note, Why
+from ...core.walk import upstream
+from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
 from ..regions import Regions
@@ -24,92 +27,21 @@ LARGE = 2048  # what is divided by so much is larger than float16 counts
     validity=True,
 )
 def integer_sums(sight: Sight, decided: Decisions) -> Findings:
-    """A low sum of integers would overflow."""
-    facts, sums = sight.facts, _IntegerSums(sight.facts, sight.regions)
-    conversions = facts.flow.with_roles(facts.traits.operators("conversions"))
-    return Findings([finding for op in conversions if (finding := sums.finding(op)) is not None])
-
-
-@runs(
-    "quantized",
-    trigger="what runtimes fuse between DequantizeLinear and QuantizeLinear, and floats among it beside no low product",
-    action="left as it is",
-    levels="every",
-)
-def quantized(sight: Sight, decided: Decisions) -> Findings:
-    """A Cast among integers would undo a fused kernel."""
+    """A low sum of integers would overflow: their Cast is held, all up to the scaling, and the scale."""
     facts, found = sight.facts, list[Ruling]()
-    if not facts.flow.with_roles(facts.traits.operators("quantized")):
-        return Findings()
-    islands = _Islands(facts, sight.regions, decided)
-    fused = Why("quantized", "between DequantizeLinear and QuantizeLinear, where runtimes compute in integers")
-    among = Why("quantized", "no product beside it is low: among quantized operators it would only be cast")
-    for ops, why in ((islands.fused, fused), (islands.among, among)):
-        if ops:
-            note = Note(why.rule, describe(facts.flow, ops[0]), "left as they are: " + why.text)
-            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, counted=True))
-    return Findings(found)
-
-
-class _IntegerSums:
-    """Integers that are made float before they are scaled."""
-
-    def __init__(self, facts: Facts, regions: Regions) -> None:
-        self.facts, self.classes = facts, regions.classes
-
-    @cached_property
-    def summed(self) -> Collection[int]:
-        """Integers that are sums of products, or made of such."""
-        return _summed(self.facts)
-
-    def finding(self, op: Op) -> Ruling | None:
-        """What a Cast of such integers holds: itself, all up to the scaling, and the scale."""
-        source = self.facts.flow.values[op.inputs[0]] if op.slots and op.inputs[0] != NONE else None
+    why = Why("integer-sum", f"integers beyond {facts.options.dtype} until they are scaled")
+    summed = _summed(facts)
+    for op in facts.flow.with_roles(facts.traits.operators("conversions")):
+        source = facts.flow.values[op.inputs[0]] if op.slots and op.inputs[0] != NONE else None
         if source is None or not source.dtype.startswith(("int", "uint")):
-            return None
-        why = Why("integer-sum", f"integers beyond {self.facts.options.dtype} until they are scaled")
-        reach = list(self._until_scaled(op))
-        if source.id not in self.summed:
-            narrow = int(source.dtype.lstrip("uint") or 0) <= EXACT_BITS
-            if narrow or len(reach) != 1 or not self._shrinks(reach[0]):
-                return None
-        holds = [Hold(tuple(op.slots.values()), VALIDITY, why)]
-        holds += [Hold(tuple(other.slots.values()), ACCURACY, why) for other in (*reach, *self._scales(reach))]
-        return Ruling(holds, Note(why.rule, describe(self.facts.flow, op), why.text))
-
-    def _until_scaled(self, op: Op) -> Iterator[Op]:
-        """What reads a value, up to where it is multiplied or divided."""
-        flow, seen, work = self.facts.flow, {op.id}, [op]
-        while work:
-            reads = (r for v in work.pop().outputs for copy in self.facts.borders.copies(v) for r in flow.readers(copy))
-            for reader in reads:
-                if reader.id in seen or not reader.slots or self.classes[reader.id] not in ("gray", "neutral"):
-                    continue
-                seen.add(reader.id)
-                yield reader
-                if not self.facts.traits.has(reader.role, "scalings"):
-                    work.append(reader)
-
-    def _shrinks(self, op: Op) -> bool:
-        """Whether an operator scales by a constant that tells large numbers."""
-        flow, divides = self.facts.flow, self.facts.traits.has(op.role, "divides")
-        if not self.facts.traits.has(op.role, "scalings"):
-            return False
-        factor = next((n for v in reversed(op.inputs) if (n := flow.scalar(v)) is not None), None)
-        return factor is not None and (abs(factor) >= LARGE if divides else 0 < abs(factor) <= 1 / LARGE)
-
-    def _scales(self, reach: list[Op]) -> Iterator[Op]:
-        """What computes the scales: a product of two small numbers."""
-        flow, traits = self.facts.flow, self.facts.traits
-        seen = {op.id for op in reach}
-        work = [v for op in reach if traits.has(op.role, "scalings") for v in op.inputs]
-        while work:
-            writer = flow.writer(work.pop())
-            scale = writer is not None and (traits.has(writer.role, "scalings") or traits.has(writer.role, "reshapes"))
-            if writer is not None and scale and writer.slots and writer.id not in seen:
-                seen.add(writer.id)
-                yield writer
-                work += [v for v in writer.inputs if v != NONE]
+            continue
+        reach = list(_until_scaled(facts, sight.regions, op))
+        narrow = int(source.dtype.lstrip("uint") or 0) <= EXACT_BITS
+        if source.id in summed or (not narrow and len(reach) == 1 and _shrinks(facts, reach[0])):
+            holds = [Hold(tuple(op.slots.values()), VALIDITY, why)]
+            holds += [Hold(tuple(o.slots.values()), ACCURACY, why) for o in (*reach, *_scales(facts, reach))]
+            found.append(Ruling(holds, Note(why.rule, describe(facts.flow, op), why.text)))
+    return Findings(found)
 
 
 def _summed(facts: Facts) -> Collection[int]:
@@ -124,124 +56,234 @@ def _summed(facts: Facts) -> Collection[int]:
     return found
 
 
-class _Islands:
-    """``fused``: operators that read and write integers in truth, with what makes their floats and reads them;
-    ``among``: the others of a connected part without a low product, where some of it is quantized."""
+def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
+    """What reads a value, up to where it is multiplied or divided."""
+    flow, seen, work = facts.flow, {op.id}, [op]
+    while work:
+        reads = (r for v in work.pop().outputs for copy in facts.borders.copies(v) for r in flow.readers(copy))
+        for reader in reads:
+            if reader.id in seen or not reader.slots or regions.classes[reader.id] not in ("gray", "neutral"):
+                continue
+            seen.add(reader.id)
+            yield reader
+            if not facts.traits.has(reader.role, "scalings"):
+                work.append(reader)
 
-    def __init__(self, facts: Facts, regions: Regions, decided: Decisions) -> None:
-        self.facts, self.classes, self.decided = facts, regions.classes, decided
-        self.flow, self.traits = facts.flow, facts.traits
-        self._stored: dict[int, bool] = {}  # a value that is dequantized or moved from such -> whether it is a constant
 
-    @cached_property
-    def fused(self) -> list[Op]:
-        """In the order of the model."""
-        inside = self._inside()
-        island: set[int] = set()
-        for op in reversed(self.flow.ops):  # readers first
-            if op.id in inside and self._is_product(op):
-                island.add(op.id)
-            elif op.id in inside or self.traits.has(op.role, "dequantizes"):
-                island |= {op.id} if any(self._takes(reader, island) for reader in self._readers(op)) else set()
-        for op in self.flow.ops:
-            if self.traits.has(op.role, "quantizes") and (writer := self.flow.writer(op.inputs[0])) is not None:
-                island |= {op.id} if writer.id in island else set()
-        return [op for op in self.flow.ops if op.id in island and op.slots]
+def _shrinks(facts: Facts, op: Op) -> bool:
+    """Whether an operator scales by a constant that tells large numbers."""
+    if not facts.traits.has(op.role, "scalings"):
+        return False
+    factor = abs(next((n for v in reversed(op.inputs) if (n := facts.flow.scalar(v)) is not None), 0.0))
+    return factor >= LARGE if facts.traits.has(op.role, "divides") else 0 < factor <= 1 / LARGE
 
-    @cached_property
-    def among(self) -> list[Op]:
-        """In the order of the model."""
-        parts = _Parts(self)
-        fused = {op.id for op in self.fused}
-        return [op for op in self.flow.ops if op.slots and op.id not in fused and parts.is_quiet(op)]
 
-    def floats(self, op: Op) -> list[int]:
-        """The computed float32 values that an operator reads."""
-        values = self.flow.values
-        return [
-            v for v in dict.fromkeys(op.inputs) if v != NONE and values[v].dtype == FLOAT32 and not values[v].weight
-        ]
+def _scales(facts: Facts, reach: list[Op]) -> list[Op]:
+    """What computes the scales: a product of two small numbers."""
+    scaling, reached = facts.traits.operators("scalings"), {op.id for op in reach}
+    through = scaling | facts.traits.operators("reshapes")
 
-    def _inside(self) -> set[int]:
-        """Operators all of whose floats were integers: dequantized, moved, or made by one of these."""
-        inside, made = set[int](), set[int]()
-        for op in self.flow.ops:
-            floats = self.floats(op)
-            if self.traits.has(op.role, "dequantizes"):
-                data = self.flow.values[op.inputs[0]]
-                self._stored.update(dict.fromkeys(op.outputs, data.weight))
-            elif floats and op.slots and all(v in self._stored or v in made for v in floats):
-                self._enter(op, floats, inside, made)
-        return inside
+    def read(op: Op) -> list[int]:
+        return [v for v in op.inputs if v != NONE] if op.role in through and op.slots and op.id not in reached else []
 
-    def _enter(self, op: Op, floats: list[int], inside: set[int], made: set[int]) -> None:
-        if self.traits.has(op.role, "control_flow") or self.traits.has(op.role, "quantizes"):
-            return
-        dequantized = [v for v in floats if v in self._stored]
-        constant = all(self._stored[v] for v in dequantized) and not any(v in made for v in floats)
-        if self._is_product(op):
+    before = upstream(facts.flow, [v for op in reach if op.role in scaling for v in op.inputs], read)
+    return [op for op in before if read(op)]
+
+
+@runs(
+    "quantized",
+    trigger="what runtimes fuse between DequantizeLinear and QuantizeLinear, and floats among it beside no low product",
+    action="left as it is",
+    levels="every",
+)
+def quantized(sight: Sight, decided: Decisions) -> Findings:
+    """A Cast among integers would undo a fused kernel."""
+    facts, found = sight.facts, list[Ruling]()
+    if not facts.flow.with_roles(facts.traits.operators("quantized")):
+        return Findings()
+    fused = _fused(facts, sight.regions)
+    for ops, text in (
+        (fused, "between DequantizeLinear and QuantizeLinear, where runtimes compute in integers"),
+        (
+            _among(facts, sight.regions, decided, {op.id for op in fused}),
+            "no product beside it is low: among quantized operators it would only be cast",
+        ),
+    ):
+        if ops:
+            why = Why("quantized", text)
+            note = Note(why.rule, describe(facts.flow, ops[0]), "left as they are: " + why.text)
+            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, counted=True))
+    return Findings(found)
+
+
+def _fused(facts: Facts, regions: Regions) -> list[Op]:
+    """Operators that read and write integers in truth, with what makes their floats and reads them."""
+    flow, traits, inside, island = facts.flow, facts.traits, _inside(facts, regions), set[int]()
+    for op in reversed(flow.ops):  # readers first
+        readers = (reader for value in op.outputs if value != NONE for reader in flow.readers(value))
+        product = op.id in inside and op.id in regions.white
+        carries = op.id in inside or traits.has(op.role, "dequantizes")
+        if product or (carries and any(r.id in island or traits.has(r.role, "quantizes") for r in readers)):
+            island.add(op.id)
+    for op in flow.ops:
+        if traits.has(op.role, "quantizes") and flow.values[op.inputs[0]].producer in island:
+            island.add(op.id)
+    return [op for op in flow.ops if op.id in island and op.slots]
+
+
+def _inside(facts: Facts, regions: Regions) -> set[int]:
+    """Operators all of whose floats were integers: dequantized, moved, or made by one of these."""
+    flow, traits, inside, made = facts.flow, facts.traits, set[int](), set[int]()
+    stored: dict[int, bool] = {}  # a value that is dequantized or moved from such -> whether it is a constant
+    apart = traits.operators("control_flow") | traits.operators("quantizes")
+    for op in flow.ops:
+        floats = _floats(facts, op)
+        if traits.has(op.role, "dequantizes"):
+            stored.update(dict.fromkeys(op.outputs, flow.values[op.inputs[0]].weight))
+            continue
+        if not floats or not op.slots or op.role in apart or not all(v in stored or v in made for v in floats):
+            continue
+        dequantized, moved = [v for v in floats if v in stored], made.isdisjoint(floats)
+        constant = moved and all(stored[v] for v in dequantized)
+        if op.id in regions.white:
             if len(dequantized) < 2 or constant:
-                return
-        elif self.traits.has(op.role, "moves") and dequantized and not any(v in made for v in floats):
-            self._stored.update(dict.fromkeys(op.outputs, constant))
+                continue
+        elif traits.has(op.role, "moves") and dequantized and moved:
+            stored.update(dict.fromkeys(op.outputs, constant))
         inside.add(op.id)
         made.update(op.outputs)
-
-    def _is_product(self, op: Op) -> bool:
-        return self.classes[op.id] == "white"
-
-    def _takes(self, reader: Op, island: set[int]) -> bool:
-        return reader.id in island or self.traits.has(reader.role, "quantizes")
-
-    def _readers(self, op: Op) -> Iterator[Op]:
-        return (reader for value in op.outputs if value != NONE for reader in self.flow.readers(value))
+    return inside
 
 
-class _Parts:
-    """The floats of a model, in parts that integers separate."""
+def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
+    """The others of a part of the floats, which integers separate, without a low product, where some is quantized."""
+    flow, traits = facts.flow, facts.traits
+    parents = list(range(len(flow.values)))
 
-    def __init__(self, islands: _Islands) -> None:
-        self.islands, self.flow = islands, islands.flow
-        self._parents = list(range(len(self.flow.values)))
-        self._apart = {op.id for op in islands.fused}
-        for op in self.flow.ops:
-            if not self._separates(op):
-                self._join(self._values(op))
-        for source, target in self.flow.passed:
-            if NONE not in (source, target):
-                self._join([source, target])
-        self._quantized = self._marked(self._separates)
-        self._low = self._marked(self._is_low_product)
-
-    def is_quiet(self, op: Op) -> bool:
-        """Whether no float beside an operator is in a part with a low product, and some part of it is quantized."""
-        roots = {self._find(v) for v in self._values(op)}
-        return bool(roots & self._quantized) and not roots & self._low
-
-    def _separates(self, op: Op) -> bool:
-        return op.id in self._apart or self.islands.traits.has(op.role, "quantized")
-
-    def _is_low_product(self, op: Op) -> bool:
-        low = any(self.islands.decided.is_low(unit) for unit in op.slots.values()) or not op.slots
-        return self.islands.classes[op.id] == "white" and low and op.id not in self._apart
-
-    def _marked(self, holds: Callable[[Op], bool]) -> set[int]:
-        return {self._find(v) for op in self.flow.ops if holds(op) for v in self._values(op)}
-
-    def _values(self, op: Op) -> list[int]:
-        """What it reads and makes; a scale that is computed is no data."""
-        traits, read = self.islands.traits, self.islands.floats(op)
-        if traits.has(op.role, "quantizes") or traits.has(op.role, "dequantizes"):
-            read = [v for v in read if v == op.inputs[0]]
-        return [*read, *(v for v in op.outputs if v != NONE and self.flow.values[v].dtype == FLOAT32)]
-
-    def _join(self, values: list[int]) -> None:
-        roots = {self._find(v) for v in values}
-        for root in roots:
-            self._parents[root] = min(roots)
-
-    def _find(self, value: int) -> int:
-        parents = self._parents
+    def find(value: int) -> int:
         while parents[value] != value:
             parents[value] = value = parents[parents[value]]
         return value
+
+    def parts(op: Op) -> set[int]:
+        """Of what it reads and makes; a scale that is computed is no data."""
+        read = _floats(facts, op)
+        if traits.has(op.role, "quantizes") or traits.has(op.role, "dequantizes"):
+            read = [v for v in read if v == op.inputs[0]]
+        return {find(v) for v in (*read, *op.outputs) if v != NONE and flow.values[v].dtype == FLOAT32}
+
+    def join(roots: set[int]) -> None:
+        for root in roots:
+            parents[root] = min(roots)
+
+    separate = {op.id for op in flow.ops if op.id in fused or traits.has(op.role, "quantized")}
+    for op in flow.ops:
+        if op.id not in separate:
+            join(parts(op))
+    for source, target in flow.passed:
+        if NONE not in (source, target):
+            join({find(source), find(target)})
+    low = (op for op in flow.ops if op.id in regions.white and op.id not in fused)
+    low = (op for op in low if not op.slots or any(map(decided.is_low, op.slots.values())))
+    loud = {part for op in low for part in parts(op)}
+    beside = {part for op in flow.ops if op.id in separate for part in parts(op)}
+    rest = (op for op in flow.ops if op.slots and op.id not in fused)
+    return [op for op in rest if not beside.isdisjoint(parts(op)) and loud.isdisjoint(parts(op))]
+
+
+def _floats(facts: Facts, op: Op) -> list[int]:
+    """The computed float32 values that an operator reads."""
+    values = facts.flow.values
+    return [v for v in dict.fromkeys(op.inputs) if v != NONE and values[v].dtype == FLOAT32 and not values[v].weight]
+
+
+FLOATS = (FLOAT32, *LOW)
+SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
+"""What makes something of a float that must be exact."""
+
+
+@runs(
+    "index",
+    trigger="index and length arithmetic in float: what an integer, a size or a comparison of integers is made of",
+    action="float32 for it: floor(8191 / 2) stays 4095",
+    levels="every",
+    validity=True,
+)
+def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    facts, regions = sight.facts, sight.regions
+    flow, traits = facts.flow, facts.traits
+    counted = _integer_valued(facts)
+    seen, found = set[int](), list[Ruling]()
+    sinks = frozenset().union(*(traits.operators(trait) for trait in SINKS))
+    for op in flow.with_roles(sinks):
+        sink = _sink(facts, op, counted)
+        if sink is None:
+            continue
+        text, values = sink
+        why = Why("index", f"{text} '{describe(flow, op)}'")
+        own = Hold(tuple(op.slots.values()), VALIDITY, why)
+        holds = [*_upstream(facts, regions, values, why, seen), *([own] if traits.has(op.role, "compares") else [])]
+        silent = [own] if traits.has(op.role, "conversions") else []
+        note = Note("index", describe(flow, op), "of index arithmetic stay float32")
+        found.append(Ruling(holds, note, counted=True, silent=silent))
+    return Findings(found, counted=frozenset(counted))
+
+
+def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
+    """What an operator makes of a float that must be exact, and the float inputs concerned."""
+    values, traits = facts.flow.values, facts.traits
+    if traits.has(op.role, "conversions") and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
+        return "an integer is computed from it in", [op.inputs[0]]
+    if traits.has(op.role, "scales"):
+        read = [op.inputs[i] for i in traits.positions(op.role, "scales") if i < len(op.inputs)]
+        return "a size is computed from it in", read[-1:]
+    if op.slots and traits.has(op.role, "lengths"):
+        read = [op.inputs[i] for i in traits.positions(op.role, "lengths") if i < len(op.inputs)]
+        return "a length is computed from it in", read
+    if traits.has(op.role, "compares") and any(v in counted for v in op.inputs):
+        return "integers are compared in", list(op.inputs)
+    return None
+
+
+def _integer_valued(facts: Facts) -> set[int]:
+    """Floats that are integers in disguise, low ones of the file too: a Cast of integers, what moves or adds them."""
+    flow, found = facts.flow, set[int]()
+    conversions, arithmetic = (facts.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
+    for op in flow.with_roles(conversions | arithmetic) if flow.with_roles(conversions) else ():
+        if op.role in conversions:
+            source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype in FLOATS
+            integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
+        elif any(v in found for v in op.inputs):
+            floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype in FLOATS]
+            integer = all(item.weight or item.id in found for item in floats)
+        else:
+            continue
+        if integer:
+            found |= facts.borders.copies(op.outputs[0])
+    return found
+
+
+def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen: set[int]) -> Iterator[Hold]:
+    """Holds the elementwise arithmetic behind values, back to products, norms and bounded functions. ``seen``: what an
+    earlier sink has held already."""
+    flow, before = facts.flow, facts.borders.before
+    work = [v for v in values if v != NONE]
+    while work:
+        value = work.pop()
+        item = flow.values[value]
+        if value in seen or item.dtype != FLOAT32:
+            continue
+        seen.add(value)
+        op = flow.writer(value)
+        if value in before:  # made in a body, or by a caller
+            if item.unit != NONE:
+                yield Hold((item.unit,), VALIDITY, why)
+            work += before[value]
+        elif op is not None and op.slots and not _ends(facts, regions, op):
+            yield Hold(tuple(op.slots.values()), VALIDITY, why)
+            if not facts.traits.has(op.role, "conversions") or flow.values[op.inputs[0]].dtype == FLOAT32:
+                work += [v for v in op.inputs if v != NONE]
+
+
+def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
+    return regions.classes[op.id] in ("white", "kept") or facts.traits.has(op.role, "bounded")

@@ -8,24 +8,30 @@ from functools import cache, partial
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
 from ...core.walk import source
-from ...oplists.kernels import Kernels
+from ...oplists.kernels import Broken, Kernels
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Hold
 from ..facts.facts import Facts
 from ..options import Options
 
-Look = Callable[[Facts, Op], list[Hold]]
+Look = Callable[[Facts, Op, Broken], str]
+"""What of an operator makes its kernel fail here, as the reason begins; or an empty string."""
 
 
 def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
     """What is held of an operator since its kernel fails here."""
-    breakable, looks = _breakable(facts.options.kernels), cache(partial(_looks, facts.options))
+    options = facts.options
+    breakable, looks = _breakable(options.kernels), cache(partial(_looks, options))
 
     def holds(op: Op) -> Iterator[Hold]:
         if op.kind in breakable:
             yield from _broken(facts, op, breakable[op.kind])
         for look in looks(op.kind):
-            yield from look(facts, op)
+            broken = options.kernels.broken[op.kind]
+            if found := look(facts, op, broken):
+                yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
+                if look is _mask and options.level.kept != "low":
+                    yield from _made_for(facts, op)
 
     return holds
 
@@ -36,11 +42,11 @@ def _looks(options: Options, kind: str) -> list[Look]:
     if broken is None or options.dtype not in broken.reasons:
         return []
     looks: tuple[tuple[object, Look], ...] = (
-        (broken.before, _broken_before),
-        (broken.reads, _broken_type),
-        (broken.runs or broken.without, _left),
-        (broken.mask_below, _broken_mask),
-        (broken.sums, _broken_sum),
+        (broken.before, _stands_before),
+        (broken.reads, _reads_type),
+        (broken.runs or broken.without, _is_left),
+        (broken.mask_below, _mask),
+        (broken.sums, _ends_embedding),
     )
     return [look for given, look in looks if given]
 
@@ -52,49 +58,59 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
 
 
-def _broken(facts: Facts, op: Op, attribute: str) -> list[Hold]:
-    given = facts.flow.attribute(op, attribute)
-    kernels, units = facts.options.kernels, tuple(op.slots.values())
-    version = max(facts.flow.units[u].opset for u in units)
+def _held(op: Op, text: str) -> Hold:
+    return Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", text))
+
+
+def _broken(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
+    given, kernels = facts.flow.attribute(op, attribute), facts.options.kernels
+    version = max(facts.flow.units[u].opset for u in op.slots.values())
     reason = kernels.refuses(op.kind, version, facts.options.dtype, {attribute: given})
-    return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
+    if reason:
+        yield _held(op, f"{op.kind} with {attribute}={given}: {reason}")
 
 
-def _broken_before(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
-    broken = facts.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(facts.options.dtype) if broken and broken.before else None
-    if broken is None or broken.before is None or reason is None:
-        return []
+def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
+    """What a runtime cannot load before a product with a constant, whatever type the product has."""
     uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
     readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
-    if not any(facts.traits.has(reader.role, broken.before) and _has_constant(facts, reader) for reader in readers):
-        return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    found = any(_has(facts, reader, broken.before) and _has_constant(facts, reader) for reader in readers)
+    return op.kind if found else ""
 
 
-def _broken_type(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what reads data of a type of which the runtime makes no low values."""
-    broken = facts.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(facts.options.dtype) if broken and broken.reads else None
-    if (
-        broken is None
-        or reason is None
-        or broken.reads not in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
-    ):
-        return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
+def _reads_type(facts: Facts, op: Op, broken: Broken) -> str:
+    """What reads data of a type of which the runtime makes no low values."""
+    found = broken.reads in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
+    return f"{op.kind} of {broken.reads}" if found else ""
 
 
-def _left(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what the target leaves to its fallback in every type, though it has a kernel."""
-    broken = facts.options.kernels.broken[op.kind]
+def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
+    """What the target leaves to its fallback in every type, though it has a kernel."""
     names = (*broken.runs, broken.mirrored)
     found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
         found = f"operand {broken.without}"
-    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[facts.options.dtype]}")
-    return [Hold(tuple(op.slots.values()), VALIDITY, why)] if found else []
+    return f"{op.kind} with {found}" if found else ""
+
+
+def _mask(facts: Facts, op: Op, broken: Broken) -> str:
+    """What makes a mask by a large negative number, where the target's runtime fails to read that number: its fusion of
+    attention starts at a norm."""
+    return op.kind if facts.masks.broken_number(op) else ""
+
+
+def _ends_embedding(facts: Facts, op: Op, broken: Broken) -> str:
+    """The last sum of an embedding, where the target's runtime fuses it with the norm behind it, wrongly."""
+    flow = facts.flow
+    if not _sums_up(facts, op, broken.sums) or any(
+        _sums_up(facts, r, broken.sums) for r in flow.readers(op.outputs[0])
+    ):
+        return ""
+    return op.kind if broken.beside is None or any(_has(facts, other, broken.beside) for other in flow.ops) else ""
+
+
+def _has(facts: Facts, op: Op, trait: Trait | None) -> bool:
+    return trait is not None and facts.traits.has(op.role, trait)
 
 
 def _has_constant(facts: Facts, op: Op) -> bool:
@@ -111,35 +127,12 @@ def _in_place(facts: Facts, value: int) -> Iterator[int]:
             yield from _in_place(facts, facts.flow.ops[use.op].outputs[0])
 
 
-def _broken_sum(facts: Facts, op: Op) -> list[Hold]:
-    """Holds the last sum of an embedding where the target's runtime fuses it with the norm behind it, wrongly."""
-    broken = facts.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(facts.options.dtype) if broken is not None else None
-    if broken is None or broken.sums is None or reason is None or not _sums_up(facts, op, broken.sums):
-        return []
-    if any(_sums_up(facts, reader, broken.sums) for value in op.outputs for reader in facts.flow.readers(value)):
-        return []
-    if broken.beside is not None and not any(facts.traits.has(o.role, broken.beside) for o in facts.flow.ops):
-        return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
-
-
-def _sums_up(facts: Facts, op: Op, made_by: Trait) -> bool:
+def _sums_up(facts: Facts, op: Op, made_by: Trait | None) -> bool:
     """Whether an operator adds, and everything that it and the additions before it add is made by such operators."""
     if not facts.traits.has(op.role, "additions"):
         return False
     writers = [facts.flow.writer(value) for value in op.inputs if value != NONE]
-    return all(w is not None and (facts.traits.has(w.role, made_by) or _sums_up(facts, w, made_by)) for w in writers)
-
-
-def _broken_mask(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what makes a mask by a large negative number, where the target's runtime fails to read that number: its
-    fusion of attention starts at a norm."""
-    reason = facts.masks.broken_number(op)
-    if not reason:
-        return []
-    held = [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
-    return held + ([] if facts.options.level.kept == "low" else list(_made_for(facts, op)))
+    return all(w is not None and (_has(facts, w, made_by) or _sums_up(facts, w, made_by)) for w in writers)
 
 
 def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:

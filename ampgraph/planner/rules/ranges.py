@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Use
 from ...core.plan import Note, Why
-from ..decisions import ACCURACY, RANGE, Decisions, Hold, Source, describe
+from ..decisions import ACCURACY, HIGH, RANGE, Decisions, Hold, Source, describe
 from ..facts.facts import Facts
 from ..facts.measured import VANISHING_LIMIT
 from .rule import Findings, Ruling, Sight, runs
@@ -49,7 +49,8 @@ def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
         units = dict.fromkeys(u for u in (item.unit, *(use.unit for use in flow.uses[value])) if u != NONE)
         found.append(Ruling([Hold(tuple(units), RANGE, why)]))
         writer = flow.writer(value)
-        if writer is not None and item.unit != NONE and decided.would_be_high(item.unit, RANGE):
+        root = decided.find(item.unit) if item.unit != NONE else NONE
+        if writer is not None and root != NONE and (decided.sides[root] == HIGH or decided.ranks[root] <= RANGE):
             sources.append(Source(writer.id, why, True))
     return Findings(found, sources)
 

@@ -1,22 +1,27 @@
-"""Accuracy guard: arithmetic on the model's own inputs, before the first product.
+"""What the model's own inputs say in digits that a low type has not: arithmetic on them, and positions.
 
 Inputs come in units of the world: pressures of 1013 and a few, years, prices of millions, samples of a quiet
 microphone. What takes their mean off needs the digits that a rounding of the input would take; behind it the low type
-has enough. In float32 it costs no more Casts: the one before it stands behind it.
+has enough. In float32 it costs no more Casts: the one before it stands behind it. Angles of large positions lose their
+period, and scores to which they are added their differences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from ...core.dataflow import FLOAT32, NONE, Op
+import numpy as np
+
+from ...core.borders import Borders
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
 from ...core.walk import upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
-from ..regions import Regions
-from .rule import Findings, Sight, ruling, runs
+from .rule import Findings, Sight, Spoilt, looks, ruling, runs
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,10 @@ def _is_input(facts: Facts, value: int) -> bool:
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
-    sinks = [op for op in map(facts.flow.ops.__getitem__, sorted(found.ops)) if _spoils(facts, regions, op)]
+    ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
+    careful = {op for op in found.ops if regions.classes[op] in ("black", "kept")}
+    # what makes a small number of large ones, or a usual one of one out of range
+    sinks = [op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels")]
     if sinks:  # a Cast is for the products behind
         sinks = [op for op in sinks if op.id in facts.with_all_before(regions.white)]
     if not sinks:
@@ -90,12 +98,144 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     return Findings([ruling(facts, why, _with_all_before(facts, found, sinks), where=sinks[0])])
 
 
-def _spoils(facts: Facts, regions: Regions, op: Op) -> bool:
-    """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
-    return facts.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
-
-
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
     values = [v for op in sinks for v in op.outputs]
     before = upstream(facts.flow, values, lambda op: op.inputs if op.id in found.ops else (), facts.borders.origins)
     return [op for op in before if op.id in found.ops]
+
+
+DEPTH = 8  # operators looked back
+READ = 1 << 22  # elements of a stored tensor that are read
+
+
+@looks(
+    "positions",
+    "periodic",
+    "softmaxes",
+    trigger="positions into sine and cosine; scores with positions added, as ALiBi does, before a softmax",
+    action="float32 for what computes the angles, products included, or for the softmax and the additions before it",
+)
+def positions(sight: Sight, op: Op) -> Spoilt:
+    """A step of float16 above 2048 is 2 rad."""
+    dtype = sight.facts.options.dtype
+    if sight.facts.traits.has(op.role, "periodic"):
+        return f"angles of {op.kind} lose their period in {dtype}", sight.of(Angles).of_op[op.id]
+    ops = _scores_with_positions(sight.facts, op)
+    text = f"{op.kind} reads scores with positions added: {dtype} loses the differences of large ones"
+    return (text, ops) if ops else None
+
+
+class Angles:
+    """What computes the angles of a model."""
+
+    def __init__(self, sight: Sight) -> None:
+        self.facts, self.regions = sight.facts, sight.regions
+        self.raw: Raw = sight.of(raw)
+
+    @cached_property
+    def of_op(self) -> Mapping[int, list[Op]]:
+        """By periodic operator, it and what computes its angles, products included, but for what was found before."""
+        facts, flow, seen = self.facts, self.facts.flow, set[int]()
+        found: dict[int, list[Op]] = {}
+        for op in (op for op in flow.with_roles(facts.traits.operators("periodic")) if op.slots):
+            seen.add(op.id)
+            found[op.id] = held = [op]
+            work = list(op.inputs)
+            while work:
+                for value in facts.borders.origins(work.pop()):
+                    writer = flow.writer(value)
+                    if writer is None or writer.id in seen or not writer.slots or writer.id in self.activations:
+                        continue
+                    seen.add(writer.id)
+                    held.append(writer)
+                    conversion = facts.traits.has(writer.role, "conversions")
+                    if not (conversion and flow.values[writer.inputs[0]].dtype != FLOAT32):
+                        work += [v for v in writer.inputs if v != NONE]
+        return found
+
+    @cached_property
+    def activations(self) -> Collection[int]:
+        """Operators that see what a product or a norm made of data: no positions, and rounded already. The product of
+        an input as it comes is none, scaled and shifted by constants: Fourier features."""
+        flow, found, seen, angles = self.facts.flow, set[int](), set[int](), set[int]()
+        for op in flow.ops:
+            cls = self.regions.classes[op.id]
+            raw = op.id in self.raw.products or (any(v in angles for v in op.inputs) and self._keeps_angles(op))
+            product = cls == "white" and not raw and not _from_integers(self.facts.flow, self.facts.borders, op)
+            bent = not raw and any(v in angles for v in op.inputs)
+            known = angles if raw else seen
+            if raw or product or bent or cls == "kept" or any(v in seen for v in op.inputs):
+                found |= set[int]() if raw else {op.id}
+                for value in op.outputs:
+                    known |= self.facts.borders.copies(value)
+        return found
+
+    def _keeps_angles(self, op: Op) -> bool:
+        """Whether an operator moves an angle, or multiplies or shifts it by constants."""
+        flow, traits = self.facts.flow, self.facts.traits
+        weights = [v for v in op.inputs if v != NONE and flow.values[v].weight]
+        return any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")) or (
+            traits.has(op.role, "affine") and len(weights) == len(op.inputs) - 1
+        )
+
+
+def _scores_with_positions(facts: Facts, softmax: Op) -> list[Op]:
+    """A softmax and the additions before it, where one of them adds what a prefix sum counted, or stored numbers that
+    reach a quarter of where the type stops counting; empty elsewhere."""
+    held, work, far = {softmax.id: softmax}, [(softmax.inputs[0], DEPTH)], list[Op]()
+    traits, found = facts.traits, False
+    while work:
+        value, left = work.pop()
+        for origin in facts.borders.origins(value):
+            op = facts.flow.writer(origin)
+            if op is None or not left or op.id in held:
+                continue
+            if traits.has(op.role, "additions"):
+                held[op.id] = op
+                ways = [way for v in op.inputs if (way := _positions(facts, v, DEPTH)) is not None]
+                found |= bool(ways)
+                far += [other for way in ways for other in way]
+                work += [(v, left - 1) for v in op.inputs]
+            elif any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")):
+                held[op.id] = op
+                work += [(v, left - 1) for v in op.inputs if v != NONE]
+    return [op for op in {**held, **{op.id: op for op in far}}.values() if op.slots] if found else []
+
+
+def _positions(facts: Facts, value: int, left: int) -> list[Op] | None:
+    """What scales and moves positions to a value; None where it holds none."""
+    flow, traits = facts.flow, facts.traits
+    if flow.values[value].weight:
+        array = flow.weights.array(flow.values[value], limit=READ)
+        return [] if array is not None and _reaches(array, facts.low.counts / 4) else None
+    op = flow.writer(value)
+    if op is None or not left:
+        return None
+    if traits.has(op.role, "prefix_sums"):
+        return [op]
+    if not any(traits.has(op.role, t) for t in ("affine", "moves", "conversions")):
+        return None
+    ways = [way for v in op.inputs if v != NONE and (way := _positions(facts, v, left - 1)) is not None]
+    return [op, *(other for way in ways for other in way)] if ways else None
+
+
+def _reaches(array: np.ndarray[Any, Any], limit: float) -> bool:
+    """Whether the largest finite element of floats is that large; masks are as large below zero."""
+    if array.dtype.kind != "f":
+        return False
+    return float(array[np.isfinite(array)].max(initial=0.0)) >= limit
+
+
+def _from_integers(flow: Dataflow, borders: Borders, op: Op, depth: int = 0) -> bool:
+    """Whether an operator sees only constants and integers made float: positions, not activations."""
+    if depth > 12:
+        return False
+    for source in op.inputs:
+        for value in borders.origins(source) if source != NONE else ():
+            item = flow.values[value]
+            if item.weight or item.dtype != FLOAT32 or value in borders.before:
+                continue
+            writer = flow.writer(value)
+            if writer is None or not _from_integers(flow, borders, writer, depth + 1):
+                return False
+    return True

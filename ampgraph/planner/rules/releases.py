@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from ...core.dataflow import NONE, Op
+from ...core.dataflow import NONE
 from ...core.plan import Why
-from ..decisions import FREE, HIGH, LIST, LOW, REGION, VALIDITY, Decisions, describe
+from ..decisions import FREE, LIST, LOW, REGION, Decisions, describe
 from ..facts.facts import Facts
-from ..joints import Joint
 from ..regions import Regions
 from ..scales import scaled_results
 from .rule import Findings, Sight, runs
@@ -75,7 +74,7 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
 def unserved(sight: Sight, decided: Decisions) -> Findings:
     """A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it."""
     facts = sight.facts
-    held = _held_by_kernels(decided)
+    held = {unit for unit, root in enumerate(decided.roots) if decided.is_held(root)}  # by schema or kernels
     white = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.white)) if op.slots)
     products = {op.id: not held.isdisjoint(op.slots.values()) for op in white}
     if not any(products.values()):
@@ -107,11 +106,14 @@ def joined_kernels(sight: Sight, decided: Decisions) -> Findings:
         if any(held) or facts.options.dtype in joint.join.low:
             priced.update(joint.values)
         if held.count(True) == 1:
-            root, why = decided.find(units[held.index(False)]), _joint_why(facts, joint, held[0])
-            wide[root] = why
+            name = describe(facts.flow, joint.first if held[0] else joint.then)
+            text = f"both are one kernel on {facts.options.target}, {joint.join.makes}"
+            root = decided.find(units[held.index(False)])
+            wide[root] = why = Why("joined", f"with '{name}', which is float32: {text}")
             if decided.sides[root] == LOW and _may_be_free(decided, root):
                 released[root] = why
-    fixed = _roots_of_products(facts, sight.regions, decided) if released else set[int]()
+    products = sight.regions.white if released else ()
+    fixed = {root for op in products for root in decided.units_of(facts.flow.ops[op])}
     released = {root: why for root, why in released.items() if root not in fixed}
     return Findings(released=released, wide=wide, joined=frozenset(priced))
 
@@ -127,7 +129,8 @@ def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set
     flow, found, values = facts.flow, set[int](), set[int]()
     add, white = facts.borders.copies_into(values), regions.white
     for op in flow.ops:
-        if not values.isdisjoint(op.inputs) or (op.id in white and _may_be_low(guarded, op)):
+        low = op.id in white and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
+        if low or not values.isdisjoint(op.inputs):
             found.add(op.id)
             add(op.outputs)
     return found
@@ -142,17 +145,6 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
     return facts.with_all_before(regions.white | writers)
 
 
-def _may_be_low(guarded: Decisions, op: Op) -> bool:
-    """Whether an operator is low, by decision or in the file."""
-    return not op.slots or any(guarded.is_low(unit) for unit in op.slots.values())
-
-
-def _held_by_kernels(decisions: Decisions) -> set[int]:
-    """Units that schema or kernels keep in float32."""
-    sides, ranks = decisions.sides, decisions.ranks
-    return {unit for unit, root in enumerate(decisions.roots) if sides[root] == HIGH and ranks[root] == VALIDITY}
-
-
 def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
     """By operator with a product before it, whether all the nearest are ``products`` that are noted so."""
     found, values = dict[int, bool](), dict[int, bool]()
@@ -165,12 +157,3 @@ def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
             for copy in facts.borders.copies(value):
                 values[copy] = values.get(copy, True) and bool(seen)
     return found
-
-
-def _joint_why(facts: Facts, joint: Joint, first: bool) -> Why:
-    name, target = describe(facts.flow, joint.first if first else joint.then), facts.options.target
-    return Why("joined", f"with '{name}', which is float32: both are one kernel on {target}, {joint.join.makes}")
-
-
-def _roots_of_products(facts: Facts, regions: Regions, decisions: Decisions) -> set[int]:
-    return {root for op in regions.white for root in decisions.units_of(facts.flow.ops[op])}

@@ -159,7 +159,9 @@ def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = ()
 
 def look_at_all(rules: Sequence[Rule], sight: Sight) -> Findings:
     """What rules find that look at one operator after the other."""
-    facts, safe = sight.facts, _safe_inside(sight)
+    facts, classes = sight.facts, sight.regions.classes
+    hold = facts.options.level.accuracy_guards == "hold"
+    safe = {op for op in sight.regions.inside if hold or classes[op] != "kept"}  # their region decides for them
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for role in frozenset[str]().union(*map(facts.traits.operators, rule.traits)):
@@ -186,12 +188,6 @@ def _crossed(facts: Facts, ops: Collection[Op]) -> list[int]:
         if any(flow.values[v].producer in ids for v in passed):
             found.update((unit, None) for v in passed if (unit := flow.values[v].unit) != NONE)
     return list(found)
-
-
-def _safe_inside(sight: Sight) -> set[int]:
-    """Operators whose region decides for them: norms are float32 where guards hold, and others need no guard."""
-    hold, classes = sight.facts.guards_hold, sight.regions.classes
-    return {op for op in sight.regions.inside if hold or classes[op] != "kept"}
 
 
 def warned(findings: Findings, decided: Decisions) -> Findings:

@@ -7,11 +7,12 @@ floor with them; what divides by a power does the same. Float32 must then begin 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from functools import cached_property
 from types import MappingProxyType
 
 from ...core.dataflow import NONE, Op
+from ...core.walk import upstream
 from .rule import Sight, Spoilt, looks
 
 FLOOR = MappingProxyType({"float16": 1e-3, "bfloat16": 6e-2})
@@ -52,7 +53,7 @@ class Spectra:
         facts = self.facts = sight.facts
         self.regions = sight.regions
         self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
-        self.squares = {op for op in facts.squares if self._may_be_spectral(op)}
+        self.squares = {op for op in facts.squares if self._is_free(op)}
 
     def behind(self, sink: Op, value: int, narrow: bool) -> tuple[list[Op], float] | None:
         """All that must be float32 for the powers in a value that ``sink`` reads, with the model's own floor under
@@ -108,32 +109,24 @@ class Spectra:
     def _origins(self, squares: list[Op], narrow: bool) -> list[Op]:
         """What squares are made of: up to the first product, and on where nothing but sums and products of the model's
         own inputs comes before it."""
-        found: dict[int, Op] = {}
-        work = [v for op in squares for v in op.inputs if v != NONE]
-        while work:
-            for value in self.borders.origins(work.pop()):
-                op = self.flow.writer(value)
-                if op is None or op.id in found or not self._may_be_spectral(op.id):
-                    continue
-                if narrow and self._adds_many(op):
-                    continue
-                constant = op.id in self._constant
-                if op.slots and (constant or self._may_sum(op)):
-                    found[op.id] = op
-                    if constant or op.id in self._raw or not self._is_product(op):
-                        work += [v for v in op.inputs if v != NONE]
-        return list(found.values())
+
+        def is_origin(op: Op) -> bool:
+            may = self._is_constant(op) or self.traits.has(op.role, "spectral")
+            return bool(op.slots) and may and self._is_free(op.id) and not (narrow and self._adds_many(op))
+
+        def further(op: Op) -> list[int]:
+            goes_on = self._is_constant(op) or op.id in self._raw or not self._is_product(op)
+            return [v for v in op.inputs if v != NONE] if goes_on and is_origin(op) else []
+
+        read = [v for op in squares for v in op.inputs if v != NONE]
+        return [op for op in upstream(self.flow, read, further, self.borders.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
         return self.traits.has(op.role, "transforms")
 
-    def _may_be_spectral(self, op: int) -> bool:
+    def _is_free(self, op: int) -> bool:
         """Whether an operator is part of no norm."""
         return self.regions.of_op.get(op, "Bias") == "Bias"
-
-    def _may_sum(self, op: Op) -> bool:
-        """Whether an operator is one that spectra are computed with."""
-        return self.traits.has(op.role, "spectral")
 
     def _is_wide(self, op: Op) -> bool:
         """Whether an operator adds up so many elements that no small one counts."""
@@ -158,32 +151,32 @@ class Spectra:
 
     def _carries(self, op: Op) -> bool:
         """Whether an operator makes powers of powers: a product does with stored numbers, without a bias."""
-        if not (self.traits.has(op.role, "spectral") and self._may_be_spectral(op.id)):
+        if not (self.traits.has(op.role, "spectral") and self._is_free(op.id)):
             return False
-        return not self._is_product(op) or (len(op.inputs) == 2 and any(self._is_constant(v) for v in op.inputs))
+        return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 
     @cached_property
-    def _constant(self) -> Collection[int]:
-        """Operators that see nothing but what the file holds."""
-        found = set[int]()
+    def _constant(self) -> Set[int]:
+        """Values that are made of nothing but what the file holds; none is one."""
+        found = {NONE, *self.facts.stored}
         for op in self.flow.ops:
-            if all(v == NONE or self._is_stored(v, found) for v in op.inputs) and op.outputs:
-                found.add(op.id)
+            if self._sees_only(op, found):
+                found.update(op.outputs)
         return found
 
-    def _is_stored(self, value: int, constant: Collection[int]) -> bool:
-        writer = self.flow.writer(value)
-        return self.flow.values[value].weight or (writer is not None and writer.id in constant)
+    def _is_constant(self, op: Op) -> bool:
+        return self._sees_only(op, self._constant)
 
-    def _is_constant(self, value: int) -> bool:
-        return self._is_stored(value, self._constant)
+    @staticmethod
+    def _sees_only(op: Op, values: Set[int]) -> bool:
+        return bool(op.outputs) and all(v in values for v in op.inputs)
 
     @cached_property
     def _raw(self) -> Collection[int]:
         """Operators that only sums and products separate from the model's inputs: a transform, and no network."""
         found, bent = set[int](), set[int]()
         for op in self.flow.ops:
-            plain = op.id in self._constant or not op.slots or self._may_sum(op)
+            plain = self._is_constant(op) or not op.slots or self.traits.has(op.role, "spectral")
             if plain and not any(v in bent for v in op.inputs):
                 found.add(op.id)
             else:

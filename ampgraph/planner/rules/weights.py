@@ -81,20 +81,17 @@ class _Reader:
         filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
-            if value.dtype != FLOAT32:
-                continue
-            if value.weight:
-                if self._is_worth_reading(value):
-                    yield value, self.facts.extents.of(value)
-            elif value.id in made:
-                yield value, self._made(made[value.id])
+            if value.dtype == FLOAT32 and value.weight and self._is_worth_reading(value):
+                yield value, self.facts.extents.of(value)
+            elif value.dtype == FLOAT32 and value.id in made:
+                yield value, Extent.of([np.asarray(made[value.id], np.float64)], self.facts.low)
 
     def _is_worth_reading(self, value: Value) -> bool:
         """Whether somebody may read a stored tensor low, or it is no work to look at it."""
         flow = self.facts.flow
-        if self.facts.extents.is_plain(value) or flow.weights.size(value) <= QUICK:
-            return True
-        return not all(self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE)
+        return flow.weights.size(value) <= QUICK or not all(
+            self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE
+        )
 
     def may_floor(self, value: Value) -> bool:
         """Whether a tensor is stored, or filled with one number that the file holds."""
@@ -118,14 +115,6 @@ class _Reader:
             if array is not None:
                 found[op.outputs[0]] = array
         return found
-
-    def _made(self, numbers: Array) -> Extent:
-        low, size = self.facts.low, np.abs(np.asarray(numbers, np.float64))
-        size = size[np.isfinite(size)]
-        beyond, flushed = size > low.largest, size[size > 0] < low.smallest_subnormal / 2
-        shares = (float(part.mean()) if part.size else 0.0 for part in (beyond, flushed))
-        below = bool(size.max(initial=0) > low.largest and (np.asarray(numbers)[np.isfinite(numbers)] < 0).all())
-        return Extent(float(size.max(initial=0)), below, *shares)
 
     def hold(self, value: Value, text: str, hazard: bool) -> None:
         """Keeps the readers (or the maker) of a tensor in float32, and names it."""
