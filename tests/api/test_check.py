@@ -25,7 +25,7 @@ from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.metrics import agreement
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
-from formats.mindir.build import dense, write
+from formats.mindir.files import dense, write
 from onnx_text import parse
 
 PRODUCT = """
@@ -77,10 +77,23 @@ def rows(text):
 
 
 @pytest.mark.slow
-def test_a_right_result_is_said_to_be(amp, path):
+def test_right_results_and_overflows(amp, path):
     code, out, _ = amp("convert", path(SMALL), "--check", "auto")
     assert code == 0 and rows(out)["check"].startswith("ok ")
     assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
+    # an overflow is announced with its node and a repair that mends it
+    source = path(LARGE)
+    code, out, _ = amp("convert", source, "--check", "auto", "--json")
+    found = json.loads(out)["check"]
+    assert code == 1 and found["outcome"] == "missed" and found["error"] is None
+    assert found["first"] == "MatMul y"
+    assert (source.parent / "model.O2.onnx").exists()
+    words = [word for option in found["repair"] for word in option.split()]
+    code, out, _ = amp("convert", source, "--check", "auto", *words)
+    assert code == 0 and "check" not in rows(out)  # nothing is low any more
+    # that no guard fired is not said alone
+    said = [rows(amp("convert", path(SMALL), "--dry-run", *words)[1])["guards"] for words in ([], ["--samples", "1"])]
+    assert said == ["none fired; ranges were not measured", "none fired beside what was measured"]
 
 
 @here
@@ -92,19 +105,6 @@ def test_an_output_that_is_nowhere_finite_is_announced(amp, path):
     code, out, _ = amp("convert", source, "--check", "auto", "--json")
     found = json.loads(out)["check"]
     assert code == 1 and found["outcome"] == "missed" and found["error"] is None
-
-
-@pytest.mark.slow
-def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, path):
-    source = path(LARGE)
-    code, out, _ = amp("convert", source, "--check", "auto", "--json")
-    found = json.loads(out)["check"]
-    assert code == 1 and found["outcome"] == "missed" and found["error"] is None
-    assert found["first"] == "MatMul y"
-    assert (source.parent / "model.O2.onnx").exists()
-    words = [word for option in found["repair"] for word in option.split()]
-    code, out, _ = amp("convert", source, "--check", "auto", *words)
-    assert code == 0 and "check" not in rows(out)  # nothing is low any more
 
 
 @here
@@ -168,11 +168,6 @@ def test_mindir_is_not_checked_without_mindspore(amp, tmp_path, monkeypatch):
     assert code == 0 and rows(out)["check"] == "not checked: mindspore is not installed"
 
 
-def test_that_no_guard_fired_is_not_said_alone(amp, path):
-    said = [rows(amp("convert", path(SMALL), "--dry-run", *words)[1])["guards"] for words in ([], ["--samples", "1"])]
-    assert said == ["none fired; ranges were not measured", "none fired beside what was measured"]
-
-
 @pytest.mark.parametrize("mode", ["off", "dry", "O0"])
 def test_nothing_to_check(amp, path, mode):
     words = {"off": ["--check", "off"], "dry": ["--dry-run"], "O0": ["--level", "O0"]}[mode]
@@ -190,15 +185,11 @@ def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
 
 @here
 @pytest.mark.slow
-def test_bfloat16_has_a_tolerance_of_its_own(amp, path):
+def test_options_steer_the_check(amp, path):
     out = amp("convert", path(SMALL), "--check", "auto", "--dtype", "bfloat16", "--opset", "22", "--json")[1]
     found = json.loads(out)["check"]
     assert found["outcome"] == "ok" and found["tolerance"] == 5e-2 and found["error"] > 1e-3
-
-
-@here
-@pytest.mark.slow
-def test_tolerance(amp, path):
+    # tolerance
     code, out, _ = amp("convert", path({"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}),
                        "--check", "auto", "--tolerance", "1e-7")  # fmt: skip
     assert code == 1 and "tolerance 1e-07" in rows(out)["check"]
@@ -283,7 +274,7 @@ def test_repair_searches_where_no_range_says_it(amp, tmp_path):
     assert "repaired: " in rows(out)["check"]
 
 
-def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
+def test_names_and_vanishing_outputs():
     """As what `verify`, `tune` and the check print is: a pattern that `convert` takes."""
     text = """agraph (float[4,8] x) => (float[4,1] y) {
       a = MatMul(x, w)  i = ArgMax<axis = 1>(a)  y = GatherElements<axis = 1>(a, i) }"""
@@ -293,6 +284,12 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
     found = ampgraph.verify(low[1], low[0], nodes=9)
     patterns = [pattern for suspect in found.growth for pattern in suspect.patterns]
     assert ampgraph.plan(low[1], fp32=patterns)
+    # verify says that an output vanishes
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
+    for size, said in (1e-4, True), (1e-1, False):
+        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
+        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
+        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said
 
 
 @here
@@ -318,7 +315,7 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
 
 @here
 @pytest.mark.slow
-def test_an_output_that_vanishes_in_float16_is_announced(amp, path, tmp_path):
+def test_outputs_that_vanish_or_do_not_move(amp, path, tmp_path):
     source = path({"w": 1e-4 * np.eye(8, dtype=np.float32)}, PRODUCTS)
     np.savez(tmp_path / "x", x=np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8))
     said = "DOUBTFUL: 'y' vanishes in float16: "
@@ -327,6 +324,11 @@ def test_an_output_that_vanishes_in_float16_is_announced(amp, path, tmp_path):
         assert code == 0 and rows(out)["check"].startswith(said) and rows(out)["check"].endswith(end)
     out = amp("convert", source, "--check", "auto", "--dtype", "bfloat16", "--opset", "22")[1]
     assert rows(out)["check"].startswith("ok ")
+    # A model that is low already: its second conversion is compared with itself, to the bit.
+    amp("convert", path(SMALL), "-o", tmp_path / "low.onnx")
+    out = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx", "--check", "require")[1]
+    assert "check" not in rows(out) or rows(out)["check"].startswith("ok 0 ")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "low.onnx").read_bytes()
 
 
 def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
@@ -336,27 +338,13 @@ def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
 
 @here
 @pytest.mark.slow
-def test_a_model_that_draws_numbers_is_not_held_against_itself(amp, path):
+def test_models_of_which_little_can_be_said(amp, path):
     text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  r = RandomNormalLike(a)  y = Add(a, r) }"
     out = amp("convert", path(SMALL, text), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
-
-
-@here
-@pytest.mark.slow
-def test_outputs_that_nothing_changes_are_not_called_right(amp, path):
+    # outputs that nothing changes are not called right
     out = amp("convert", path({"w": np.zeros((8, 8), np.float32)}), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")
-
-
-@here
-@pytest.mark.slow
-def test_outputs_that_rounding_does_not_move_are_right(amp, path, tmp_path):
-    """A model that is low already: its second conversion is compared with itself, to the bit."""
-    amp("convert", path(SMALL), "-o", tmp_path / "low.onnx")
-    out = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx", "--check", "require")[1]
-    assert "check" not in rows(out) or rows(out)["check"].startswith("ok 0 ")
-    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "low.onnx").read_bytes()
 
 
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
@@ -406,12 +394,10 @@ def test_a_repair_was_tried(files: tuple[str, str], metric: str | None) -> None:
     assert verdict(files, None, metric=metric).ok
 
 
-def test_what_else_made_the_model_leaves_a_suggestion(files: tuple[str, str]) -> None:
+def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
     found = verdict(files, None)
     assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair" not in str(found)
-
-
-def test_where_the_time_is_up_nothing_is_called_a_repair(files: tuple[str, str]) -> None:
+    # where the time is up nothing is called a repair
     found = verdict(files, Recipe(), whole=0.0)
     assert found.missed and not found.repair and "the time is up, try: --fp32 " in str(found)
 
@@ -474,18 +460,20 @@ def test_generated_inputs(errors, outcome, exceeded):
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
 
 
-def test_what_comes_close_is_said_so():
+def test_what_samples_are_held_to():
     verdict = judged([watched([7e-3] * 6)], 1e-2, generated=True)
     said = "DOUBTFUL: error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it: give --data"
     assert str(verdict) == said
-
-
-@pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
-def test_one_of_eight_of_the_users_decides(worst, outcome):
-    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
-
-
-def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_against_the_others():
+    # more samples are wanted where the first come close
+    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
+        assert unsure([watched(errors)], 1e-2) == wanted
+    # an output that says nothing is not judged
+    mute = Agreement("m")
+    for _ in range(3):
+        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
+    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
+    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+    # a generated sample in which the output nearly vanishes is measured against the others
     found = [watched([1e-3] * 5 + [0.5], [1.0] * 5 + [0.01])]
     assert judged(found, 1e-2, generated=True).outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
     found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
@@ -493,17 +481,9 @@ def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_agai
     assert judged(found, 1e-2, generated=False).outcome == "missed"
 
 
-def test_more_samples_are_wanted_where_the_first_come_close():
-    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
-        assert unsure([watched(errors)], 1e-2) == wanted
-
-
-def test_an_output_that_says_nothing_is_not_judged():
-    mute = Agreement("m")
-    for _ in range(3):
-        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
-    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
-    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+@pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
+def test_one_of_eight_of_the_users_decides(worst, outcome):
+    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -557,14 +537,12 @@ def test_the_check_names_it(chaotic_path):
     assert verdict.missed and verdict.sensitivity is not None and 0.02 < verdict.sensitivity < 0.5
 
 
-def test_verify_names_it_where_it_misses_and_only_there(chaotic_path):
+def test_verify_and_tune_name_it(chaotic_path):
     low = ampgraph.convert(chaotic_path)
     notes = [note for note in ampgraph.verify(chaotic_path, low).notes if re.search(SAID, note)]
     assert len(notes) == 1 and notes[0].endswith(f"at 'a{FOLDS}'")
     assert not any(re.search(SAID, note) for note in ampgraph.verify(chaotic_path, low, tolerance=0.9).notes)
-
-
-def test_tune_names_it(chaotic_path):
+    # tune names it
     found = ampgraph.tune(chaotic_path, samples=2)
     assert found.patterns and any(re.search(SAID, note) for note in found.notes)
 
@@ -579,11 +557,3 @@ def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     with pytest.warns(ampgraph.PrecisionWarning) as caught:
         ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
     assert verdict_of(caught[0]).sensitivity is None
-
-
-def test_verify_says_that_an_output_vanishes():
-    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
-    for size, said in (1e-4, True), (1e-1, False):
-        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
-        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
-        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said

@@ -50,7 +50,7 @@ def test_each_operator_goes_where_its_level_puts_its_class(level):
     assert set(mixlist.white) == {one for one, rules in wanted.items() if rules == {"low"}}
 
 
-def test_levels_of_policy_ampgraph():
+def test_what_a_list_says():
     o0, o1, o2, o3, auto = (build_mixlist("ampgraph", level) for level in LEVELS)
     assert not o0.white and {"Add", "Relu", "LayerNorm"} <= set(o0.black)
     assert {"MatMulV2", "Conv2D", "BatchMatMul"} <= set(o1.white) & set(o2.white) & set(o3.white) & set(auto.white)
@@ -60,15 +60,17 @@ def test_levels_of_policy_ampgraph():
     for follows in ("Relu", "Transpose"):
         assert all(follows not in {*found.white, *found.black} for found in (o1, o2, auto)) and follows in o3.white
     assert "Add" not in {*auto.white, *auto.black}
-
-
-def test_policy_mindspore_says_what_operators_can_say():
+    # policy mindspore says what operators can say
     auto, o1 = build_mixlist("mindspore", "auto"), build_mixlist("mindspore", "O1")
     assert {"MatMulV2", "Conv2D", "PRelu"} <= set(auto.white) and {"SoftmaxV2", "LayerNorm", "Pow"} <= set(auto.black)
     assert not {"Add", "BiasAdd", "AddN", "ConcatD"} & {*auto.white, *auto.black}  # promoted, or in no list
     assert {"MatMul", "Relu", "Ger"} <= set(o1.white) and {"Add", "SoftmaxV2", "Gelu"} <= set(o1.black)
     assert not {"BiasAdd", "Tanh", "Transpose"} & {*o1.white, *o1.black}  # made by white cells too; moves
     assert "Einsum" in auto.unnamed
+    # a framework says its lists and leaves the rest
+    mixlist = build_mixlist("pytorch")
+    assert mixlist.level == "auto" and {"MatMulV2", "Conv2D"} <= set(mixlist.white)
+    assert {"SoftmaxV2", "Exp"} <= set(mixlist.black) and not {"Relu", "Add"} & {*mixlist.white, *mixlist.black}
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
@@ -94,7 +96,7 @@ def test_float32_wins_where_two_operators_share_a_type(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_file_is_what_cann_reads_and_always_the_same(tmp_path):
+def test_the_file_and_the_report(tmp_path, amp):
     out = tmp_path / "mixlist.json"
     for _ in range(2):
         done = process("export-mixlist", "--level", "auto", "-o", out)
@@ -104,9 +106,7 @@ def test_the_file_is_what_cann_reads_and_always_the_same(tmp_path):
     data = json.loads(out.read_text())
     assert data == {"black-list": {"to-add": list(mixlist.black)}, "white-list": {"to-add": list(mixlist.white)}}
     assert list(contents(tmp_path)) == ["mixlist.json"]
-
-
-def test_the_report_as_data(amp, tmp_path):
+    # the report as data
     code, out, _ = amp("export-mixlist", "--policy", "mindspore", "--level", "O1", "-o", tmp_path / "a.json", "--json")
     data = json.loads(out)
     assert code == 0 and data["policy"] == "mindspore" and "MatMul" in data["white"] and data["unnamed"]
@@ -147,9 +147,3 @@ def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(AmpError, match="the disk is full"):
         write_mixlist(build_mixlist("ampgraph", "O1"), out)
     assert contents(tmp_path) == {"a.json": b"old"}
-
-
-def test_a_framework_says_its_lists_and_leaves_the_rest():
-    mixlist = build_mixlist("pytorch")
-    assert mixlist.level == "auto" and {"MatMulV2", "Conv2D"} <= set(mixlist.white)
-    assert {"SoftmaxV2", "Exp"} <= set(mixlist.black) and not {"Relu", "Add"} & {*mixlist.white, *mixlist.black}

@@ -57,20 +57,17 @@ def test_a_refusal_is_announced_at_any_target_with_its_cause_and_what_mends_it(t
     assert CheckVerdict.from_dict(json.loads(json.dumps(last.to_dict()))) == last
 
 
-def test_verify_and_check_say_it_too(tmp_path: Path) -> None:
-    model, low = files(tmp_path)
-    assert BROKEN in ampgraph.verify(model, low, samples=1).notes[0]
-    (finding,) = ampgraph.check(low).findings
-    assert finding.rule == "opens" and finding.level == "error" and BROKEN in finding.message
-    assert not any("opens" in note for note in ampgraph.verify(low, low, samples=1).notes)
-
-
-def test_what_does_not_open_either_before_is_no_fault(tmp_path: Path) -> None:
+def test_what_is_no_fault(tmp_path: Path) -> None:
     _, low = files(tmp_path)
     assert [found.refused for found in asked(low, low, "cuda")][-1] == ""
+    # types that the cpu has no kernels for are said and no fault
+    model, low = killing(tmp_path, "bfloat16")
+    last = asked(model, low, "cuda")[-1]
+    assert not last.missed and "ONNX Runtime's CPU does not open it: Could not find an implementation" in str(last)
+    assert asked(model, low, "cpu")[0].missed
 
 
-def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Path) -> None:
+def test_no_fault_for_another_target(tmp_path: Path) -> None:
     given = parse("g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Relu(x) y = Conv(a, w) }",
                   w=(4, 3, 1, 1), opset=22)  # fmt: skip
     given.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 4, 8, 8)))
@@ -81,18 +78,7 @@ def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Pa
     onnx.save(given, tmp_path / "model.onnx")
     assert fault(str(tmp_path / "model.onnx"), path, "cuda") is None
     assert fault(str(tmp_path / "model.onnx"), path, "cpu") == found
-
-
-def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
-    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
-    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
-        onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
-    found = fault(*paths, "cuda")
-    assert found is not None and "is invalid" in found.said and not found.optimised
-
-
-def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_another_target(tmp_path: Path) -> None:
-    """It writes out what Clip is, with a Where that takes no bfloat16 at this opset."""
+    # It writes out what Clip is, with a Where that takes no bfloat16 at this opset.
     paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
@@ -100,6 +86,20 @@ def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_anoth
     found = refusal(paths[1])
     assert found is not None and "Where" in found.said and fault(*paths, "cuda") is None
     assert fault(*paths, "cpu") == found
+
+
+def test_what_is_no_graph_and_what_kills(tmp_path: Path) -> None:
+    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
+    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
+        onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
+    found = fault(*paths, "cuda")
+    assert found is not None and "is invalid" in found.said and not found.optimised
+    # verify and check say it too
+    model, low = files(tmp_path)
+    assert BROKEN in ampgraph.verify(model, low, samples=1).notes[0]
+    (finding,) = ampgraph.check(low).findings
+    assert finding.rule == "opens" and finding.level == "error" and BROKEN in finding.message
+    assert not any("opens" in note for note in ampgraph.verify(low, low, samples=1).notes)
 
 
 def killing(folder: Path, kind: str = "float16") -> tuple[str, str]:
@@ -114,12 +114,20 @@ def killing(folder: Path, kind: str = "float16") -> tuple[str, str]:
     return str(folder / "model.onnx"), str(folder / "low.onnx")
 
 
-def test_a_file_that_kills_the_runtime_ends_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_file_that_kills_the_runtime(tmp_path: Path) -> None:
     """Those beside it are opened all the same."""
     model, low = killing(tmp_path)
     first, second, third = open_each([model, low, model])
     assert first.opens and third.opens and not second.opens
     assert "Segmentation fault" in second.said and second.died and second.optimised
+    # what kills the runtime before is no fault
+    _, low = killing(tmp_path)
+    assert fault(low, low, "cuda") is None
+    # check and verify survive it and say so
+    model, low = killing(tmp_path)
+    (finding,) = ampgraph.check(low).findings
+    assert finding.rule == "opens" and finding.level == "error" and "Segmentation fault" in finding.message
+    assert "Segmentation fault" in ampgraph.verify(model, low, samples=1).notes[0]
 
 
 def test_what_kills_the_runtime_is_a_fault_at_any_target(tmp_path: Path) -> None:
@@ -129,25 +137,6 @@ def test_what_kills_the_runtime_is_a_fault_at_any_target(tmp_path: Path) -> None
     assert first.missed and "Segmentation fault" in first.refused and "crashes on it: with ORT_DISABLE_ALL" in first.why
     assert str(last).startswith("MISSED: ONNX Runtime does not open it: the run crashed")
     assert last.repair == ("--fp32 op:MatMul",) and "(tried: it opens)" in str(last)
-
-
-def test_check_and_verify_survive_it_and_say_so(tmp_path: Path) -> None:
-    model, low = killing(tmp_path)
-    (finding,) = ampgraph.check(low).findings
-    assert finding.rule == "opens" and finding.level == "error" and "Segmentation fault" in finding.message
-    assert "Segmentation fault" in ampgraph.verify(model, low, samples=1).notes[0]
-
-
-def test_what_kills_the_runtime_before_is_no_fault(tmp_path: Path) -> None:
-    _, low = killing(tmp_path)
-    assert fault(low, low, "cuda") is None
-
-
-def test_types_that_the_cpu_has_no_kernels_for_are_said_and_no_fault(tmp_path: Path) -> None:
-    model, low = killing(tmp_path, "bfloat16")
-    last = asked(model, low, "cuda")[-1]
-    assert not last.missed and "ONNX Runtime's CPU does not open it: Could not find an implementation" in str(last)
-    assert asked(model, low, "cpu")[0].missed
 
 
 def test_a_float16_operator_that_opens_and_does_not_run_there_is_said(tmp_path: Path) -> None:
@@ -227,7 +216,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_sound_file(folder: Path, amp: Any) -> None:
+def test_sound_files_and_mistakes(folder: Path, amp: Any) -> None:
     ampgraph.convert("m.onnx", output="m.O2.onnx")
     code, out, err = amp("check", "m.onnx", "m.O2.onnx", "--against", "m.onnx")
     assert (code, err) == (0, "")
@@ -235,6 +224,10 @@ def test_a_sound_file(folder: Path, amp: Any) -> None:
         f"{n}: ok (reads, valid, stored, casts, opens, finite, right)" for n in ("m.onnx", "m.O2.onnx")
     ]
     assert str(ampgraph.check("m.onnx", "m.onnx")) == out.splitlines()[0]
+    # mistakes are the users
+    refused(amp("check", "m.onnx", "--format", "jnuit"), "AMP301", "junit")
+    refused(amp("check", "m.onnx", "--data", "none.npz"), "AMP101", "none.npz")
+    refused(amp("check", "m.onnx", "--dim", "n=3"), "AMP310", "n")
 
 
 @pytest.mark.parametrize(
@@ -281,9 +274,3 @@ def test_what_cannot_be_looked_at_is_said(folder: Path, monkeypatch: pytest.Monk
     found = ampgraph.check("m.onnx")
     assert found.ok and found.skipped == tuple((rule, "onnxruntime is not installed") for rule in ("opens", "finite"))
     assert "finite not looked at: onnxruntime is not installed" in str(found)
-
-
-def test_mistakes_are_the_users(folder: Path, amp: Any) -> None:
-    refused(amp("check", "m.onnx", "--format", "jnuit"), "AMP301", "junit")
-    refused(amp("check", "m.onnx", "--data", "none.npz"), "AMP101", "none.npz")
-    refused(amp("check", "m.onnx", "--dim", "n=3"), "AMP310", "n")

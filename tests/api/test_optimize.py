@@ -57,12 +57,10 @@ def test_a_transformer_is_fused_and_then_low(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.slow
-def test_what_saves_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, ["bert"])
     assert ampgraph.convert(PRODUCT, optimize=True) == ampgraph.convert(PRODUCT)
-
-
-def test_low_models_are_not_fused_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    # low models are not fused anew
     monkeypatch.setattr(prepare, "best_fused", None)  # it must not be asked
     low = ampgraph.convert(PRODUCT)
     assert ampgraph.convert(low, optimize=True) == low
@@ -100,9 +98,13 @@ def test_the_interface_must_stay(change: str) -> None:
     assert optimizing._same_interface(PRODUCT, PRODUCT) and not optimizing._same_interface(PRODUCT, other)
 
 
-def test_a_fused_norm_between_products_has_no_cast() -> None:
+def test_what_has_no_cast_or_no_node() -> None:
     for level in ("O2", "O3", "auto"):
         assert kinds(ampgraph.convert(FUSED, level)).count("Cast") == 3  # of the three borders
+    # a model without nodes is left as it is
+    given = parse("g (float[4] x) => (float[4] x) { }")
+    assert ampgraph.convert(given, optimize=True) == given
+    assert prepare.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
 
 
 @pytest.mark.parametrize(
@@ -172,12 +174,6 @@ def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.Monke
     given = fused_by_a_test(monkeypatch, {}, "CUDA")
     monkeypatch.setattr(optimizing.Counter, "__call__", refuses)
     assert "converted then, a test refuses it" in prepare.optimised(*asked(given)).notes[0].text
-
-
-def test_a_model_without_nodes_is_left_as_it_is() -> None:
-    given = parse("g (float[4] x) => (float[4] x) { }")
-    assert ampgraph.convert(given, optimize=True) == given
-    assert prepare.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
 
 
 def asked(model: ModelProto) -> tuple[Any, bool, Any]:

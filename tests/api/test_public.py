@@ -33,44 +33,35 @@ COMMANDS = {  # what the command line calls otherwise; `demo` is three verbs
 VERBS = ("build_training_step", "convert", "explain", "explain_all", "inspect", "lists", "plan", "tune")
 
 
-def test_all_names_load_and_show() -> None:
+def test_names_and_commands() -> None:
     for name in ampgraph.__all__:
         assert getattr(ampgraph, name).__name__ == name
     assert set(ampgraph.__all__) <= set(dir(ampgraph))
     assert rlcompleter.Completer({"ampgraph": ampgraph}).complete("ampgraph.conv", 0) == "ampgraph.convert("
     with pytest.raises(AttributeError, match="no attribute 'conver'"):
         ampgraph.conver  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_every_command_has_a_call() -> None:
+    # every command has a call
     commands = {name or "" for name in main.get_command(app).commands}  # type: ignore[attr-defined]
     assert {COMMANDS.get(name, name.replace("-", "_")) for name in commands} <= set(ampgraph.__all__)
-
-
-def test_the_names_of_type_checkers_are_those_at_run_time() -> None:
+    # the names of type checkers are those at run time
     tree = ast.parse(Path(ampgraph.__file__).read_text(encoding="utf-8"))
     branch = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {alias.name for node in branch.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert imported == set(ampgraph.__all__) == set(ampgraph._HOME)  # type: ignore[attr-defined]
-
-
-def test_importing_is_light() -> None:
+    # importing is light
     code = "import sys, ampgraph; dir(ampgraph); ampgraph.Recipe; print({'onnx', 'numpy', 'typer'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_help_shows_the_fields(name: str) -> None:
+def test_keywords_show_and_hint(name: str) -> None:
     verb = getattr(ampgraph, name)
     parameters = inspect.signature(verb).parameters
     assert set(OPTIONS) <= set(parameters) and not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     assert all(f" {field}: " in verb.__doc__ for field in OPTIONS)
     assert all(len(line) <= 120 for line in verb.__doc__.splitlines())
-
-
-@pytest.mark.parametrize("name", VERBS)
-def test_a_misspelt_keyword_has_a_hint(name: str) -> None:
+    # a misspelt keyword has a hint
     verb = getattr(ampgraph, name)
     required = {"optimizer": "sgd"} if name == "build_training_step" else {}
     given = ["m.onnx", "node"] if name.startswith("explain") else [] if name == "lists" else ["m.onnx"]
@@ -121,16 +112,14 @@ def nodes() -> list[tuple[str, ast.AST]]:
     return found
 
 
-def test_nothing_takes_more_than_five_fields() -> None:
+def test_the_house_of_arguments() -> None:
     many = []
     for place, node in nodes():
         if isinstance(node, ast.FunctionDef):
             names = {arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
             many += [place] if len(names & {*OPTIONS, "dim"}) > 5 else []
     assert many == []
-
-
-def test_nothing_hands_on_more_than_five_fields_nor_four_by_position() -> None:
+    # nothing hands on more than five fields nor four by position
     many = []
     for place, node in nodes():
         if isinstance(node, ast.Call):
@@ -213,7 +202,7 @@ def code_of(call: Callable[[], object]) -> str:
     return raised.value.code
 
 
-def test_recipe_text_fields_and_position_give_the_same_bytes() -> None:
+def test_each_form_of_a_recipe() -> None:
     recipe = Recipe.of(level="O1", dtype="bfloat16", fp32=["product"], io="low")
     made = [
         ampgraph.convert(model(), recipe=recipe),
@@ -223,9 +212,7 @@ def test_recipe_text_fields_and_position_give_the_same_bytes() -> None:
     ]
     first, *others = (one.SerializeToString(deterministic=True) for one in made)
     assert [one == first for one in others] == [True] * 3
-
-
-def test_a_keyword_replaces_the_field_of_the_recipe() -> None:
+    # a keyword replaces the field of the recipe
     recipe = Recipe.of(level="O3", fp32=["product"])
     held = {d.kind: d.dtype for d in ampgraph.plan(model(), recipe=recipe).decisions}
     freed = {d.kind: d.dtype for d in ampgraph.plan(model(), recipe=recipe, fp32=()).decisions}
@@ -240,14 +227,7 @@ def test_the_command_line_writes_what_python_writes(amp: Any, tmp_path: Path) ->
     assert (tmp_path / "cli.onnx").read_bytes() == (tmp_path / "api.onnx").read_bytes()
 
 
-def test_explain_says_what_the_command_says(amp: Any) -> None:
-    found = ampgraph.explain(CNN, "node_conv2d", "O1", fp32=["node_conv2d"])
-    assert found.slots[0].reason == "--fp32 node_conv2d" and found.level == "O1"
-    words = ("explain", CNN, "node_conv2d", "--level", "O1", "--fp32", "node_conv2d", "--json")
-    assert json.loads(amp(*words)[1]) == json.loads(json.dumps(found.to_dict()))
-
-
-def test_explain_takes_patterns(amp: Any) -> None:
+def test_explain_is_the_command(amp: Any) -> None:
     assert ampgraph.explain(model(), "op:Relu").node == "activation"
     found = ampgraph.explain_all(CNN, "op:Conv", "O1")
     assert len(found) > 1 and {one.kind for one in found} == {"Conv"}
@@ -259,6 +239,15 @@ def test_explain_takes_patterns(amp: Any) -> None:
         with pytest.raises(AmpError) as raised:
             ampgraph.explain(CNN, node)
         assert raised.value.code == "AMP308" and word in str(raised.value)
+    # explain says what the command says
+    told = ampgraph.explain(CNN, "node_conv2d", "O1", fp32=["node_conv2d"])
+    assert told.slots[0].reason == "--fp32 node_conv2d" and told.level == "O1"
+    words = ("explain", CNN, "node_conv2d", "--level", "O1", "--fp32", "node_conv2d", "--json")
+    assert json.loads(amp(*words)[1]) == json.loads(json.dumps(told.to_dict()))
+    # explain says how far it is
+    said: list[str] = []
+    ampgraph.explain(CNN, "node_conv2d", opset=21, progress=lambda what, *rest: said.append(what))
+    assert said == ["reading", "moving to opset 21", "planning"]
 
 
 def test_lists_says_what_the_command_says(amp: Any, tmp_path: Path) -> None:
@@ -271,18 +260,20 @@ def test_lists_says_what_the_command_says(amp: Any, tmp_path: Path) -> None:
     assert ampgraph.lists(recipe="O1") == ampgraph.lists(level="O1") != ampgraph.lists(level="O3")
 
 
-def test_inspect_counts_what_the_recipes_lists_call_heavy(tmp_path: Path) -> None:
+def test_verbs_start_from_the_recipe(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('[white]\nRelu = "mine"\n')
     assert ampgraph.inspect(model()).heavy == {"float32": 1}
     assert ampgraph.inspect(model(), lists=[mine]).heavy == {"float32": 2}
-
-
-def test_tune_starts_from_the_recipe() -> None:
+    # tune starts from the recipe
     data = [{"x": np.ones((2, 4), np.float32)}]
     found = ampgraph.tune(model(), recipe="O1,bfloat16,opset=21", data=data)
     assert (found.level, found.dtype, found.met) == ("O1", "bfloat16", True)
     assert found.plan is not None and found.plan.digest == ampgraph.plan(model(), opset=21).digest
+    # dimensions that the model does not have
+    ampgraph.plan(model(), dims={"n": 8})
+    assert code_of(lambda: ampgraph.plan(model(), dims={"m": 8})) == "AMP310"
+    assert code_of(lambda: ampgraph.convert(model(), dims={"m": 8})) == "AMP310"
 
 
 def test_a_training_step_takes_what_has_a_meaning_for_it(tmp_path: Path) -> None:
@@ -301,7 +292,7 @@ def test_a_training_step_takes_what_has_a_meaning_for_it(tmp_path: Path) -> None
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_plan_that_is_given_is_not_changed_beside() -> None:
+def test_plans_and_passes_of_ones_own() -> None:
     plan = ampgraph.plan(model())
     assert code_of(lambda: ampgraph.convert(model(), plan=plan, fp32=["product"])) == "AMP404"
     assert code_of(lambda: ampgraph.convert(model(), plan=plan, recipe="io=low")) == "AMP404"
@@ -316,24 +307,7 @@ def test_a_plan_that_is_given_is_not_changed_beside() -> None:
     assert bare.SerializeToString() == ampgraph.convert(model(), plan=plan).SerializeToString()
     moved = ampgraph.plan(model(), opset=21)
     assert ampgraph.convert(model(), plan=moved, opset=21).opset_import[0].version == 21
-
-
-def test_dimensions_that_the_model_does_not_have() -> None:
-    ampgraph.plan(model(), dims={"n": 8})
-    assert code_of(lambda: ampgraph.plan(model(), dims={"m": 8})) == "AMP310"
-    assert code_of(lambda: ampgraph.convert(model(), dims={"m": 8})) == "AMP310"
-
-
-def test_a_job_has_a_summary_where_one_is_asked_for(tmp_path: Path) -> None:
-    said: list[str] = []
-    job = Job(CNN, Recipe(), output=tmp_path / "o.onnx", report=True)
-    done = run(job, lambda what, count, total: said.append(what))
-    assert list(dict.fromkeys(said))[:4] == ["reading", "planning", "converting", "writing"]
-    assert done.changed and done.summary is not None and done.summary.output == str(tmp_path / "o.onnx")
-    assert run(Job(CNN, Recipe())).summary is None
-
-
-def test_a_pass_of_ones_own_runs_behind_the_casts() -> None:
+    # a pass of ones own runs behind the casts
     seen: list[int] = []
 
     def count(graph: Graph) -> Change:
@@ -344,7 +318,10 @@ def test_a_pass_of_ones_own_runs_behind_the_casts() -> None:
     assert seen == [2]  # of the input and the output
 
 
-def test_explain_says_how_far_it_is() -> None:
+def test_a_job_has_a_summary_where_one_is_asked_for(tmp_path: Path) -> None:
     said: list[str] = []
-    ampgraph.explain(CNN, "node_conv2d", opset=21, progress=lambda what, *rest: said.append(what))
-    assert said == ["reading", "moving to opset 21", "planning"]
+    job = Job(CNN, Recipe(), output=tmp_path / "o.onnx", report=True)
+    done = run(job, lambda what, count, total: said.append(what))
+    assert list(dict.fromkeys(said))[:4] == ["reading", "planning", "converting", "writing"]
+    assert done.changed and done.summary is not None and done.summary.output == str(tmp_path / "o.onnx")
+    assert run(Job(CNN, Recipe())).summary is None

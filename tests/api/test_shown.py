@@ -114,9 +114,7 @@ def test_the_text_is_that_of_the_command(amp: Any) -> None:
     assert f"{ampgraph.explain(source, 'node_conv2d')}\n" == amp("explain", source, "node_conv2d")[1]
     assert f"{ampgraph.inspect(source)}\n" == amp("inspect", source)[1]
     assert f"{ampgraph.lists('*Softmax')}\n" == amp("lists", "*Softmax")[1]
-
-
-def test_a_plan_says_what_it_does() -> None:
+    # a plan says what it does
     plan = ampgraph.plan(model())
     assert repr(plan).startswith("Plan(level O2, float16, policy ampgraph, target cuda: ")
     assert " casts, 1 stored tensors)" in repr(plan) and plan.to_dict()["level"] == "O2"

@@ -96,50 +96,35 @@ def test_a_model_of_400_nodes_takes_few_strict_runs(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_overflows_is_found_and_little_else_promoted():
+def test_what_is_promoted():
     model, feeds, found = tuned("t5", tolerance=5e-3)
     assert found.met and not math.isfinite(found.candidates[0].error)
     assert len(found.patterns) <= 8 and any("wo" in pattern for pattern in found.patterns)
     assert found.to_dict()["candidates"][0]["error"] is None
     assert strict_error(model, ampgraph.apply(model, present(found.plan)), feeds) <= 5e-3
-
-
-@pytest.mark.slow
-def test_branches_are_tuned_too():
-    """The low nodes in the bodies of an If."""
+    # The low nodes in the bodies of an If.
     model, feeds, found = tuned("lstm", 8, tolerance=1e-6)
     assert found.met and any("rising" in p or "falling" in p for p in found.patterns)
-
-
-@pytest.mark.slow
-def test_what_was_float32_stays_so_when_its_neighbours_are_promoted():
+    # what was float32 stays so when its neighbours are promoted
     model, _, found = tuned("detector", tolerance=1e-9)
     assert found.met and found.error == 0
     assert ampgraph.apply(model, present(found.plan)).SerializeToString() == model.SerializeToString()
-
-
-@pytest.mark.slow
-def test_bfloat16_and_another_level():
+    # bfloat16 and another level
     _, _, found = tuned("bytes", tolerance=4e-4, dtype="bfloat16", level="auto")
     assert found.met and found.dtype == "bfloat16" and found.level == "auto" and found.patterns
-
-
-@pytest.mark.slow
-def test_what_the_user_asked_for_is_kept():
+    # what the user asked for is kept
     _, _, found = tuned("lstm", tolerance=3e-4, low=["op:LSTM"], fp32=["forecast*"])
     assert not found.met and found.plan is None and found.patterns == ()
     assert found.error > 3e-4 and found.runs == 2
+    # O0 has nothing to promote
+    _, _, found = tuned("bytes", tolerance=1e-9, level="O0")
+    assert found.met and found.runs == 1 and found.patterns == ()
 
 
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_plan(bytes_tuned):
     one, two = bytes_tuned, tuned("bytes", tolerance=5e-5)[2]
     assert one.to_dict() == two.to_dict() and one.plan.to_json() == two.plan.to_json()
-
-
-def test_O0_has_nothing_to_promote():
-    _, _, found = tuned("bytes", tolerance=1e-9, level="O0")
-    assert found.met and found.runs == 1 and found.patterns == ()
 
 
 def plain_model(nodes=("MatMul",), width=4, **more):
@@ -152,20 +137,16 @@ def plain_model(nodes=("MatMul",), width=4, **more):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, **more)
 
 
-def test_nodes_without_a_name_are_named_by_their_value():
+def test_names_of_nodes():
     found = ampgraph.tune(plain_model(("MatMul", "MatMul")), tolerance=1e-9)
     assert found.met and set(found.patterns) == {"value:v0", "value:y"}
     assert any("generated" in note or "seed" in note for note in found.notes)
-
-
-def test_names_with_brackets_mean_themselves():
+    # names with brackets mean themselves
     model = plain_model(("MatMul", "MatMul"))
     model.graph.node[0].name, model.graph.node[1].name = "a[0]*", "op:b"
     found = ampgraph.tune(model, tolerance=1e-9)
     assert set(found.patterns) == {"a[[]0][*]", "value:y"} and literal("plain/name_1") == "plain/name_1"
-
-
-def test_functions_are_tuned_by_the_names_in_their_bodies():
+    # functions are tuned by the names in their bodies
     body = [helper.make_node("MatMul", ["a", "b"], ["c"], name="inner")]
     function = helper.make_function("my", "Cell", ["a", "b"], ["c"], body, [helper.make_opsetid("", 18)])
     model = plain_model(("Cell", "Cell"), functions=[function])
@@ -186,12 +167,15 @@ def test_weights_beside_the_model(tmp_path):
     assert strict_error(str(path), str(tmp_path / "out.onnx"), hard.feeds(2)) == pytest.approx(found.error)
 
 
-def test_progress_is_told():
+def test_progress_and_words_are_told():
     told = []
     ampgraph.tune(plain_model(), tolerance=1e-9, samples=2, progress=lambda *part: told.append(part))
     assert told[0][0].startswith("run 0 of at most 20: running the reference")
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     assert all(done < total == 2 * (BUDGET + 1) for _, done, total in told)
+    # a tolerance that is no number is told
+    with pytest.raises(AmpError, match="AMP312.*must be a positive number, not '1e-3'"):
+        ampgraph.tune("model.onnx", tolerance="1e-3")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -251,11 +235,6 @@ def test_a_mask_that_stays_float32_is_floored_all_the_same():
     assert np.isfinite(StrictSession(converted).run({"x": np.zeros((4, 4), np.float32)})["y"]).all()
 
 
-def test_a_tolerance_that_is_no_number_is_told():
-    with pytest.raises(AmpError, match="AMP312.*must be a positive number, not '1e-3'"):
-        ampgraph.tune("model.onnx", tolerance="1e-3")  # type: ignore[arg-type]
-
-
 # What `tune` tries beside single nodes, and its table of sensitivities.
 
 
@@ -275,25 +254,30 @@ COSTS = [100] * PRODUCTS + [1] * PRODUCTS
 KINDS = ["Conv"] * PRODUCTS + ["Mul", "Add", "Mul"] * (PRODUCTS // 3)
 
 
-def test_the_plan_of_another_level_is_tried_and_taken_where_it_is_cheapest() -> None:
+@pytest.mark.slow
+def test_candidates() -> None:
     cautious = frozenset(range(PRODUCTS, 2 * PRODUCTS))
     found = search(SQUARES, COSTS, math.sqrt(31e-6), others={"what O1 keeps": cautious})
     best = present(found.run())
     assert best.promoted <= cautious and found.runs <= BUDGET
     assert any(point.step == "what O1 keeps" for point in found.points)
     assert not any(point.step.startswith("first") for point in found.points if len(point.promoted) > 29)
-
-
-def test_whole_kinds_are_tried() -> None:
+    # whole kinds are tried
     found = search(SQUARES, COSTS, math.sqrt(40e-6), kinds=KINDS)
     best = present(found.run())
     assert any(point.step == "all Add, Mul" or point.step == "all Mul, Add" for point in found.points)
     assert all(KINDS[i] != "Conv" for i in best.promoted)
-
-
-def test_without_kinds_and_others_products_are_promoted() -> None:
+    # without kinds and others products are promoted
     best = present(search(SQUARES, COSTS, math.sqrt(31e-6)).run())
     assert any(i < PRODUCTS for i in best.promoted)
+    # roundings that add up cost no products
+    model = chains()
+    start = ampgraph.tune(model, data=samples(), tolerance=1e-9).candidates[0].error
+    tuned = ampgraph.tune(model, data=samples(), tolerance=0.85 * start)
+    chosen = next(c for c in tuned.candidates if c.chosen)
+    assert tuned.met and chosen.products == 0 and chosen.nodes > 0 and tuned.runs <= BUDGET
+    again = ampgraph.tune(model, data=samples(), tolerance=0.85 * start)
+    assert again.to_dict() == tuned.to_dict()
 
 
 LAYER = """
@@ -320,17 +304,6 @@ def samples() -> list[dict[str, np.ndarray]]:
     return [{"x": rng.standard_normal((4, 32)).astype(np.float32)} for _ in range(3)]
 
 
-@pytest.mark.slow
-def test_roundings_that_add_up_cost_no_products() -> None:
-    model = chains()
-    start = ampgraph.tune(model, data=samples(), tolerance=1e-9).candidates[0].error
-    found = ampgraph.tune(model, data=samples(), tolerance=0.85 * start)
-    chosen = next(c for c in found.candidates if c.chosen)
-    assert found.met and chosen.products == 0 and chosen.nodes > 0 and found.runs <= BUDGET
-    again = ampgraph.tune(model, data=samples(), tolerance=0.85 * start)
-    assert again.to_dict() == found.to_dict()
-
-
 def errors(model: ModelProto, low: ModelProto) -> float:
     one, other = StrictSession(model), StrictSession(low)
     found = [(one.run(feed)["y"], other.run(feed)["y"]) for feed in samples()]
@@ -343,7 +316,7 @@ def patterns_but(model: ModelProto, own: Collection[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_table_says_what_each_unit_costs_alone() -> None:
+def test_the_table() -> None:
     model = chains(2)
     found = ampgraph.tune(model, data=samples(), tolerance=1.0, sensitivity=True)
     table = present(found.sensitivity)
@@ -361,6 +334,14 @@ def test_the_table_says_what_each_unit_costs_alone() -> None:
         assert unit.alone_low == pytest.approx(errors(model, alone), rel=1.0)
     assert repr(table).splitlines()[0].split()[:2] == ["alone", "low"]
     assert plain(found.to_dict())["sensitivity"]["units"][0]["alone_low"] == first.alone_low
+    # an overflow is named in the table
+    model = parse("g (float[2, 4] x) => (float[2, 4] y) <float s = {3000}, float t = {0.00001}> {"
+                  " a = Mul (x, s)  b = Mul (a, s)  y = Mul (b, t) }")  # fmt: skip
+    found = ampgraph.tune(model, "O3", data=[{"x": np.ones((2, 4), np.float32)}], sensitivity=True)
+    table = present(found.sensitivity)
+    infinite = [unit for unit in table if unit.share is None]
+    assert infinite and "value:b" in {p for unit in infinite for p in unit.patterns}
+    assert table.to_dict()["error"] is None and table.units[0].to_dict()["alone_low"] is None
 
 
 def test_the_table_as_a_file(amp: Any, tmp_path: Path) -> None:
@@ -378,13 +359,3 @@ def test_the_table_as_a_file(amp: Any, tmp_path: Path) -> None:
     refused(amp(*words, "--sensitivity", tmp_path / "s.txt"), "AMP311", ".json or .csv")
     refused(amp(*words, "--sensitivity", tmp_path / "no" / "s.csv"), "AMP105", "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
-def test_an_overflow_is_named_in_the_table() -> None:
-    model = parse("g (float[2, 4] x) => (float[2, 4] y) <float s = {3000}, float t = {0.00001}> {"
-                  " a = Mul (x, s)  b = Mul (a, s)  y = Mul (b, t) }")  # fmt: skip
-    found = ampgraph.tune(model, "O3", data=[{"x": np.ones((2, 4), np.float32)}], sensitivity=True)
-    table = present(found.sensitivity)
-    infinite = [unit for unit in table if unit.share is None]
-    assert infinite and "value:b" in {p for unit in infinite for p in unit.patterns}
-    assert table.to_dict()["error"] is None and table.units[0].to_dict()["alone_low"] is None

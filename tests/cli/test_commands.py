@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,9 @@ from onnx import TensorProto, numpy_helper
 import ampgraph
 from ampgraph.cli.console import joined, main
 from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import schema, view
 from ampgraph.runtime.devices import choose
-from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
+from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 from onnx_text import parse
 
 
@@ -62,18 +64,29 @@ def test_convert_json_agrees_with_the_file(amp, folder, name):
     assert sum(report["nodes"].values()) + report["other"] == others
 
 
-def test_dry_run_reports_the_same_and_writes_nothing(amp, folder):
+def test_dry_runs_and_o0(amp, folder):
     before = contents(folder)
     _, dry, _ = amp("convert", folder / "digits_cnn.onnx", "--dry-run", "--json")
     assert contents(folder) == before
     _, real, _ = amp("convert", folder / "digits_cnn.onnx", "--json")
     assert {**json.loads(real), "output": None} == json.loads(dry)
-
-
-def test_level_o0_copies_the_file(amp, folder):
+    # level o0 copies the file
     code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--level", "O0")
     assert code == 0 and "nothing to lower" in out
     assert (folder / "digits_cnn.O0.onnx").read_bytes() == (folder / "digits_cnn.onnx").read_bytes()
+    # patterns and dims reach the plan
+    source = folder / "digits_transformer.onnx"
+    _, out, _ = amp(
+        "convert", source, "--fp32", "op:Softmax", "--fp32", "scope:layers.0.attention", "--json", "--dry-run"
+    )
+    rules = json.loads(out)["reasons"]["float32"]
+    assert rules["user"] > 1
+    # operators held back by the opset are named
+    code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run")
+    assert code == 0 and "opset 22 does" in out and "opset  " in out
+    assert "--opset auto finds" in out
+    _, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run", "--opset", "auto")
+    assert "--opset auto finds" not in out
 
 
 def test_explain_of_a_model_lists_what_is_float32_by_reason(amp, folder):
@@ -99,14 +112,6 @@ def test_a_plan_gives_the_same_bytes(amp, folder):
     assert (folder / "dry.json").exists() and not (folder / "digits_transformer.O2.onnx").exists()
 
 
-def test_operators_held_back_by_the_opset_are_named(amp, folder):
-    code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run")
-    assert code == 0 and "opset 22 does" in out and "opset  " in out
-    assert "--opset auto finds" in out
-    _, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run", "--opset", "auto")
-    assert "--opset auto finds" not in out
-
-
 @pytest.mark.parametrize(("options", "said"), [("", True), ("--dtype=bfloat16", False), ("--level=O0", False)])
 def test_float16_for_a_cpu_says_that_nothing_is_faster(amp, folder, options, said):
     source = folder / "digits_transformer.onnx"
@@ -115,16 +120,7 @@ def test_float16_for_a_cpu_says_that_nothing_is_faster(amp, folder, options, sai
     assert "none to gain" not in amp("convert", source, "--dry-run")[1]
 
 
-def test_patterns_and_dims_reach_the_plan(amp, folder):
-    source = folder / "digits_transformer.onnx"
-    _, out, _ = amp(
-        "convert", source, "--fp32", "op:Softmax", "--fp32", "scope:layers.0.attention", "--json", "--dry-run"
-    )
-    rules = json.loads(out)["reasons"]["float32"]
-    assert rules["user"] > 1
-
-
-def test_data_in_a_file_stays_in_a_file(amp, tmp_path):
+def test_small_files(amp, tmp_path):
     data = data_model(tmp_path / "m.onnx")
     before = data.read_bytes()
     code, _, _ = amp("convert", tmp_path / "m.onnx", "--io", "low")
@@ -132,6 +128,14 @@ def test_data_in_a_file_stays_in_a_file(amp, tmp_path):
     made = onnx.load(tmp_path / "m.O2.onnx")
     assert made.graph.initializer[0].data_type == TensorProto.FLOAT16
     assert made.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+    # words of other tools mean ours
+    source = MODELS / "digits_cnn.onnx"
+    theirs = ("--level", "2", "--dtype", "FP16", "--target", "trt", "--no_keep_io_types", "--store_weights", "low")
+    ours = ("--level", "O2", "--dtype", "float16", "--target", "tensorrt", "--io", "low", "--store-weights", "low")
+    for name, words in (("a", theirs), ("b", ours)):
+        code, out, err = amp("convert", source, *words, "--check", "off", "-o", tmp_path / f"{name}.onnx")
+        assert (code, err) == (0, "") and "level O2, float16, policy ampgraph, target tensorrt" in out
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
 def test_a_suffix_in_capitals_is_one(amp, tmp_path):
@@ -174,15 +178,13 @@ def test_inspect(amp, folder, name):
     assert set(report["difference"]["gone"]) <= {"Slice"}  # of sizes: what follows from known ones is stored
 
 
-def test_inspect_tells_casts_of_the_file_apart(amp, folder):
+def test_inspect_of_a_file(amp, folder):
     source = folder / "digits_cnn.onnx"
     amp("convert", source, "-o", folder / "a.onnx")
     report = json.loads(amp("inspect", folder / "a.onnx", "--against", folder / "a.onnx", "--json")[1])
     assert {cast["sort"] for cast in report["casts"]} == {"given"}
     assert report["difference"]["changed"] == [] and report["difference"]["bytes"] == 0
-
-
-def test_inspect_shows_layers_as_a_tree(amp, folder):
+    # inspect shows layers as a tree
     _, out, _ = amp("inspect", folder / "digits_transformer.onnx")
     lines = out.splitlines()
     tree = lines[lines.index("layers") :]
@@ -196,7 +198,7 @@ def test_inspect_without_onnxruntime_says_so(amp, folder, monkeypatch):
     assert code == 0 and "onnxruntime is not installed" in out
 
 
-def test_explain(amp, folder):
+def test_explain_lists_and_refuses(amp, folder):
     source = folder / "digits_transformer.onnx"
     norm = next(n for n in onnx.load(source).graph.node if n.op_type == "LayerNormalization")
     code, out, err = amp("explain", source, norm.name, "--target", "cpu")
@@ -208,33 +210,16 @@ def test_explain(amp, folder):
     slot = auto["slots"][0]
     assert slot["rule"] == "cut" and slot["cost"]["low"]["bytes"] < slot["cost"]["float32"]["bytes"]
     assert norm.output[0] in slot["cost"]["float32"]["casts"]
-
-
-def test_explain_names_the_pattern_of_the_user(amp, folder):
+    # explain names the pattern of the user
     _, out, _ = amp("explain", folder / "digits_cnn.onnx", "logits", "--fp32", "value:logits")
     assert "by user: --fp32 value:logits" in out
-
-
-def test_explain_refuses_what_is_no_node(amp, folder):
+    # explain refuses what is no node
     source = folder / "digits_transformer.onnx"
     code, out, err = amp("explain", source, "node_layer_nrom")
     assert (code, out) == (2, "") and "did you mean 'node_layer_norm'?" in err
     assert len(amp("explain", source, "node_layer_norm*")[1].splitlines()) > 2  # several: a line each
     code, _, err = amp("explain", source, "embed.bias")
     assert code == 2 and "that is a stored tensor, read by" in err
-
-
-def test_lists(amp, folder):
-    code, out, _ = amp("lists")
-    assert code == 0 and out.splitlines()[0].split()[:2] == ["operator", "class"] and "com.microsoft::Gelu" in out
-    _, out, _ = amp("lists", "softmax", "--level", "auto")
-    assert "black" in out and "ampgraph.toml:" in out
-    mine = folder / "mine.toml"
-    mine.write_text('[white]\nSoftmax = "mine"\n')
-    row = json.loads(amp("lists", "Softmax", "--lists", mine, "--json")[1])[0]
-    assert (row["class"], row["at_level"], row["source"]) == ("white", "low", "mine.toml:2")
-    code, _, err = amp("lists", "Sofmax")
-    assert code == 2 and "did you mean 'Softmax'?" in err
 
 
 def test_help_is_light():
@@ -246,13 +231,24 @@ def test_help_is_light():
     assert done.stderr.strip() == "[]"
 
 
-def test_help_and_version(amp):
+def test_help_and_version(amp, folder):
     assert amp("--version")[1].startswith("ampgraph ")
     code, out, err = amp()
     assert "Usage: ampgraph" in out + err
     for command in ("convert", "inspect", "explain", "lists"):
         code, out, _ = amp(command, "--help")
         assert code == 0 and f"ampgraph {command}" in out
+    # lists
+    code, out, _ = amp("lists")
+    assert code == 0 and out.splitlines()[0].split()[:2] == ["operator", "class"] and "com.microsoft::Gelu" in out
+    _, out, _ = amp("lists", "softmax", "--level", "auto")
+    assert "black" in out and "ampgraph.toml:" in out
+    mine = folder / "mine.toml"
+    mine.write_text('[white]\nSoftmax = "mine"\n')
+    row = json.loads(amp("lists", "Softmax", "--lists", mine, "--json")[1])[0]
+    assert (row["class"], row["at_level"], row["source"]) == ("white", "low", "mine.toml:2")
+    code, _, err = amp("lists", "Sofmax")
+    assert code == 2 and "did you mean 'Softmax'?" in err
 
 
 @pytest.mark.slow
@@ -353,16 +349,14 @@ def test_each_shell_has_its_script(shell):
         assert subprocess.run([shell, "-n"], input=done.stdout, text=True).returncode == 0
 
 
-def test_quiet_says_errors_and_json_alone(amp, tmp_path):
+def test_quiet_and_verbose(amp, tmp_path):
     source = shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
     assert amp("convert", source, "-q", "--check", "off") == (0, "", "")
     assert (tmp_path / "digits_cnn.O2.onnx").is_file()
     assert json.loads(amp("convert", source, "--quiet", "--json", "--dry-run")[1])["changed"]
     code, out, err = amp("convert", tmp_path / "missing.onnx", "--quiet")
     assert (code, out) == (2, "") and err.startswith("error[AMP101]")
-
-
-def test_verbose_says_the_stages_and_where_an_error_happened(amp, tmp_path):
+    # verbose says the stages and where an error happened
     source = shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
     code, out, err = amp("convert", source, "-v", "--check", "off")
     assert code == 0 and "level O2" in out
@@ -423,14 +417,10 @@ def test_what_cannot_be_piped(amp, streams, tmp_path):
     data_model(tmp_path / "big.onnx")
     code, out, err = streams(amp, b"", tmp_path / "big.onnx", "-o", "-")
     assert (code, out) == (2, b"") and "stdout takes one file" in err
-
-
-def test_an_error_names_no_file_that_is_gone(amp, streams):
+    # an error names no file that is gone
     code, out, err = streams(amp, b"no model" * 9, "-")
     assert (code, out) == (2, b"") and err.startswith("error[AMP102]: -: is not an ONNX model")
-
-
-def test_a_terminal_gets_no_model(amp, streams):
+    # a terminal gets no model
     code, out, err = streams(amp, SOURCE.read_bytes(), "-", terminal=True)
     assert (code, out) == (2, b"") and "a model cannot be printed on a terminal" in err
 
@@ -480,27 +470,7 @@ def test_a_name_that_the_model_does_not_have_is_refused(amp, verb, pair):
     assert status == 2 and "AMP310" in error and "rows" in error
 
 
-def test_in_python(pair):
-    source, low = map(str, pair)
-    assert ampgraph.verify(source, low, dims={"rows": ROWS}).ok
-    assert ampgraph.diff(low, low, reference=source, dims={"rows": ROWS}).alike
-    assert ampgraph.tune(source, tolerance=0.1, dims={"rows": ROWS}).met
-    assert ampgraph.calibrate(source, dims={"rows": ROWS}).values
-    with pytest.raises(AmpError, match="no generated input fits"):
-        ampgraph.verify(source, low)
-
-
 # The command line: words that people bring from other tools.
-
-
-def test_words_of_other_tools_mean_ours(amp, tmp_path):
-    source = MODELS / "digits_cnn.onnx"
-    theirs = ("--level", "2", "--dtype", "FP16", "--target", "trt", "--no_keep_io_types", "--store_weights", "low")
-    ours = ("--level", "O2", "--dtype", "float16", "--target", "tensorrt", "--io", "low", "--store-weights", "low")
-    for name, words in (("a", theirs), ("b", ours)):
-        code, out, err = amp("convert", source, *words, "--check", "off", "-o", tmp_path / f"{name}.onnx")
-        assert (code, err) == (0, "") and "level O2, float16, policy ampgraph, target tensorrt" in out
-    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
 @pytest.mark.parametrize(("word", "dtype"), [("--fp16", "float16"), ("--half", "float16"), ("--bf16", "bfloat16")])
@@ -524,3 +494,174 @@ def test_a_device_is_known_or_refused(device):
         assert choose(device)[0] == "cuda"
     except AmpError as error:
         assert error.code == ("AMP505" if isinstance(device, str) else "AMP321") and error.hint
+
+
+# The command line on MindIR files: the same commands, and what only one of the formats has.
+
+NAME = "digits_cnn.mindir"
+NORM = "Default/norm1-BatchNorm2d/BatchNorm-op0"
+HIDDEN = "Default/hidden-Dense/MatMul-op0"
+
+
+@pytest.fixture
+def source(tmp_path):
+    return shutil.copy(MODELS / NAME, tmp_path / NAME)
+
+
+def kinds(file):
+    """(nodes by operator, stored tensors by type) of a file."""
+    model = schema.Model.FromString(file.read_bytes())
+    known = view.primitives(model)
+    return (
+        Counter(view.kind_of(node, known) for node in model.graph.node),
+        Counter(view.dtype_of(tensor) for tensor in model.graph.parameter),
+    )
+
+
+def border(file):
+    """The element types of what a file takes and gives."""
+    graph = schema.Model.FromString(file.read_bytes()).graph
+    return [view.dtype_of(item.tensor[0]) for item in (*graph.input, *graph.output)]
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_as_data_agrees_with_the_file(amp, source):
+    code, out, _ = amp("convert", source, "-o", source.with_name("out.mindir"), "--json")
+    report, (nodes, weights) = json.loads(out), kinds(source.with_name("out.mindir"))
+    assert code == 0 and report["changed"] and report["output"] == str(source.with_name("out.mindir"))
+    assert report["casts_after"] == nodes["Cast"] and report["heavy"]["float32"] == 0
+    stored = {name: row["count"] for name, row in report["weights_after"].items()}
+    assert stored["float16"] >= weights["float16"] == 10  # five layers, each a weight and a bias
+    assert report["nodes"] == {"float16": 17, "float32": 3} and report["bytes_after"] < 0.55 * report["bytes_before"]
+
+
+def test_options_reach_the_file(amp, source):
+    made, mixed = source.with_name("low.mindir"), source.with_name("mixed.mindir")
+    assert amp("convert", source, "--io", "low", "-o", made)[0] == 0
+    assert border(made) == ["float16", "float16"]
+    assert amp("convert", source, "--io", "image=low", "-o", mixed)[0] == 0
+    assert border(mixed) == ["float16", "float32"]
+    assert kinds(made)[0]["Cast"] == kinds(mixed)[0]["Cast"] - 1
+    # a pattern keeps a layer in float32
+    made = source.with_name("kept.mindir")
+    code, out, _ = amp("convert", source, "--fp32", "scope:hidden", "--json", "-o", made)
+    report = json.loads(out)
+    assert code == 0 and report["reasons"]["float32"]["user"] == 2 and report["heavy"]["float32"] == 1
+    assert kinds(made)[1]["float16"] == 8
+    # weights can stay as they are stored
+    made = source.with_name("keep.mindir")
+    assert amp("convert", source, "--store-weights", "keep", "-o", made)[0] == 0
+    assert kinds(made)[1] == kinds(source)[1] == {"float32": kinds(source)[1].total()}
+    # policy mindspore is told as such
+    code, out, _ = amp("convert", source, "--policy", "mindspore")
+    assert code == 0 and "policy mindspore" in out and "float16: 17 by MindSpore's rules" in out
+    assert "by guard" not in out and "none: the policy is its framework's" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--fp32", "nosuch"], "AMP305", ["nosuch matches no float32 node"]),
+        (["--policy", "mindspore", "--fp32", "op:MatMul"], "AMP305", ["what MindSpore does", "--policy"]),
+        (["--target", "cuda"], "AMP304", ["MindIR models do not run on 'cuda'", "ascend, cpu"]),
+        (["--target", "tensorrt"], "AMP304", ["ascend, cpu"]),
+        (["--opset", "18"], "AMP307", ["MindIR has no opsets"]),
+        (["--policy", "apex"], "AMP303", ["PyTorch's modules", "--policy pytorch"]),
+        (["--store-weights", "high"], "AMP301", ["high"]),
+        (["--io", "imgae=low"], "AMP305", ["imgae"]),
+        (["--dim", "batch=2"], "AMP310", ["batch"]),
+    ],
+)
+def test_a_bad_option_is_refused(amp, source, words, code, told):
+    before = contents(source.parent)
+    refused(amp("convert", source, *words), code, *told)
+    assert contents(source.parent) == before
+
+
+def test_policy_mindspore_is_for_mindir(amp, tmp_path):
+    shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
+    before = contents(tmp_path)
+    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--policy", "mindspore"), "AMP303", ".mindir files")
+    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--target", "ascend"), "AMP304", "ONNX models do not run")
+    assert contents(tmp_path) == before
+
+
+def test_the_input_is_never_written_over(amp, source):
+    link = source.with_name("soft.mindir")
+    link.symlink_to(source)
+    before = contents(source.parent)
+    for output in (source, link, source.parent / ".." / source.parent.name / NAME):
+        refused(amp("convert", source, "-o", output), "AMP106", "over the input")
+    refused(amp("convert", source, "--plan-out", source), "AMP106")
+    assert contents(source.parent) == before
+
+
+# -- inspect, explain, lists ------------------------------------------------------------------------------------------
+
+
+def test_inspect_explain_and_lists(amp, source):
+    made = source.with_name("digits_cnn.O2.mindir")
+    amp("convert", source)
+    code, out, err = amp("inspect", made, "--against", source)
+    assert (code, err) == (0, "")
+    head = out.splitlines()[0]
+    assert head.startswith(f"{made.name}: ") and ", mind_ir_version 3, " in head and "opset" not in out
+    assert f"casts: {kinds(made)[0]['Cast']}" in out and f"against {NAME}" in out and "  hidden" in out
+    report = json.loads(amp("inspect", made, "--against", source, "--json")[1])
+    assert report["version"] == "mind_ir_version 3" and report["opset"] is None and report["fusions"] is None
+    assert report["difference"]["casts"] == len(report["casts"]) == kinds(made)[0]["Cast"]
+    assert report["heavy"] == {"float16": 5} and not report["difference"]["gone"]
+    # explain
+    code, out, err = amp("explain", source, NORM)
+    assert (code, err) == (0, "") and "is float32" in out and "ampgraph.toml:" in out
+    same = amp("explain", source, NORM, "--policy", "mindspore")[1]
+    assert "is float32" in same and "by mindspore: in a black cell" in same
+    assert "is float16" in amp("explain", source, HIDDEN)[1]
+    assert {line.split()[0] for line in amp("explain", source, "op:Conv2D")[1].splitlines()} == {"Conv2D"}
+    assert len(amp("explain", source, "*conv*")[1].splitlines()) == 6
+    refused(amp("explain", source, HIDDEN.replace("MatMul", "MatMull")), "AMP308", HIDDEN)
+    # lists
+    code, out, _ = amp("lists", "MatMul", "--policy", "mindspore", "--level", "O1")
+    assert code == 0 and "mindspore.toml:" in out and "low" in out
+    refused(amp("lists", "MatMull", "--policy", "mindspore"), "AMP309", "MatMul")
+
+
+def test_inspect_names_the_opset_of_onnx(amp):
+    code, out, _ = amp("inspect", MODELS / "digits_cnn.onnx")
+    assert code == 0 and ", opset 20, " in out.splitlines()[0]
+    report = json.loads(amp("inspect", MODELS / "digits_cnn.onnx", "--json")[1])
+    assert (report["version"], report["opset"]) == ("opset 20", 20)
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mindspore
+def test_run_writes_and_tells_the_outputs(amp, source):
+    pytest.importorskip("mindspore")
+    made, results = source.with_name("digits_cnn.O2.mindir"), source.with_name("out.npz")
+    amp("convert", source)
+    data = MODELS / "digits_heldout.npz"  # the labels beside the image are no input
+    plain = source.with_name("plain.npz")
+    assert amp("run", source, "--data", data, "-o", plain)[0] == 0
+    code, out, err = amp("run", made, "--data", data, "--device", "cpu", "-o", results)
+    assert (code, err) == (0, "") and out.startswith("output0  float32 360x10  ")
+    logits, labels = np.load(results)["output0"], np.load(data)["labels"]
+    assert (logits.argmax(1) == labels).mean() > 0.97
+    assert 0 < np.abs(logits - np.load(plain)["output0"]).max() < 0.1
+    [row] = json.loads(amp("run", made, "--data", data, "--json")[1])
+    assert (row["name"], row["shape"], row["nan"], row["largest"]) == ("output0", [360, 10], 0, float(logits.max()))
+
+
+@pytest.mark.mindspore
+def test_run_refuses_what_it_cannot_do(amp, source):
+    pytest.importorskip("mindspore")
+    data = MODELS / "digits_heldout.npz"
+    before = contents(source.parent)
+    out = source.with_name("out.npz")
+    refused(amp("run", source, "--data", data, "--device", "cuda", "-o", out), "AMP321", "'cuda'", "ascend")
+    refused(amp("run", source, "--data", source, "-o", out), "AMP108", "is not an .npz file")
+    refused(amp("run", source, "--data", source.with_name("none.npz")), "AMP101", "no such file")
+    assert contents(source.parent) == before

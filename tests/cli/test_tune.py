@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-import ampgraph
 from cli_helpers import MODELS, contents, process, refused
 from hard_models import HARD_MODELS
 from npz import write_npz
@@ -28,7 +27,7 @@ def t5(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tolerance_that_is_met_writes_the_model(amp, t5):
+def test_what_is_printed(amp, t5):
     status, out, err = amp(
         "tune", t5 / "t5.onnx", "--data", t5 / "data", "--tolerance", "5e-3", "-o", t5 / "tuned.onnx"
     )
@@ -38,10 +37,7 @@ def test_a_tolerance_that_is_met_writes_the_model(amp, t5):
     assert re.search(r"verdict     met: error 0\.00\d+ with [\d,]+ of [\d,]+ nodes in float32", out)
     verified, _, _ = amp("verify", t5 / "t5.onnx", t5 / "tuned.onnx", "--data", t5 / "data", "--tolerance", "5e-3")
     assert verified == 0
-
-
-@pytest.mark.slow
-def test_the_patterns_that_are_printed_make_the_same_model(amp, t5):
+    # the patterns that are printed make the same model
     words = ("--data", t5 / "data", "--tolerance", "5e-3")
     _, out, _ = amp("tune", t5 / "t5.onnx", *words, "-o", t5 / "tuned.onnx")
     patterns = re.findall(r"--fp32 (\S+)", out)
@@ -156,10 +152,6 @@ def test_time_left_is_told_on_a_terminal():
             told.part("run 1", done, 168)
         shown.refresh()
     assert re.search(r"run 1.*about \d+:\d\d left", captured.get())
-
-
-def test_the_public_name():
-    assert ampgraph.tune is __import__("ampgraph.api.tune", fromlist=["tune"]).tune
 
 
 def test_a_graph_without_nodes_is_told(amp, tmp_path):

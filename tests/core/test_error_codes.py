@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import make_errors  # noqa: E402
 
 
-def test_every_code_in_use_is_explained_and_no_other() -> None:
+def test_codes() -> None:
     found = set().union(
         *(
             make_errors.used(ast.parse(path.read_text(encoding="utf-8")))
@@ -25,13 +25,9 @@ def test_every_code_in_use_is_explained_and_no_other() -> None:
     )
     assert found | {"AMP900"} == set(CODES)  # the command line writes AMP900 within a longer text
     assert {code[3] for code in CODES} == set(FAMILIES)
-
-
-def test_the_page_is_current() -> None:
+    # the page is current
     done = subprocess.run([sys.executable, str(ROOT / "docs" / "make_errors.py"), "--check"], check=False)
     assert done.returncode == 0, "run: python docs/make_errors.py"
-
-
-def test_messages_are_read_with_their_holes() -> None:
+    # messages are read with their holes
     tree = ast.parse('def f(x):\n    m = f"no {x}" if x else "none"\n    raise AmpError("AMP101", m)')
     assert list(make_errors.messages(tree)) == [("AMP101", "no …"), ("AMP101", "none")]

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import subprocess
+import sys
+import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
-from ampgraph.core.errors import AmpError
+import ampgraph
+from ampgraph.core import collector, light_imports
+from ampgraph.core.errors import AmpError, first_line
 from ampgraph.core.files import try_folder, whole_file, whole_files
 from ampgraph.core.names import FreshNames
+from ampgraph.core.renamed import renamed_keywords
 
 
 def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
@@ -62,14 +73,12 @@ def test_a_durable_file_is_on_the_disk_before_it_is_in_its_place(
     assert done == ["fsync", "replace", "fsync"]
 
 
-def test_several_parts_have_names_of_their_own(tmp_path: Path) -> None:
+def test_names_and_folders(tmp_path: Path) -> None:
     with whole_files(tmp_path / "m.onnx") as temporary:
         assert temporary("data") == temporary("data") != temporary("model")
         temporary("data").write_text("x")
     assert os.listdir(tmp_path) == []
-
-
-def test_a_folder_is_tried_without_a_trace(tmp_path: Path) -> None:
+    # a folder is tried without a trace
     try_folder(tmp_path / "a")
     assert os.listdir(tmp_path) == []
     with pytest.raises(AmpError, match="AMP105"):
@@ -79,3 +88,149 @@ def test_a_folder_is_tried_without_a_trace(tmp_path: Path) -> None:
 def test_fresh_names_are_counted() -> None:
     fresh = FreshNames(["a", "a_1", None])
     assert [fresh("a"), fresh("a"), fresh("b"), fresh("b")] == ["a_2", "a_3", "b", "b_1"]
+
+
+# What of others' errors is told.
+
+PLACE = "/onnxruntime_src/onnxruntime/core/framework/tensor.h:210"
+
+SAID = [
+    ("", "RuntimeError"),
+    ("one line\nand another", "one line"),
+    (
+        f"Exception: {PLACE} T* onnxruntime::Tensor::MutableData() [with T = float] type is wrong",
+        "Exception: tensor.h:210: type is wrong",
+    ),
+    (
+        f"{PLACE} bool f(const std::function<void (int)>&, int) const x > 0 was false. (so)",
+        "tensor.h:210: x > 0 was false. (so)",
+    ),
+    (f"{PLACE} a place without a function", f"{PLACE} a place without a function"),
+    (f"{PLACE} never closed (so", f"{PLACE} never closed (so"),
+    ("model.onnx: /some/file.onnx is damaged (at 12)", "model.onnx: /some/file.onnx is damaged (at 12)"),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), SAID)
+def test_an_error_is_one_line_without_the_function_that_raised_it(said: str, told: str) -> None:
+    assert first_line(RuntimeError(said)) == told
+
+
+# sympy stays out of conversions, and is itself wherever somebody asks for it.
+
+DIGITS = Path(__file__).parents[2] / "models" / "digits_transformer.onnx"
+CONVERTED = """
+import sys, ampgraph
+ampgraph.convert(sys.argv[1], output=sys.argv[2], check="off")
+print("mpmath" in sys.modules)
+import onnx_ir as ir, pickle
+print(ir.SymbolicDim("n") + 1, ir.SymbolicDim("max(n, 2)").evaluate({"n": 1}))
+import sympy
+print(isinstance((ir.SymbolicDim("n") * 2).simplify()._expr, sympy.Expr), ir.SymbolicDim(sympy.Symbol("m")))
+print(pickle.loads(pickle.dumps(sympy.Symbol("m"))) == sympy.Symbol("m"), sympy.__spec__.origin == sympy.__file__)
+"""
+
+
+@pytest.mark.slow
+def test_a_conversion_does_without_sympy_and_arithmetic_on_sizes_has_it(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", CONVERTED, str(DIGITS), str(tmp_path / "low.onnx")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["False", "n + 1 2", "True m", "True True"]
+
+
+def test_a_stand_in_gives_what_the_module_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = light_imports.stand_in("colorsys")
+    monkeypatch.setitem(sys.modules, "colorsys", module)
+    assert module.rgb_to_hsv(1, 1, 1) == (0, 0, 1)
+    assert sys.modules["colorsys"] is not module and vars(module) == vars(sys.modules["colorsys"])
+    with pytest.raises(AttributeError, match="no attribute 'cmyk'"):
+        module.cmyk  # noqa: B018
+
+
+def test_names_that_are_taken_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = ModuleType("sympy")
+    monkeypatch.setitem(sys.modules, "sympy", taken)
+    monkeypatch.delitem(sys.modules, "onnx_ir", raising=False)
+    light_imports.install()
+    assert sys.modules["sympy"] is taken
+
+
+# Renamed public names are taken for one version, with a warning that points at the caller.
+
+
+@renamed_keywords("0.3", told="progress")
+def verb(model: str, *, progress: int = 0) -> tuple[str, int]:
+    return model, progress
+
+
+def test_renamed_keywords() -> None:
+    with pytest.warns(DeprecationWarning, match=r"verb\(told=\) is now progress=; the old name goes with 0\.3") as seen:
+        assert verb("m", told=3) == ("m", 3)  # type: ignore[call-arg]
+    assert seen[0].filename == __file__
+    # the new keyword does not warn
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert verb("m", progress=3) == ("m", 3)
+    # both are too many
+    with pytest.raises(TypeError, match="both 'told' and 'progress'"):
+        verb("m", progress=3, told=3)  # type: ignore[call-arg]
+
+
+def test_verbs_still_hear_told() -> None:
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+    model = onnx.parser.parse_model(text)
+    heard: list[str] = []
+    data = [{"x": np.ones(2, np.float32)}]
+    for call in (
+        lambda: ampgraph.verify(model, model, data=data, told=lambda *said: heard.append("verify")),  # type: ignore[call-arg]
+        lambda: ampgraph.calibrate(model, data, told=lambda *said: heard.append("calibrate")),  # type: ignore[call-arg]
+        lambda: ampgraph.tune(model, data=data, told=lambda *said: heard.append("tune")),  # type: ignore[call-arg]
+        lambda: ampgraph.inspect(model, told=lambda *said: heard.append("inspect")),  # type: ignore[call-arg]
+    ):
+        with pytest.warns(DeprecationWarning, match="told"):
+            call()
+    assert set(heard) == {"verify", "calibrate", "tune", "inspect"}
+
+
+# Models that were worked on before do not stay in memory for ever.
+
+
+class Circle:
+    """Garbage that only the cyclic collector finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def worked_on(times: int) -> list[weakref.ref[Circle]]:
+    seen = []
+    for _ in range(times):
+        with collector.quiet_collector():
+            circles = [Circle() for _ in range(100)]
+            seen.append(weakref.ref(circles[0]))
+        del circles
+    return seen
+
+
+@pytest.mark.slow
+def test_garbage_of_earlier_work_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "_debt", collector._Debt())
+    monkeypatch.setattr(collector, "MOST_OBJECTS", 50)
+    assert sum(ref() is not None for ref in worked_on(3)) <= 2
+
+
+@pytest.mark.slow
+def test_so_it_is_where_few_objects_hold_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter(range(0, 1 << 20))
+    monkeypatch.setattr(collector, "_debt", collector._Debt())
+    monkeypatch.setattr(collector, "MOST_BYTES", 1)
+    monkeypatch.setattr(collector, "_resident", lambda: next(sizes) << 10)
+    assert sum(ref() is not None for ref in worked_on(3)) <= 2
+
+
+def test_the_collector_is_on_again() -> None:
+    assert gc.isenabled()
+    with pytest.raises(KeyError), collector.quiet_collector():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()

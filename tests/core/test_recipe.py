@@ -53,23 +53,33 @@ def refused(code: str, **fields: Any) -> AmpError:
 
 
 @given(RECIPES)
-def test_text_and_json_read_back(recipe: Recipe) -> None:
+def test_recipes_read_back(recipe: Recipe) -> None:
     assert Recipe.from_text(recipe.to_text()) == recipe
     assert Recipe.from_json(recipe.to_json()) == recipe
     assert hash(Recipe.from_text(str(recipe))) == hash(recipe)
-
-
-@given(RECIPES)
-def test_fields_read_as_themselves(recipe: Recipe) -> None:
+    # fields read as themselves
     assert recipe_of(None, vars(recipe)) == replace(recipe) == pickle.loads(pickle.dumps(recipe)) == recipe
 
 
-def test_every_field_has_a_strategy_a_type_and_an_option() -> None:
+def test_fields_of_a_recipe() -> None:
     assert set(FIELDS) == set(OPTIONS) == set(RecipeFields.__annotations__) - {KEEP_IO}
     assert set(RecipeFields.__annotations__) - set(OtherFields.__annotations__) == {"level"}
+    # an unknown field is a type error with the nearest name
+    with pytest.raises(TypeError) as raised:
+        Recipe.of(dtpye="float16")  # type: ignore[call-arg]
+    assert isinstance(raised.value, AmpError) and raised.value.hint == "did you mean 'dtype'?"
+    # a recipe with fields replaced
+    base = Recipe.of(level="O1", fp32=["a"])
+    assert Recipe.of(base, fp32=["b"]) == Recipe.of("O1", fp32=["b"]) == Recipe.of(level="O1", fp32=["b"])
+    assert Recipe.of(base, level=None, fp32=()) == Recipe()
+    assert base == Recipe.of(base)
+    with pytest.raises(FrozenInstanceError):
+        base.level = "O3"  # type: ignore[misc]
+    with pytest.raises(AmpError, match="recipe= is a int"):
+        recipe_of(3, {})  # type: ignore[arg-type]
 
 
-def test_the_short_text() -> None:
+def test_recipes_as_people_write_them() -> None:
     recipe = Recipe.of(level="O2", fp32="op:Pow", low=["a,b"], dims={"batch": 8})
     assert str(recipe) == 'O2,float16,fp32=op:Pow,low="a,b",dims=batch=8'
     assert Recipe.from_text(" bfloat16 , O3,store-weights=keep, dim=n=2 ,fp32=x,fp32=y") == Recipe.of(
@@ -77,6 +87,19 @@ def test_the_short_text() -> None:
     )
     assert Recipe.from_text("") == Recipe() and str(Recipe()) == "float16"
     assert repr(Recipe.of(level="O1", opset=18)) == "Recipe(level='O1', opset=18)"
+    # other words that people know
+    assert Recipe.from_text("o1,fp16,target=TRT") == Recipe.of(level=1, target="tensorrt")
+    assert Recipe.of(target="gpu").target == "cuda"
+    assert Recipe.of(keep_io_types=False) == Recipe.of(io="low")
+    assert Recipe.of(keep_io_types=True) == Recipe.of(keep_io_types=None) == Recipe()
+    assert Recipe.of(keep_io_types=["mask"]).io == ("low", "mask=keep")
+    # what users may give
+    of_numpy: dict[str, Any] = {"opset": np.int64(18), "range_margin": np.float32(2)}
+    recipe = Recipe.of(lists=Path("mine.toml"), io="low", ranges=Path("r"), **of_numpy)
+    assert recipe == Recipe.of(lists=["mine.toml"], io=["low"], opset=18, range_margin=2, ranges="r")
+    assert type(recipe.opset) is int and type(recipe.range_margin) is float
+    assert Recipe.of(io="keep") == Recipe.of(io=["keep"]) == Recipe.of(lists=None, dims=None) == Recipe()
+    assert Recipe.of(dims={"b": 1, "a": 2}).dims == (("a", 2), ("b", 1))
 
 
 @pytest.mark.parametrize(
@@ -113,23 +136,6 @@ def test_types_as_people_write_them(given: Any, name: str) -> None:
     assert Recipe.of(dtype=given).dtype == name
 
 
-def test_other_words_that_people_know() -> None:
-    assert Recipe.from_text("o1,fp16,target=TRT") == Recipe.of(level=1, target="tensorrt")
-    assert Recipe.of(target="gpu").target == "cuda"
-    assert Recipe.of(keep_io_types=False) == Recipe.of(io="low")
-    assert Recipe.of(keep_io_types=True) == Recipe.of(keep_io_types=None) == Recipe()
-    assert Recipe.of(keep_io_types=["mask"]).io == ("low", "mask=keep")
-
-
-def test_what_users_may_give() -> None:
-    of_numpy: dict[str, Any] = {"opset": np.int64(18), "range_margin": np.float32(2)}
-    recipe = Recipe.of(lists=Path("mine.toml"), io="low", ranges=Path("r"), **of_numpy)
-    assert recipe == Recipe.of(lists=["mine.toml"], io=["low"], opset=18, range_margin=2, ranges="r")
-    assert type(recipe.opset) is int and type(recipe.range_margin) is float
-    assert Recipe.of(io="keep") == Recipe.of(io=["keep"]) == Recipe.of(lists=None, dims=None) == Recipe()
-    assert Recipe.of(dims={"b": 1, "a": 2}).dims == (("a", 2), ("b", 1))
-
-
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
@@ -163,24 +169,7 @@ def test_a_word_that_makes_no_sense(fields: dict[str, Any], code: str, message: 
     assert message in refused(code, **fields).message
 
 
-def test_an_unknown_field_is_a_type_error_with_the_nearest_name() -> None:
-    with pytest.raises(TypeError) as raised:
-        Recipe.of(dtpye="float16")  # type: ignore[call-arg]
-    assert isinstance(raised.value, AmpError) and raised.value.hint == "did you mean 'dtype'?"
-
-
-def test_a_recipe_with_fields_replaced() -> None:
-    base = Recipe.of(level="O1", fp32=["a"])
-    assert Recipe.of(base, fp32=["b"]) == Recipe.of("O1", fp32=["b"]) == Recipe.of(level="O1", fp32=["b"])
-    assert Recipe.of(base, level=None, fp32=()) == Recipe()
-    assert base == Recipe.of(base)
-    with pytest.raises(FrozenInstanceError):
-        base.level = "O3"  # type: ignore[misc]
-    with pytest.raises(AmpError, match="recipe= is a int"):
-        recipe_of(3, {})  # type: ignore[arg-type]
-
-
-def test_measured_ranges_go_into_json_and_not_into_text() -> None:
+def test_json_of_a_recipe() -> None:
     ranges = Ranges("digest", 1)
     ranges.add("x", np.ones(3, np.float32))
     recipe = Recipe.of(ranges=ranges)
@@ -188,6 +177,8 @@ def test_measured_ranges_go_into_json_and_not_into_text() -> None:
     assert str(recipe) == "float16,ranges=(in memory)" and "absmax" not in repr(recipe)
     with pytest.raises(AmpError, match="AMP311"):
         recipe.to_text()
+    # json holds what is not at its default
+    assert json.loads(Recipe.of(dims={"n": 2}, dtype="float16").to_json()) == {"ampgraph_recipe": 1, "dims": {"n": 2}}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +197,3 @@ def test_json_that_is_none(text: str, code: str, message: str) -> None:
     with pytest.raises(AmpError) as raised:
         Recipe.from_json(text, "r.json")
     assert raised.value.code == code and message in str(raised.value)
-
-
-def test_json_holds_what_is_not_at_its_default() -> None:
-    assert json.loads(Recipe.of(dims={"n": 2}, dtype="float16").to_json()) == {"ampgraph_recipe": 1, "dims": {"n": 2}}

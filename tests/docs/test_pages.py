@@ -140,15 +140,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         t.startswith("../") and page.parent.name == "docs")] == [], "the site has nothing outside of docs"  # fmt: skip
 
 
-def test_every_page_is_in_the_site() -> None:
+def test_the_site() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     pages -= {page for page in pages if page.startswith("upstream/")}  # reports for other projects
     assert set(re.findall(r": (\S+\.md)$", nav, re.M)) == pages
-
-
-def test_the_readme_is_short() -> None:
+    # the readme is short
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+    # the drawing of the house has its rooms
+    drawing = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("## The house")[2].split("```")[1]
+    drawn = dict(re.findall(r"^  (\w+)/ +(.*)$", drawing, re.M))
+    rooms = {path.name for path in (ROOT / "ampgraph").iterdir() if path.is_dir() and not path.is_symlink()}
+    assert set(drawn) == rooms - {"__pycache__"}
+    for room, words in drawn.items():
+        named = set(re.findall(r"(\w+)/", words))
+        assert all((ROOT / "ampgraph" / room / folder).is_dir() for folder in named), room
 
 
 @pytest.mark.slow
@@ -374,13 +380,3 @@ def test_options_and_places_in_sentences_are_there(page: Path) -> None:
             assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", code)) <= known, code
         place = re.fullmatch(r"(?:tests|benchmarks|op_lists|examples|passes|ampgraph|models|docs)/[\w./-]+", code)
         assert not place or "NAME" in code or (ROOT / code).exists(), code
-
-
-def test_the_drawing_of_the_house_has_its_rooms() -> None:
-    drawing = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("## The house")[2].split("```")[1]
-    drawn = dict(re.findall(r"^  (\w+)/ +(.*)$", drawing, re.M))
-    rooms = {path.name for path in (ROOT / "ampgraph").iterdir() if path.is_dir() and not path.is_symlink()}
-    assert set(drawn) == rooms - {"__pycache__"}
-    for room, words in drawn.items():
-        named = set(re.findall(r"(\w+)/", words))
-        assert all((ROOT / "ampgraph" / room / folder).is_dir() for folder in named), room

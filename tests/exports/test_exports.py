@@ -73,17 +73,14 @@ def test_every_product_is_low(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_more_casts_at_o3_than_the_runtimes_own_converter(name: str) -> None:
+def test_sizes_and_casts(name: str) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     model, _ = exported(name)
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     peer = convert_float_to_float16(copy, keep_io_types=True)
     assert casts(ampgraph.convert(model, level="O3")) <= casts(peer)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_auto_halves_the_weights(name: str) -> None:
+    # auto halves the weights
     model, _ = exported(name)
     before, after = (_float_bytes(m) for m in (model, ampgraph.convert(model, level="auto")))
     assert 0.49 <= after / before <= 0.51

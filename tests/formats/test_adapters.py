@@ -33,7 +33,7 @@ def near(converted: ModelProto) -> None:
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])
-def test_model_proto(level: str) -> None:
+def test_protos_and_onnx_ir(level: str) -> None:
     given = plain()
     result = ampgraph.convert(given, level)
     assert type(result) is ModelProto and result is not given and data(given) == data(plain())
@@ -43,20 +43,17 @@ def test_model_proto(level: str) -> None:
         assert given.graph.name == "g"
     else:
         near(result)
-
-
-@pytest.mark.parametrize("level", ["O0", "O2"])
-def test_onnx_ir(level: str) -> None:
-    given = ir.from_proto(plain())
-    before = data(ir.to_proto(given))
-    result = ampgraph.convert(given, level)
-    assert type(result) is ir.Model and result is not given
-    assert data(ir.to_proto(given)) == before
+    # onnx ir
+    model = ir.from_proto(plain())
+    before = data(ir.to_proto(model))
+    made = ampgraph.convert(model, level)
+    assert type(made) is ir.Model and made is not model
+    assert data(ir.to_proto(model)) == before
     if level == "O2":
-        near(ir.to_proto(result))
-        assert given.graph.initializers["w"].dtype == ir.DataType.FLOAT
+        near(ir.to_proto(made))
+        assert model.graph.initializers["w"].dtype == ir.DataType.FLOAT
     else:
-        assert data(ir.to_proto(result)) == before
+        assert data(ir.to_proto(made)) == before
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
@@ -132,13 +129,11 @@ def test_all_kinds_give_the_same_model(tmp_path: Path) -> None:
     assert data(ir.to_proto(ampgraph.convert(ir.from_proto(plain()), "O2"))) == expected
 
 
-def test_what_is_no_model() -> None:
+def test_what_is_no_sound_model() -> None:
     things: tuple[Any, ...] = (None, 3, b"bytes", {"graph": 1}, object())
     for thing in things:
         assert code(partial(ampgraph.convert, thing)) == "AMP104"
-
-
-def test_a_faulty_model_in_memory_is_one_clear_error() -> None:
+    # a faulty model in memory is one clear error
     no_text = ModelProto.FromString(plain().SerializeToString().replace(b"\x0a\x01x", b"\x0a\x01\xff"))
     few = plain()
     few.graph.initializer[0].ClearField("raw_data")

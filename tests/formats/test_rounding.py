@@ -31,8 +31,13 @@ def around_every_half() -> Array:
     return np.concatenate([numbers, -numbers])
 
 
-def test_ties_subnormals_and_signs_are_those_of_a_cast() -> None:
+def test_what_is_cast_or_unaligned() -> None:
     assert agrees(around_every_half(), HALF)
+    # other types are cast
+    assert agrees(np.linspace(-70000, 70000, SHORT), HALF)
+    # data of a file need not be aligned
+    content = b"\0" + np.linspace(-1, 1, SHORT, dtype=np.float32).tobytes()
+    assert agrees(np.frombuffer(content, np.float32, offset=1), HALF)
 
 
 @pytest.mark.parametrize("odd", [65520.0, 3.4e38, np.inf, -np.inf, np.nan])
@@ -46,12 +51,3 @@ def test_a_block_with_what_float16_does_not_have_is_cast(odd: float) -> None:
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
 def test_every_length_is_rounded_whole(size: int, dtype: DType) -> None:
     assert agrees(np.random.default_rng(0).standard_normal(size, np.float32), dtype)
-
-
-def test_other_types_are_cast() -> None:
-    assert agrees(np.linspace(-70000, 70000, SHORT), HALF)
-
-
-def test_data_of_a_file_need_not_be_aligned() -> None:
-    content = b"\0" + np.linspace(-1, 1, SHORT, dtype=np.float32).tobytes()
-    assert agrees(np.frombuffer(content, np.float32, offset=1), HALF)

@@ -13,9 +13,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper, nump
 
 from fuzz.forms import DTYPES, Use, Want, draw, operators, schema
 from fuzz.runtime import compute, is_tame, opened, type_of
-from planner.test_region_forms import FORMS, LOG_SOFTMAX, MORE
-from planner.test_regions import FORMS as MORE_FORMS
-from planner.test_regions import WEIGHTS
+from planner.test_regions import FORMS, LOG_SOFTMAX, MORE_FORMS, WEIGHTS
 from share import number_of
 
 NAMES = ("v{}", "x.{}", "/layer/{}", "a:{}", "{}", "ünï {}")
@@ -256,7 +254,7 @@ OTHERS = {
         r = QuantizeLinear (q, fine, point)  y = DequantizeLinear (r, fine, point)""",
 }
 STORED = {
-    **WEIGHTS, **MORE, "seen": SEEN > 0, "unseen": 1 - SEEN, "hidden": F(-3.4028234663852886e38), "far": F(-10000),
+    **WEIGHTS, "seen": SEEN > 0, "unseen": 1 - SEEN, "hidden": F(-3.4028234663852886e38), "far": F(-10000),
     "z": F(1.5), "other8": np.linspace(-1, 1, 64, dtype=F).reshape(8, 8), "fine": F(0.05), "point": np.uint8(12),
 }  # fmt: skip
 
@@ -264,8 +262,8 @@ STORED = {
 @cache
 def texts() -> list[str]:
     """All bodies, from x of 4 by 8 to y."""
-    forms = [text for group in FORMS.values() for text in group.values()]
-    return [*forms, *(text for _, _, text in MORE_FORMS), *LOG_SOFTMAX.values(), *OTHERS.values()]
+    forms = [text for group in MORE_FORMS.values() for text in group.values()]
+    return [*forms, *(text for _, _, text in FORMS), *LOG_SOFTMAX.values(), *OTHERS.values()]
 
 
 def _constant(body: Body, value: np.ndarray) -> str:

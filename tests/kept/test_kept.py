@@ -25,25 +25,17 @@ def test_this_version_has_its_files() -> None:
 
 
 @every
-def test_a_plan_is_followed(folder: Path) -> None:
+def test_plans_recipes_and_ranges(folder: Path) -> None:
     plan = ampgraph.Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
     made = proto(ampgraph.apply(str(folder / "model.onnx"), plan))
     onnx.checker.check_model(made, full_check=True)
     assert [node.op_type for node in made.graph.node].count("Cast") == 4
     assert ampgraph.verify(str(folder / "model.onnx"), made, samples=2).ok
-
-
-@every
-def test_ranges_steer(folder: Path) -> None:
-    """The product of the second layer is within 6: a margin that takes it past float16's limit holds it."""
+    # The product of the second layer is within 6: a margin that takes it past float16's limit holds it.
     model, ranges = str(folder / "model.onnx"), str(folder / "ranges.json")
     assert not [d for d in ampgraph.plan(model, ranges=ranges).decisions if d.why.rule == "range"]
     assert [d for d in ampgraph.plan(model, ranges=ranges, range_margin=1e5).decisions if d.why.rule == "range"]
-
-
-@every
-def test_a_recipe_says_the_same(folder: Path) -> None:
-    """As JSON and as text, which stand in scripts and in other files."""
+    # As JSON and as text, which stand in scripts and in other files.
     expected = ampgraph.Recipe.of(**RECIPE)
     data = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
     assert ampgraph.Recipe.from_dict(data) == expected

@@ -21,24 +21,29 @@ def session(name):
     return ort.InferenceSession(FOLDER / f"{name}.onnx", providers=["CPUExecutionProvider"])
 
 
-def test_held_out_arrays(held_out):
+def test_held_out(held_out):
     image, labels = held_out
     assert image.dtype == np.float32 and image.shape == (360, 1, 8, 8)
     assert labels.dtype == np.int64 and labels.shape == (360,)
     assert image.min() == 0 and image.max() == 1
     assert set(labels) == set(range(10))
+    # split is the committed one
+    pytest.importorskip("sklearn")
+    from ampgraph.models.digits import load_split
+
+    (image, labels), (held_image, held_labels) = load_split()
+    assert len(labels) + len(held_labels) == 1797
+    np.testing.assert_array_equal(held_image, held_out[0])
+    np.testing.assert_array_equal(held_labels, held_out[1])
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_accuracy(name, held_out):
+def test_accuracy_at_any_batch(name, held_out):
     image, labels = held_out
     (logits,) = session(name).run(["logits"], {"image": image})
     assert logits.shape == (360, 10)
     assert (logits.argmax(1) == labels).mean() >= 0.97
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_batch_is_free(name, held_out):
+    # batch is free
     image, _ = held_out
     one, many = session(name), image[:7]
     together = one.run(None, {"image": many})[0]
@@ -70,13 +75,3 @@ def test_graph_has_what_it_is_there_for(name, opset, kinds):
     model = onnx.load(FOLDER / f"{name}.onnx")
     assert [(o.domain, o.version) for o in model.opset_import] == [("", opset)]
     assert kinds <= {node.op_type for node in model.graph.node}
-
-
-def test_split_is_the_committed_one(held_out):
-    pytest.importorskip("sklearn")
-    from ampgraph.models.digits import load_split
-
-    (image, labels), (held_image, held_labels) = load_split()
-    assert len(labels) + len(held_labels) == 1797
-    np.testing.assert_array_equal(held_image, held_out[0])
-    np.testing.assert_array_equal(held_labels, held_out[1])

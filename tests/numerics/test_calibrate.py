@@ -89,45 +89,37 @@ def test_ranges_of_random_graphs_are_those_of_the_reference(made: ModelProto) ->
     assert calibrate(made, samples, limit=1).values == whole.values
 
 
-def test_models_of_the_repository() -> None:
+def test_models_and_progress() -> None:
     samples = [{"image": np.load(MODELS / "digits_heldout.npz")["image"][:4]}]
     for name in ("digits_transformer", "digits_cnn"):
         assert len(check(onnx.load(MODELS / f"{name}.onnx"), samples).values) > 10
-
-
-def test_the_model_is_not_changed_and_progress_is_told() -> None:
+    # the model is not changed and progress is told
     made, steps = onnx.load(MODELS / "digits_cnn.onnx"), []
     before = made.SerializeToString(deterministic=True)
     calibrate(made, count=3, limit=1, progress=lambda what, done, of: steps.append((what, done, of)))
     assert made.SerializeToString(deterministic=True) == before
     assert steps[0][0] == "measuring ranges" and steps[-1][1] == steps[-1][2]
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
-
-
-def test_the_same_data_gives_the_same_text() -> None:
+    # what ranges are of
     one, two = (ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2, seed=3) for _ in range(2))
     assert one.to_json() == two.to_json()
     assert one.notes[0] == "inputs were generated: 2 samples, seed 3"
     assert isinstance(one, ampgraph.Ranges) and one != ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2)
-
-
-# -- what is measured -------------------------------------------------------------------------------------------------
-
-
-def test_integers_booleans_and_doubles_are_no_ranges() -> None:
+    # integers booleans and doubles are no ranges
     made = parse("""g (float[3, 4] x) => (float[3, 4] y, int64[2] s, double[3, 4] d, bool[3, 4] b) {
         s = Shape(x)  d = Cast <to = 11> (x)  b = Greater(x, x)  y = Relu(x) }""")
     assert set(check(made, [{"x": X}]).values) == {"x", "y"}
-
-
-def test_infinities_and_nan_of_the_model_itself_are_said() -> None:
+    # infinities and nan of the model itself are said
     made = parse("g (float[3, 4] x) => (float[3, 4] y) { l = Log(x)  y = Relu(l) }")
     found = calibrate(made, [{"x": X}])
     assert found.values["l"].nonfinite == 4
     assert found.notes[-1].startswith("2 values hold infinities or NaN in float32 already, the first is 'l'")
 
 
-def test_empty_tensors_and_unused_outputs() -> None:
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_odd_models_are_measured() -> None:
     made = parse(
         """g (float[n, 4] x) => (float[m, 4] y) {
         p, q = Split <axis = 1> (x)  u = Relu(p)  none = Slice(x, zero, zero)  y = Relu(none) }""",
@@ -135,9 +127,7 @@ def test_empty_tensors_and_unused_outputs() -> None:
     )
     found = check(made, [{"x": X}])
     assert found.values["y"] == Range() and found.values["q"].elements == 6
-
-
-def test_an_unsorted_model_and_a_default_input() -> None:
+    # an unsorted model and a default input
     made = parse("g (float[3, 4] x, float[4] w) => (float[3, 4] y) { a = Relu(x)  y = Mul(a, w) }", w=X[2])
     nodes = list(made.graph.node)[::-1]
     del made.graph.node[:]
@@ -145,9 +135,7 @@ def test_an_unsorted_model_and_a_default_input() -> None:
     found = calibrate(made, [{"x": X}])
     assert found.values["y"].high == 64 and "w" not in found.values
     assert calibrate(made, [{"x": X, "w": X[2] * 2}]).values["y"].high == 128
-
-
-def test_sequences_are_crossed_within_one_piece() -> None:
+    # sequences are crossed within one piece
     made = parse(
         """g (float[3, 4] x) => (float[6, 4] y) {
         a = Relu(x)  s = SequenceConstruct(a, x)  t = SequenceInsert(s, a)  e = SequenceErase(t)
@@ -156,17 +144,13 @@ def test_sequences_are_crossed_within_one_piece() -> None:
     found = calibrate(made, [{"x": X}], limit=1)
     assert found.values["y"].high == 8 and found.values["z"].low == -8
     assert {"s", "t", "e"}.isdisjoint(found.values)
-
-
-def test_low_values_of_the_file_are_really_rounded() -> None:
+    # low values of the file are really rounded
     made = parse("""g (float[3, 4] x, float16[4] h) => (float[3, 4] y) {
         low = Cast <to = 10> (x)  sum = Add(low, h)  y = Cast <to = 1> (sum) }""")
     found = calibrate(made, [{"x": X + np.float32(2048.5), "h": np.zeros(4, np.float16)}])
     assert set(found.values) == {"x", "y"}
     assert found.values["y"].high == 2056.0 and found.values["x"].high == 2056.5
-
-
-def test_bfloat16_values_cross_from_piece_to_piece() -> None:
+    # bfloat16 values cross from piece to piece
     made = parse("g (float[3, 4] x) => (float[3, 4] y) { l = Cast <to = 16> (x)  m = Neg(l)  y = Cast <to = 1> (m) }")
     assert calibrate(made, [{"x": X * np.float32(100.3)}], limit=1).values["y"].low == -804.0
 
@@ -187,7 +171,7 @@ DEEP = """<domain: "own", opset_import: ["" : 17, "own" : 1]> deep (a) => (d) { 
     d = own.twice(c) }"""
 
 
-def test_values_in_functions_are_told_apart_by_call() -> None:
+def test_functions_are_told_apart_by_call() -> None:
     made = parse(
         "g (float[3, 4] x) => (float[3, 4] z) { y = own.twice(x)  n = Neg(y)  z = own.twice(n) }",
         domains=["own"],
@@ -197,9 +181,7 @@ def test_values_in_functions_are_told_apart_by_call() -> None:
     highs = {key: (found[key].low, found[key].high) for key in found}
     assert highs["y > b"] == (-6, 16) and highs["y > c"] == (0, 16) == highs["y"]
     assert highs["z > b"] == (-32, 0) and highs["z"] == (0, 0)
-
-
-def test_functions_in_functions() -> None:
+    # functions in functions
     made = parse(
         "g (float[3, 4] x) => (float[3, 4] y) { y = own.deep(x) }", domains=["own"], functions=f"{TWICE}\n{DEEP}"
     )
@@ -220,7 +202,7 @@ def extremes(found: Ranges, *keys: str) -> list[tuple[float, float, int]]:
     return [(found.values[key].low, found.values[key].high, found.values[key].elements) for key in keys]
 
 
-def test_the_branch_that_runs_is_measured() -> None:
+def test_bodies_are_measured() -> None:
     made = parse(BRANCHES, ten=np.float32(10))
     true, false = ({"x": X, "c": np.array(flag)} for flag in (True, False))
     both = calibrate(made, [true, false], limit=1)
@@ -233,6 +215,26 @@ def test_the_branch_that_runs_is_measured() -> None:
     one = calibrate(made, [false])
     assert extremes(one, "y.then_branch > q", "y.else_branch > v") == [(0, 0, 0), (0, 80, 12)]
     assert one.notes == ("1 sample from the iterable",)
+    # scans infinities and nan in bodies
+    made = parse("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
+        y, z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float[4] s, float[4] r) =>
+            (float[4] t, float[4] o) { t = Add(s, r)  l = Log(r)  o = Identity(l) }> (a, x) }""")
+    found = calibrate(made, [{"x": X, "a": np.ones(4, np.float32)}])
+    assert extremes(found, "y.body > s", "y.body > r") == [(-2, 5, 12), (-3, 8, 12)]
+    logs = found.values["y.body > l"]
+    assert (logs.low, logs.nonfinite, logs.elements) == (0, 4, 12) and logs.high == pytest.approx(np.log(8))
+    assert "3 values hold infinities or NaN" in found.notes[-1]
+    # bodies within functions are said not to be measured
+    inner = BRANCHES.split("{", 1)[1].replace("ten", "w")
+    made = parse(
+        "g (float[3, 4] x, bool c) => (float[3, 4] o) { o = own.f(x, c, ten) }",
+        ten=np.float32(10),
+        domains=["own"],
+        functions=f'<domain: "own", opset_import: ["" : 17]> f (x, c, w) => (z) {{ {inner}',
+    )
+    found = calibrate(made, [{"x": X, "c": np.array(True)}])
+    assert (found.values["o > y"].low, found.values["o > z"].high) == (-800, 800)
+    assert found.notes[-1].startswith("3 float32 values were not measured: in bodies within functions")
 
 
 LOOP = """g (float[3, 4] x, int64 n, bool c) => (float[3, 4] y, float[k, 3, 4] all) {
@@ -263,30 +265,6 @@ def test_every_turn_of_a_loop_is_measured_whatever_its_shapes(turns: int) -> Non
     else:
         assert extremes(found, *keys) == [(0, 0, 0)] * 5
     assert (found.values["y"].high, len(found.notes)) == (10648 if turns else 8, 1)
-
-
-def test_scans_infinities_and_nan_in_bodies() -> None:
-    made = parse("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
-        y, z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float[4] s, float[4] r) =>
-            (float[4] t, float[4] o) { t = Add(s, r)  l = Log(r)  o = Identity(l) }> (a, x) }""")
-    found = calibrate(made, [{"x": X, "a": np.ones(4, np.float32)}])
-    assert extremes(found, "y.body > s", "y.body > r") == [(-2, 5, 12), (-3, 8, 12)]
-    logs = found.values["y.body > l"]
-    assert (logs.low, logs.nonfinite, logs.elements) == (0, 4, 12) and logs.high == pytest.approx(np.log(8))
-    assert "3 values hold infinities or NaN" in found.notes[-1]
-
-
-def test_bodies_within_functions_are_said_not_to_be_measured() -> None:
-    inner = BRANCHES.split("{", 1)[1].replace("ten", "w")
-    made = parse(
-        "g (float[3, 4] x, bool c) => (float[3, 4] o) { o = own.f(x, c, ten) }",
-        ten=np.float32(10),
-        domains=["own"],
-        functions=f'<domain: "own", opset_import: ["" : 17]> f (x, c, w) => (z) {{ {inner}',
-    )
-    found = calibrate(made, [{"x": X, "c": np.array(True)}])
-    assert (found.values["o > y"].low, found.values["o > z"].high) == (-800, 800)
-    assert found.notes[-1].startswith("3 float32 values were not measured: in bodies within functions")
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -344,13 +322,6 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
         assert caught.value.code == code and caught.value.hint
 
 
-def test_a_model_that_stops_says_why() -> None:
-    made = parse("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
-    with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
-        calibrate(made, [{"x": X, "i": np.array([9])}])
-    assert caught.value.code == "AMP504"
-
-
 # Ranges as data: what is counted of an array, shares by low type, JSON both ways, and whose ranges they are.
 
 LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -396,21 +367,17 @@ def test_what_vanishes_and_what_overflows_is_what_a_cast_does(array: np.ndarray,
     )
 
 
-def test_the_margin_is_how_many_times_over() -> None:
+def test_margins_shares_and_pieces() -> None:
     found = measure(np.array([-32752.0, 1.0], np.float32))
     assert not found.passes("float16") and not found.passes("float16", 1)
     assert found.passes("float16", 2.01) and measure(np.array([32768.0], np.float32)).passes("float16")
     assert not found.passes("bfloat16", 1e30)
-
-
-def test_shares_are_of_the_elements_that_are_not_zero() -> None:
+    # shares are of the elements that are not zero
     found = measure(np.array([0, 0, 1e6, 1.0, 1e-9, -1e9], np.float32))
     assert found.overflowing("float16") == 0.5 and found.vanishing("float16") == 0.25
     assert found.overflowing("bfloat16") == 0 == found.vanishing("bfloat16")
     assert Range().overflowing("float16") == 0 == Range().vanishing("float16")
-
-
-def test_pieces_add_up_to_the_whole() -> None:
+    # pieces add up to the whole
     array = np.random.default_rng(0).normal(size=PART + 1000).astype(np.float32)
     array[3], array[-1] = np.inf, -7e4
     whole, parts = measure(array), Range()
@@ -444,7 +411,7 @@ def test_ranges_survive_json(held: dict[str, np.ndarray], digest: str, samples: 
     assert again == found and again.to_json() == text and list(again.values) == list(found.values)
 
 
-def test_a_file_is_written_whole_and_read_back(tmp_path: Path) -> None:
+def test_files_of_ranges(tmp_path: Path) -> None:
     some().write(tmp_path / "r.json")
     assert Ranges.read(tmp_path / "r.json") == some()
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["samples"] == 2
@@ -454,6 +421,13 @@ def test_a_file_is_written_whole_and_read_back(tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP105"):
         some().write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    # files that cannot be read and other formats
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / "bytes"):
+        with pytest.raises(AmpError, match="AMP401"):
+            Ranges.read(path)
+    with pytest.raises(AmpError, match="format 1 is not 2"):  # whose keys were ambiguous
+        Ranges.from_json(altered(ampgraph_ranges=1))
 
 
 def altered(**more: Any) -> str:
@@ -474,15 +448,6 @@ def test_what_are_no_ranges(text: str, tmp_path: Path) -> None:
         (tmp_path / "r.json").write_text(text)
         Ranges.read(tmp_path / "r.json")
     assert caught.value.code == "AMP401" and "--ranges-out" in caught.value.hint
-
-
-def test_files_that_cannot_be_read_and_other_formats(tmp_path: Path) -> None:
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "none.json", tmp_path, tmp_path / "bytes"):
-        with pytest.raises(AmpError, match="AMP401"):
-            Ranges.read(path)
-    with pytest.raises(AmpError, match="format 1 is not 2"):  # whose keys were ambiguous
-        Ranges.from_json(altered(ampgraph_ranges=1))
 
 
 def low_products(model: Any, data: Any, rename: dict[str, str]) -> int:
@@ -515,7 +480,7 @@ BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
     y = Add(r, q) }"""
 
 
-def test_a_name_that_looks_like_a_scope_is_another_value() -> None:
+def test_whose_ranges_they_are() -> None:
     made = parse(BRANCH, w=EYE, big=EYE * 40000, small=EYE / 40000)
     for node in made.graph.node:  # the product of the main graph is named as the path of the branch's
         for names in (node.input, node.output):
@@ -523,10 +488,13 @@ def test_a_name_that_looks_like_a_scope_is_another_value() -> None:
     found = ampgraph.calibrate(made, [{"x": np.full((2, 4), 2, np.float32), "c": np.array(True)}])
     assert found.values["r.then_branch > v"].high == 80000
     assert found.values["r.then_branch \\> v"].high == 4
-
-
-def test_ranges_of_another_model_are_refused() -> None:
+    # ranges of another model are refused
     some().check("d1")
     with pytest.raises(AmpError, match="another model") as caught:
         some().check("d2")
     assert caught.value.code == "AMP403"
+    # a model that stops says why
+    made = parse("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
+    with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
+        calibrate(made, [{"x": X, "i": np.array([9])}])
+    assert caught.value.code == "AMP504"

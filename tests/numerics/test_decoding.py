@@ -98,7 +98,7 @@ def generated(model: ModelProto, steps: int) -> tuple[list[int], list[np.ndarray
     return tokens, scores
 
 
-def test_steps_are_those_of_a_loop_by_hand() -> None:
+def test_steps_and_their_figures() -> None:
     model = decoder()
     seen: list[Mapping[str, Any]] = []
 
@@ -112,9 +112,7 @@ def test_steps_are_those_of_a_loop_by_hand() -> None:
     for mine, want in zip(seen, scores, strict=True):
         np.testing.assert_allclose(mine["logits"], want, rtol=1e-6)
     assert seen[-1]["present.0.key"].shape == (1, 3 + 5, WIDTH)
-
-
-def test_the_error_of_every_step_and_of_the_worst() -> None:
+    # figures of steps
     model = decoder()
     found = ampgraph.verify(model, ampgraph.convert(model), data=prompts(2), steps=12)
     assert found.ok and found.samples == 2 and len(found.steps) == 12
@@ -125,6 +123,10 @@ def test_the_error_of_every_step_and_of_the_worst() -> None:
     assert f"at step {worst.step}, output logits" in text
     assert "past_key_values.0.key from present.0.key" in text and "likeliest of the reference's logits" in text
     assert plain(found.to_dict())["steps"][3]["error"] == found.steps[3].error
+    # generated samples start with an empty cache
+    model = decoder()
+    found = ampgraph.verify(model, ampgraph.convert(model), steps=3, samples=2)
+    assert found.ok and len(found.steps) == 3
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -154,12 +156,6 @@ def test_an_error_that_only_later_steps_have_is_missed_and_blamed() -> None:
     assert not found.ok and found.steps[0].error == 0 and found.steps[1].error > 1e-2
     assert found.traced is not None and found.traced % 4 > 0
     assert "step " in "\n".join(found.lines())
-
-
-def test_generated_samples_start_with_an_empty_cache() -> None:
-    model = decoder()
-    found = ampgraph.verify(model, ampgraph.convert(model), steps=3, samples=2)
-    assert found.ok and len(found.steps) == 3
 
 
 STATE = """g (float[1, 8] frame, float[1, 8] state_in) => (float[1, 8] y, float[1, 8] state_out) {
@@ -216,7 +212,7 @@ def test_what_is_no_pair(past: Port, now: Port) -> None:
         find_pairs({past.name: past}, {now.name: now})
 
 
-def test_pairs_as_given() -> None:
+def test_pairs_and_parts() -> None:
     inputs = {n: port(n, 1, 8) for n in ("a1", "a2", "x")}
     outputs = {n: port(n, 1, 8) for n in ("b1", "b2", "y")}
     pairs = find_pairs(inputs, outputs, ["a*=b*"])
@@ -229,9 +225,7 @@ def test_pairs_as_given() -> None:
     ):
         with pytest.raises(AmpError, match=f"AMP312.*{told}"):
             find_pairs(inputs, outputs, [text])
-
-
-def test_the_parts_that_inputs_play() -> None:
+    # the parts that inputs play
     names = ("input_ids", "attention_mask", "position_ids", "encoder_attention_mask")
     inputs = {n: port(n, "b", "s", dtype="int64") for n in names} | {
         "use_cache_branch": port("use_cache_branch", 1, dtype="bool")

@@ -48,7 +48,7 @@ def told(samples: Samples, name: str) -> str:
 # -- seeds ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
+def test_numbers_are_seeded() -> None:
     text = "g (float[n, 3] x) => (float[n, 3] y) { y = Identity(x) }"
     found = generated(text, count=3)
     assert found.generated and found.notes[0] == "inputs were generated: 3 samples, seed 0"
@@ -56,15 +56,11 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
     assert blobs[0] == blobs[1]
     assert len({*blobs[0], *blobs[2]}) == 6
     assert hashlib.sha256(b"".join(blobs[0])).hexdigest()[:16] == "27ce74b265b63e64"
-
-
-def test_a_sample_does_not_depend_on_how_many_there_are() -> None:
+    # a sample does not depend on how many there are
     text = "g (float[n, 3] x) => (float[n, 3] y) { y = Identity(x) }"
     few, many = (list(load_samples(parse(text), count=count)) for count in (2, 5))
     assert all(np.array_equal(a["x"], b["x"]) for a, b in zip(few, many, strict=False))
-
-
-def test_normal_numbers_are_about_normal() -> None:
+    # normal numbers are about normal
     array = Numbers(0, 0, 0).normal((100_000,))
     assert array.dtype == np.float32
     assert abs(float(array.mean())) < 0.02 and abs(float(array.std()) - 1) < 0.02
@@ -81,12 +77,19 @@ def test_integers_are_within_their_bounds(first: int, span: int, seed: int) -> N
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def test_symbolic_sizes_are_the_users_first() -> None:
+def test_sizes_and_what_cannot_be_generated() -> None:
     text = "g (float[n, m] x, float[m, n] z) => (float[n, n] y) { y = MatMul(x, z) }"
     found = generated(text, count=2, dims={"n": 5})
     item = next(iter(found))
     assert item["x"].shape[0] == 5 == item["z"].shape[1] and item["x"].shape[1] == item["z"].shape[0]
     assert "[5, " in told(found, "x")
+    # what cannot be generated
+    refused(parse("g (string[2] words) => (string[2] y) { y = Identity(words) }"), "'words' holds text")
+    refused(parse("g (float[100000, 100000] x) => (float[n, m] y) { y = Relu(x) }"), "too large")
+    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
+    graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])
+    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is no tensor")
 
 
 @pytest.mark.parametrize(
@@ -129,21 +132,22 @@ def test_indices_stay_within_their_table() -> None:
     drawn = np.concatenate([item["ids"].ravel() for item in found])
     assert set(drawn.tolist()) == set(range(7))
     assert told(found, "ids").endswith("indices up to 6 ('table')")
-
-
-def test_indices_that_are_shifted_and_cast_stay_within_their_table() -> None:
+    # indices that are shifted and cast stay within their table
     text = """g (int32[n, m] ids) => (float[n, m, 4] y) {
         wide = Cast <to = 7> (ids)  up = Unsqueeze(wide, zero)  low = Squeeze(up, zero)
         shifted = Sub(low, three)  y = Gather(table, shifted) }"""
     found = generated(text, {"table": TABLE, "three": np.int64(3), "zero": np.array([0])}, count=8)
     drawn = np.concatenate([item["ids"].ravel() for item in found])
     assert (drawn.min(), drawn.max()) == (3, 9)
-
-
-def test_an_index_of_two_tables_fits_the_smaller() -> None:
+    # an index of two tables fits the smaller
     text = "g (int64[n] ids) => (float[n, 4] y) { a = Gather(table, ids)  b = Gather(small, ids)  y = Add(a, b) }"
     found = generated(text, {"table": TABLE, "small": TABLE[:3]}, count=4)
     assert max(int(item["ids"].max()) for item in found) == 2
+    # one hot by equality draws from what it is compared with
+    text = """g (int64[n, m] bytes) => (float[n, m, 5] y) {
+        up = Unsqueeze(bytes, last)  same = Equal(up, range)  y = Cast <to = 1> (same) }"""
+    found = generated(text, {"range": np.arange(5), "last": np.array([-1])}, count=8)
+    assert {int(v) for item in found for v in item["bytes"].ravel()} == set(range(5))
 
 
 def test_indices_inside_functions_and_bodies() -> None:
@@ -163,25 +167,30 @@ def test_indices_inside_functions_and_bodies() -> None:
     assert {bool(item["c"]) for item in found} == {True, False}
 
 
-def test_one_hot_by_equality_draws_from_what_it_is_compared_with() -> None:
-    text = """g (int64[n, m] bytes) => (float[n, m, 5] y) {
-        up = Unsqueeze(bytes, last)  same = Equal(up, range)  y = Cast <to = 1> (same) }"""
-    found = generated(text, {"range": np.arange(5), "last": np.array([-1])}, count=8)
-    assert {int(v) for item in found for v in item["bytes"].ravel()} == set(range(5))
-
-
 MASKED = """g (float[2, 4, 4] scores, int64[2, 4] attention_mask) => (float[2, 4, 4] y) {
     up = Unsqueeze(attention_mask, one)  float = Cast <to = 1> (up)  hidden = Sub(unit, float)
     added = Mul(hidden, lowest)  sum = Add(scores, added)  y = Softmax(sum) }"""
 
 
-def test_a_mask_is_ones_with_a_tail_of_zeros_in_every_other_sample() -> None:
+def test_masks() -> None:
     weights = {"one": np.array([1]), "unit": np.float32(1), "lowest": np.float32(-3.4e38)}
     found = generated(MASKED, weights, count=8)
     masks = [item["attention_mask"] for item in found]
     assert all((mask == 1).all() for mask in masks[::2])
     assert all((np.diff(mask, axis=1) <= 0).all() and (mask[:, 0] == 1).all() for mask in masks)
     assert any((mask == 0).any() for mask in masks)
+    # a mask that hides where it is one
+    text = """g (float[2, 4] scores, bool[2, 4] key_padding) => (float[2, 4] y) {
+        sum = Where(key_padding, lowest, scores)  y = Softmax(sum) }"""
+    found = generated(text, {"lowest": np.float32(-1e9)}, count=8)
+    masks = [item["key_padding"] for item in found]
+    assert not any(mask[:, 0].any() for mask in masks) and any(mask.any() for mask in masks)
+    # a float mask that is added hides a tail
+    text = """g (float[2, 4, 4] q, float[2, 4, 4] k, float[2, 1, 4] bias) => (float[2, 4, 4] y) {
+        scores = MatMul(q, k)  sum = Add(scores, bias)  y = Softmax(sum) }"""
+    found = generated(text, count=8)
+    assert {float(v) for item in found for v in item["bias"].ravel()} == {0.0, HIDDEN}
+    assert "standard normal" in told(found, "q")
 
 
 @pytest.mark.parametrize("hides", [False, True], ids=["one keeps", "one hides"])
@@ -194,23 +203,7 @@ def test_a_mask_that_is_subtracted(hides: bool) -> None:
     assert all(mask[:, 0].all() for mask in masks) and any(not mask.all() for mask in masks)
 
 
-def test_a_mask_that_hides_where_it_is_one() -> None:
-    text = """g (float[2, 4] scores, bool[2, 4] key_padding) => (float[2, 4] y) {
-        sum = Where(key_padding, lowest, scores)  y = Softmax(sum) }"""
-    found = generated(text, {"lowest": np.float32(-1e9)}, count=8)
-    masks = [item["key_padding"] for item in found]
-    assert not any(mask[:, 0].any() for mask in masks) and any(mask.any() for mask in masks)
-
-
-def test_a_float_mask_that_is_added_hides_a_tail() -> None:
-    text = """g (float[2, 4, 4] q, float[2, 4, 4] k, float[2, 1, 4] bias) => (float[2, 4, 4] y) {
-        scores = MatMul(q, k)  sum = Add(scores, bias)  y = Softmax(sum) }"""
-    found = generated(text, count=8)
-    assert {float(v) for item in found for v in item["bias"].ravel()} == {0.0, HIDDEN}
-    assert "standard normal" in told(found, "q")
-
-
-def test_lengths_positions_segments_and_sizes() -> None:
+def test_what_bounds_inputs() -> None:
     text = """g (float[6, 2, 3] x, int64[2] lens, int64[2, 6] position_ids, int64[2, 6] token_type_ids, int64[1] k)
         => (float[6, 2, 3] y, float[2, 6, 4] p, float[2, 6, 4] t, float[6, 2, 1] v, int64[6, 2, 1] i) {
         y = ReverseSequence <batch_axis = 1, time_axis = 0> (x, lens)
@@ -221,22 +214,16 @@ def test_lengths_positions_segments_and_sizes() -> None:
     assert first["position_ids"].tolist() == [list(range(6))] * 2
     assert first["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert first["k"].tolist() == [1] and "TopK" in told(found, "k")
-
-
-def test_positions_without_a_table_count_up() -> None:
+    # positions without a table count up
     found = generated("g (int64[2, 6] position_ids) => (float[2, 6] y) { y = Cast <to = 1> (position_ids) }", count=1)
     assert next(iter(found))["position_ids"].tolist() == [list(range(6))] * 2
-
-
-def test_limits_let_through_what_lies_between() -> None:
+    # limits let through what lies between
     text = """g (float[4] x, float low, float high) => (float[4] y) {
         above = GreaterOrEqual(x, low)  below = LessOrEqual(x, high)  kept = And(above, below)
         y = Where(kept, x, zero) }"""
     first = next(iter(generated(text, {"zero": np.float32(0)}, count=1)))
     assert (first["low"].tolist(), first["high"].tolist()) == (0.0, 1e4) and first["low"].shape == ()
-
-
-def test_arguments_of_logarithms_are_positive() -> None:
+    # arguments of logarithms are positive
     found = generated("g (float[4, 9] x) => (float[4, 9] y) { y = Log(x) }")
     assert all(item["x"].min() > 0 for item in found)
 
@@ -257,15 +244,6 @@ def refused(made: ModelProto, word: str) -> None:
     with pytest.raises(AmpError, match=word) as caught:
         load_samples(made)
     assert caught.value.code == "AMP503" and "--data" in caught.value.hint
-
-
-def test_what_cannot_be_generated() -> None:
-    refused(parse("g (string[2] words) => (string[2] y) { y = Identity(words) }"), "'words' holds text")
-    refused(parse("g (float[100000, 100000] x) => (float[n, m] y) { y = Relu(x) }"), "too large")
-    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
-    out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
-    graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])
-    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is no tensor")
 
 
 @pytest.mark.mindspore
@@ -310,20 +288,16 @@ def test_how_bright_a_picture_is_the_first_operators_say(body: str, size: float,
     assert pixels or {round(float(array.min())) for array in arrays} >= {0, -1}
 
 
-def test_bytes_of_a_picture_are_one() -> None:
+def test_pictures() -> None:
     note, arrays = drawn("g (uint8[1, 32, 48, 3] x) => (uint8[1, 32, 48, 3] y) { y = Identity(x) }", {})
     assert note.endswith("pictures of 0 to 255") and len(np.unique(arrays[0])) < 200 < arrays[0].max()
-
-
-def test_a_line_of_text_has_ink_and_paper_and_letters() -> None:
+    # a line of text has ink and paper and letters
     for number in range(6):
         text = page(Numbers(number), 48, 240)
         assert (text > 0.9).mean() > 0.4 and 0.05 < (text < 0.6).mean() < 0.4
         columns = (text < 0.6).any(0)
         assert (np.diff(columns.astype(int)) == 1).sum() >= 3  # letters with gaps between them
-
-
-def test_pictures_are_smooth_with_edges_and_their_channels_agree() -> None:
+    # pictures are smooth with edges and their channels agree
     for index in range(3):
         array = pictures(Numbers(index), (1, 3, 96, 96), index)[0]
         steps = np.abs(np.diff(array.mean(0), axis=0))
@@ -333,16 +307,18 @@ def test_pictures_are_smooth_with_edges_and_their_channels_agree() -> None:
     assert np.array_equal(last.transpose(2, 0, 1), pictures(Numbers(0), (1, 3, 96, 96), 0)[0])
 
 
-def test_sound_is_loud_and_quiet_with_silence() -> None:
+def test_sounds_and_spectra() -> None:
     _, arrays = drawn("g (float[1, samples] wave) => (float[1, n] y) { y = Identity(wave) }", {})
     peaks = [float(np.abs(array).max()) for array in arrays]
     assert arrays[0].shape == (1, 16000) and max(peaks) > 0.8 and min(peaks) < 0.15
     assert not arrays[0][0, -1600:].any()
-
-
-def test_spectra_are_of_several_scales() -> None:
+    # spectra are of several scales
     note, arrays = drawn("g (float[1, frames, 80] mel) => (float[1, n, 80] y) { y = Identity(mel) }", {})
     assert "spectra" in note and [round(float(array.min())) for array in arrays] == [-1, -11, 0]
+    # all kinds are the same on every machine
+    shapes = {"sound": (1, 5000), "spectrum": (1, 64, 80), "scaled": (3, 5)}
+    blobs = [made(k, Numbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)]
+    assert hashlib.sha256(b"".join(blobs)).hexdigest()[:16] == "75ad6306ee5cd06b"
 
 
 @pytest.mark.parametrize(
@@ -359,12 +335,6 @@ def test_spectra_are_of_several_scales() -> None:
 def test_names_and_shapes_say_what_an_input_is(text: str, word: str) -> None:
     name = text.split()[-1]
     assert word in drawn(f"g ({text}) => (float[n] y) {{ y = Identity({name}) }}", {})[0]
-
-
-def test_all_kinds_are_the_same_on_every_machine() -> None:
-    shapes = {"sound": (1, 5000), "spectrum": (1, 64, 80), "scaled": (3, 5)}
-    blobs = [made(k, Numbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)]
-    assert hashlib.sha256(b"".join(blobs)).hexdigest()[:16] == "75ad6306ee5cd06b"
 
 
 MEANS, DEVIATIONS = np.array([1e6, -40.0, 0.5], np.float32), np.array([3e5, 8.0, 0.1], np.float32)
@@ -406,9 +376,29 @@ def shapes(text: str, weights: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in next(iter(samples)).items()}
 
 
-def test_a_height_of_which_nothing_may_be_left() -> None:
+def test_sizes_are_learnt() -> None:
     found = shapes(HEIGHT, {"k": np.ones((2, 3, 8, 8), np.float32), "axis": np.array([2])})
     assert found["x"] == (1, 3, 8, 256)
+    # a number that the model asks for is given
+    model = parse(PADDED, sixteen=np.array(16000), wide=np.array([0, 40, 0, 40]))
+    assert [sample["rate"] for sample in load_samples(model, count=2)] == [16000, 16000]
+    # one name for two sizes
+    weights = {"w": np.ones((24, 4), np.float32), "table": np.ones((9, 4), np.float32), "one": np.array([2])}
+    body = "a = MatMul(x, w)  g = Gather(table, i)  s = ReduceSum <keepdims = 0> (g, one)  y = Add(a, s)"
+    found = shapes(NAMES.format(body), weights)
+    assert found["x"] == (1, 16, 24) and found["i"] == (1, 16, 16)
+    # what no size mends is said
+    with pytest.raises(AmpError, match="no generated input fits") as caught:
+        shapes("g (float[N, m] x) => (float[a, b] y) { y = Gather <axis = 1> (x, far) }", {"far": np.array([5000])})
+    assert caught.value.code == "AMP504" and "--dim" in caught.value.hint
+    # verbs run on sizes that were learnt
+    model = parse(HEIGHT, k=np.ones((2, 3, 8, 8), np.float32), axis=np.array([2]))
+    assert ampgraph.calibrate(model, count=1).samples == 1
+    assert ampgraph.verify(model, ampgraph.convert(model), samples=1).samples == 1
+    # numbers of a message come before others
+    message = "Status Message: /a/b.h:51 Dimension of input 2 must be 1 instead of 4. shape={1,288,4,16}"
+    proposed = list(changes(message, {("x", 2): 128, ("x", 0): 1}))
+    assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
 
 
 PADDED = """g (float[b, n] x, float[b, m] s, int64 rate) => (float[b, t] y) {
@@ -422,36 +412,6 @@ def test_a_failure_further_on_in_a_body_is_a_step_forward() -> None:
     """The padding wants more than is guessed, and the addition behind it another size beside it."""
     found = shapes(PADDED, {"sixteen": np.array(16000), "wide": np.array([0, 40, 0, 40])})
     assert found["x"][1] > 40 and found["s"][1] in (1, found["x"][1] + 80)
-
-
-def test_a_number_that_the_model_asks_for_is_given() -> None:
-    model = parse(PADDED, sixteen=np.array(16000), wide=np.array([0, 40, 0, 40]))
-    assert [sample["rate"] for sample in load_samples(model, count=2)] == [16000, 16000]
-
-
-def test_one_name_for_two_sizes() -> None:
-    weights = {"w": np.ones((24, 4), np.float32), "table": np.ones((9, 4), np.float32), "one": np.array([2])}
-    body = "a = MatMul(x, w)  g = Gather(table, i)  s = ReduceSum <keepdims = 0> (g, one)  y = Add(a, s)"
-    found = shapes(NAMES.format(body), weights)
-    assert found["x"] == (1, 16, 24) and found["i"] == (1, 16, 16)
-
-
-def test_what_no_size_mends_is_said() -> None:
-    with pytest.raises(AmpError, match="no generated input fits") as caught:
-        shapes("g (float[N, m] x) => (float[a, b] y) { y = Gather <axis = 1> (x, far) }", {"far": np.array([5000])})
-    assert caught.value.code == "AMP504" and "--dim" in caught.value.hint
-
-
-def test_verbs_run_on_sizes_that_were_learnt() -> None:
-    model = parse(HEIGHT, k=np.ones((2, 3, 8, 8), np.float32), axis=np.array([2]))
-    assert ampgraph.calibrate(model, count=1).samples == 1
-    assert ampgraph.verify(model, ampgraph.convert(model), samples=1).samples == 1
-
-
-def test_numbers_of_a_message_come_before_others() -> None:
-    message = "Status Message: /a/b.h:51 Dimension of input 2 must be 1 instead of 4. shape={1,288,4,16}"
-    proposed = list(changes(message, {("x", 2): 128, ("x", 0): 1}))
-    assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
 
 
 @pytest.mark.parametrize(("last", "size"), [("Softmax", (48, 240)), ("Relu", (256, 256))])

@@ -33,7 +33,7 @@ def error(metric: str, want: Any, got: Any, role: str = "") -> float:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_sample_that_nearly_vanishes_is_measured_by_the_scale_of_the_output() -> None:
+def test_scales_of_errors() -> None:
     wants = [np.full(4, size, np.float32) for size in (5.0, 4.0, 6.0, 0.01)]
     output, plain = Agreement("y"), Agreement("y")
     for want in wants:
@@ -44,14 +44,24 @@ def test_a_sample_that_nearly_vanishes_is_measured_by_the_scale_of_the_output() 
     assert output.scores.worst == pytest.approx(0.002 / (0.1 * 4.5), rel=1e-3)  # a tenth of the median scale
     assert plain.worst == output.worst == pytest.approx(0.2, rel=1e-3)
     assert output.within(1e-2) and not plain.within(1e-2)
-
-
-def test_one_large_sample_excuses_nothing() -> None:
+    # one large sample excuses nothing
     output = Agreement("y")
     for size in (1.0, 1.0, 1000.0):
         want = np.full(4, size, np.float32)
         output.add(apart(want, want + 0.05), metric_of("auto").judge({"y": want}, {"y": want + 0.05})["y"])
     assert output.scores.worst == pytest.approx(0.05, rel=1e-3) and not output.within(1e-2)
+    # what is not likely at all is judged by its absolute error
+    want, got = np.array([[1e-2, 1e-5]], np.float32), np.array([[1.05e-2, 4e-5]], np.float32)
+    assert error("l2", want, got) > 4e-2
+    assert error("probabilities", want, got) == pytest.approx(5e-4 / 0.1, rel=1e-2)
+    assert error("auto", want, got, "probabilities") == error("probabilities", want, got)
+    assert error("auto", want, got) == error("l2", want, got)  # numbers that happen to lie between 0 and 1
+    # one lost among many is seen
+    want = np.full((1, 20_000), 1e-5, np.float32)
+    want[0, 7] = 0.9
+    got = want.copy()
+    got[0, 7] = 0.1
+    assert error("probabilities", want, got) > 0.5
 
 
 @pytest.mark.parametrize("metric", list(METRICS))
@@ -65,39 +75,19 @@ def test_equal_outputs_have_no_error_by_any_metric(metric: str) -> None:
 # -- probabilities ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_likely_at_all_is_judged_by_its_absolute_error() -> None:
-    want, got = np.array([[1e-2, 1e-5]], np.float32), np.array([[1.05e-2, 4e-5]], np.float32)
-    assert error("l2", want, got) > 4e-2
-    assert error("probabilities", want, got) == pytest.approx(5e-4 / 0.1, rel=1e-2)
-    assert error("auto", want, got, "probabilities") == error("probabilities", want, got)
-    assert error("auto", want, got) == error("l2", want, got)  # numbers that happen to lie between 0 and 1
-
-
-def test_one_lost_among_many_is_seen() -> None:
-    want = np.full((1, 20_000), 1e-5, np.float32)
-    want[0, 7] = 0.9
-    got = want.copy()
-    got[0, 7] = 0.1
-    assert error("probabilities", want, got) > 0.5
-
-
-def test_rows_that_sum_to_one_are_probabilities_whatever_made_them() -> None:
+def test_probabilities_and_logits() -> None:
     rng = np.random.default_rng(0)
     want = rng.dirichlet(np.ones(4), 3).astype(np.float32)
     assert metric_of("auto").judge({"y": want}, {"y": want})["y"].sort == "probabilities"
     assert metric_of("auto").judge({"y": want * 2}, {"y": want})["y"].sort == "numbers"
-
-
-def test_logits_are_the_same_when_all_are_shifted() -> None:
+    # logits are the same when all are shifted
     want = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
     assert error("l2", want, want + 2) > 1
     assert error("logits", want, want + 2) < 1e-6
     assert error("logits", want, -want) > 0.1
     masked = np.where(want > 0, -np.inf, want)
     assert error("logits", masked, masked) == 0 and error("logits", want, masked) == math.inf
-
-
-def test_logarithms_of_probabilities_are_judged_as_probabilities() -> None:
+    # logarithms of probabilities are judged as probabilities
     want = np.log(np.array([[0.999, 1e-3, 1e-9]]))
     got = want + np.array([[0.0, 0.0, -3.0]])
     assert error("auto", want, got, "log probabilities") < 1e-6 < 0.1 < error("l2", want, got)
@@ -124,18 +114,6 @@ def test_the_graph_tells_what_outputs_are() -> None:
     assert roles_of(graph.dataflow()) == {
         "p": "probabilities", "l": "log probabilities", "g": "numbers", "t": "rows", "n": "numbers", "c": "rows"
     }  # fmt: skip
-
-
-def test_what_a_branch_gives_is_what_it_makes() -> None:
-    model = parse(
-        """g (bool c, float[8] s) => (float[8] p, float[8] n) {
-            p, n = If (c) <then_branch = a () => (float[8] u, float[8] v) { u = Sigmoid (s)  v = Neg (s) },
-                           else_branch = b () => (float[8] w, float[8] x) { w = Sigmoid (s)  x = Abs (s) }>
-        }"""
-    )
-    graph = adapters.load(model)[0]
-    graph.prepare()
-    assert roles_of(graph.dataflow()) == {"p": "probabilities", "n": "numbers"}
 
 
 # -- detections -------------------------------------------------------------------------------------------------------
@@ -176,18 +154,40 @@ def test_the_order_of_detections_means_nothing(layout: str) -> None:
     assert other[next(iter(want))].paired == (22, 24)  # the same box of another class is no partner
 
 
-def test_rows_without_boxes_are_paired_by_their_distance() -> None:
+def test_boxes_and_tokens() -> None:
     rows = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
     judged = metric_of("detections").judge({"y": rows}, {"y": rows[::-1] + np.float32(1e-4)})["y"]
     assert judged.paired == (12, 12) and judged.error() < 1e-3
-
-
-def test_no_detections_on_either_side() -> None:
+    # no detections on either side
     none, some = np.zeros((0, 6), np.float32), np.array([[0, 0.9, 10, 10, 30, 30]], np.float32)
     metric = metric_of("detections")
     assert metric.judge({"y": none}, {"y": none})["y"].error() == 0
     assert metric.judge({"y": none}, {"y": some})["y"].error() > 1
     assert metric.judge({"y": some}, {"y": none})["y"].error() == pytest.approx(1)
+    # tokens and integers
+    want, got = np.array([[5, 6, 7, 8]]), np.array([[5, 6, 9]])
+    assert error("tokens", want, got) == error("auto", want, got) == pytest.approx(0.5)
+    assert error("auto", want, want + (want == 7)) == 0.25
+    assert error("auto", np.array([True, False]), np.array([True, True])) == 0.5
+    # integers that differ are shown and count
+    body = "y = ArgMax <axis = 1, keepdims = 0> (a)  z = Neg (x)"
+    text = "g (float[4, 3] x) => (int64[4] y, float[4, 3] z)"
+    model, other = (parse(f"{text} {{ a = {kind} (x)  {body} }}") for kind in ("Identity", "Floor"))
+    data = [{"x": np.array([[0.1, 0.2, 0.3], [1, 2, 3], [3, 2, 1], [1, 2, 0]], np.float32)}]
+    found = ampgraph.verify(model, other, data=data)
+    text = "\n".join(found.lines())
+    assert not found.ok and "output      y  missed" in text and "25 % of the elements differ" in text
+    assert "verdict     missed: y" in text
+    # what a branch gives is what it makes
+    model = parse(
+        """g (bool c, float[8] s) => (float[8] p, float[8] n) {
+            p, n = If (c) <then_branch = a () => (float[8] u, float[8] v) { u = Sigmoid (s)  v = Neg (s) },
+                           else_branch = b () => (float[8] w, float[8] x) { w = Sigmoid (s)  x = Abs (s) }>
+        }"""
+    )
+    graph = adapters.load(model)[0]
+    graph.prepare()
+    assert roles_of(graph.dataflow()) == {"p": "probabilities", "n": "numbers"}
 
 
 def test_verify_takes_boxes_behind_a_selection_as_a_set() -> None:
@@ -209,24 +209,6 @@ def test_verify_takes_boxes_behind_a_selection_as_a_set() -> None:
 
 
 # -- integers ---------------------------------------------------------------------------------------------------------
-
-
-def test_sequences_of_tokens_agree_place_by_place() -> None:
-    want, got = np.array([[5, 6, 7, 8]]), np.array([[5, 6, 9]])
-    assert error("tokens", want, got) == error("auto", want, got) == pytest.approx(0.5)
-    assert error("auto", want, want + (want == 7)) == 0.25
-    assert error("auto", np.array([True, False]), np.array([True, True])) == 0.5
-
-
-def test_integers_that_differ_are_shown_and_count() -> None:
-    body = "y = ArgMax <axis = 1, keepdims = 0> (a)  z = Neg (x)"
-    text = "g (float[4, 3] x) => (int64[4] y, float[4, 3] z)"
-    model, other = (parse(f"{text} {{ a = {kind} (x)  {body} }}") for kind in ("Identity", "Floor"))
-    data = [{"x": np.array([[0.1, 0.2, 0.3], [1, 2, 3], [3, 2, 1], [1, 2, 0]], np.float32)}]
-    found = ampgraph.verify(model, other, data=data)
-    text = "\n".join(found.lines())
-    assert not found.ok and "output      y  missed" in text and "25 % of the elements differ" in text
-    assert "verdict     missed: y" in text
 
 
 # -- of the user's own ------------------------------------------------------------------------------------------------
@@ -288,10 +270,6 @@ def test_a_function_that_gives_no_error_is_told(given: Any) -> None:
         metric_of(given).judge({"y": np.ones(2)}, {"y": np.ones(2)})
 
 
-def test_help_names_every_metric() -> None:
-    assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
-
-
 # -- in a conversion's check ------------------------------------------------------------------------------------------
 
 
@@ -331,6 +309,16 @@ def test_metrics():
     assert judged("cosine", want, got) == pytest.approx(1 - cosine)
     assert judged("argmax", want, got) == 0.0 and judged("argmax", want, got[:, ::-1]) == 0.5
     assert judged("argmax", np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
+    # what decides
+    errors = [float(k) for k in range(1, 21)]
+    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
+    # a reference that is nowhere finite is told
+    judge = Judge(metric_of("l2"))
+    judge.learn({"y": np.ones(3, np.float32)})
+    with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
+        judge.learn({"y": np.full(3, np.nan, np.float32)})
+    # help names every metric
+    assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
 
 
 @pytest.mark.parametrize("metric", ["l2", "max", "argmax", "cosine"])
@@ -344,11 +332,6 @@ def test_what_is_not_finite_misses_every_tolerance(metric):
         assert judged(metric, got, got) == 0.0
     judge = Judge(metric_of(metric))
     assert judge.over_samples([0.0] * 99 + [math.inf]) == math.inf
-
-
-def test_nine_of_ten_samples_decide():
-    errors = [float(k) for k in range(1, 21)]
-    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
 
 
 def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):
@@ -390,13 +373,6 @@ def test_argmax_without_classes_is_refused(value):
         Judge(metric_of("argmax")).learn({"y": value})
 
 
-def test_a_reference_that_is_nowhere_finite_is_told():
-    judge = Judge(metric_of("l2"))
-    judge.learn({"y": np.ones(3, np.float32)})
-    with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
-        judge.learn({"y": np.full(3, np.nan, np.float32)})
-
-
 # The search of a tuning run, without models.
 
 
@@ -416,9 +392,26 @@ def searched(squares, tolerance, costs=None, overflow=(), floor=0.0):
     return search.run(), search
 
 
-def test_a_level_that_meets_the_tolerance_costs_one_run():
+def test_the_search():
     best, search = searched([1e-6] * 10, 1e-2)
     assert best.promoted == frozenset() and search.runs == 1
+    # what overflows is promoted first
+    best, search = searched([0.0] * 50, 1e-3, overflow=(7, 30))
+    assert best.promoted == {7, 30} and search.runs <= 6
+    # what costs much and helps little is taken back
+    squares, costs = [1e-6] * 8, [1] * 7 + [1000]
+    best, _ = searched(squares, math.sqrt(1.5e-6), costs)
+    assert len(best.promoted) == 7 and 7 not in best.promoted
+    # a tolerance that cannot be met has no result
+    best, search = searched([1e-6] * 10, 1e-3, floor=0.1)
+    assert best is None and search.runs == 2
+    # the frontier holds what nothing beats
+    _, search = searched([10.0**-k for k in range(2, 12)], 1e-4)
+    points = search.frontier()
+    assert [p.bytes for p in points] == sorted(p.bytes for p in points)
+    assert all(a.error > b.error for a, b in zip(points, points[1:], strict=False))
+    for other in search.points:
+        assert any(p.bytes <= other.bytes and p.error <= other.error for p in points)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -431,31 +424,6 @@ def test_the_search_comes_close_to_the_smallest_set(seed):
     fewest = len(squares) - max(k for k in range(301) if sum(left[:k]) <= tolerance**2)
     assert best.error <= tolerance and search.runs <= BUDGET
     assert fewest <= len(best.promoted) <= fewest * 1.08 + 1
-
-
-def test_what_overflows_is_promoted_first():
-    best, search = searched([0.0] * 50, 1e-3, overflow=(7, 30))
-    assert best.promoted == {7, 30} and search.runs <= 6
-
-
-def test_what_costs_much_and_helps_little_is_taken_back():
-    squares, costs = [1e-6] * 8, [1] * 7 + [1000]
-    best, _ = searched(squares, math.sqrt(1.5e-6), costs)
-    assert len(best.promoted) == 7 and 7 not in best.promoted
-
-
-def test_a_tolerance_that_cannot_be_met_has_no_result():
-    best, search = searched([1e-6] * 10, 1e-3, floor=0.1)
-    assert best is None and search.runs == 2
-
-
-def test_the_frontier_holds_what_nothing_beats():
-    _, search = searched([10.0**-k for k in range(2, 12)], 1e-4)
-    points = search.frontier()
-    assert [p.bytes for p in points] == sorted(p.bytes for p in points)
-    assert all(a.error > b.error for a, b in zip(points, points[1:], strict=False))
-    for other in search.points:
-        assert any(p.bytes <= other.bytes and p.error <= other.error for p in points)
 
 
 @pytest.mark.parametrize("off", [0.8, 1.0, 1.3])

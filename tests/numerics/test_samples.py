@@ -49,15 +49,13 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 # -- how many samples -------------------------------------------------------------------------------------------------
 
 
-def test_arrays_of_the_shape_that_the_model_takes_are_one_sample(tmp_path: Path) -> None:
+def test_rows_and_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=rows(1))
     found = load_samples(model(), tmp_path / "x.npz")
     assert len(found) == 1 and not found.generated
     assert same(next(iter(found)), {"x": rows(1)})
     assert found.notes == (f"1 sample from {tmp_path / 'x.npz'}",)
-
-
-def test_rows_beyond_a_fixed_batch_are_samples(tmp_path: Path) -> None:
+    # rows beyond a fixed batch are samples
     np.savez(tmp_path / "x.npz", x=rows(6))
     two = model("float[2, 3] x", output="float[2, 3] y")
     found = load_samples(two, str(tmp_path / "x.npz"))
@@ -65,30 +63,29 @@ def test_rows_beyond_a_fixed_batch_are_samples(tmp_path: Path) -> None:
     assert [item["x"].tolist() for item in found] == [rows(6)[k : k + 2].tolist() for k in (0, 2, 4)]
 
 
-def test_a_dimension_in_front_counts_samples() -> None:
+def test_what_is_one_sample() -> None:
     open_batch = model("float[n, 3] x, float[n, 3] z", "y = Add(x, z)", "float[n, 3] y")
     stacked = {"x": rows(8).reshape(4, 2, 3), "z": rows(8).reshape(4, 2, 3) + 1}
     found = load_samples(open_batch, stacked)
     assert len(found) == 4
     assert all(item["x"].shape == (2, 3) and (item["z"] == item["x"] + 1).all() for item in found)
-
-
-def test_rows_of_an_open_batch_are_one_sample() -> None:
+    # rows of an open batch are one sample
     found = load_samples(MODELS / "digits_transformer.onnx", MODELS / "digits_heldout.npz")
     assert [item["image"].shape for item in found] == [(360, 1, 8, 8)]
     assert found.notes[1] == "left out, as no input has the name: labels"
-
-
-def test_scalars_can_be_stacked_and_a_shape_that_the_file_does_not_say_is_never_split() -> None:
+    # scalars can be stacked and a shape that the file does not say is never split
     scalar = model("float[1, 3] x, float s", "y = Mul(x, s)")
     found = load_samples(scalar, {"x": rows(2), "s": np.array([1, 2], np.float32)})
     assert [item["s"].shape for item in found] == [(), ()]
     anything = model()
     anything.graph.input[0].type.tensor_type.ClearField("shape")
     assert [item["x"].shape for item in load_samples(anything, {"x": np.ones(5, np.float32)})] == [(5,)]
+    # infinities are let through
+    array = np.array([[0, -np.inf, np.inf]], np.float32)
+    assert same(next(iter(load_samples(model(), {"x": array}))), {"x": array})
 
 
-def test_count_takes_the_first(tmp_path: Path) -> None:
+def test_files_and_folders(tmp_path: Path) -> None:
     found = load_samples(model(), {"x": rows(6)}, 2)
     assert len(found) == 2 and len(list(found)) == 2
     assert found.notes == ("2 samples from data (of 6)",)
@@ -96,19 +93,19 @@ def test_count_takes_the_first(tmp_path: Path) -> None:
     for name in "cab":
         np.savez(tmp_path / f"{name}.npz", x=rows(1) + ord(name))
     assert [item["x"][0, 0] for item in load_samples(model(), tmp_path, 2)] == [ord("a"), ord("b")]
+    # a folder is read in the order of names and again
+    folder = tmp_path / "labelled"
+    folder.mkdir()
+    for number in (2, 0, 1):
+        np.savez(folder / f"s{number}.npz", x=rows(1) + number, label=np.array(number))
+    (folder / "notes.txt").write_text("no sample")
+    found = load_samples(model(), folder)
+    assert len(found) == 3
+    assert [item["x"][0, 0] for item in found] == [0, 1, 2] == [item["x"][0, 0] for item in found]
+    assert found.notes == (f"3 samples from {folder}", "left out, as no input has the name: label")
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_is_read_in_the_order_of_names_and_again(tmp_path: Path) -> None:
-    for number in (2, 0, 1):
-        np.savez(tmp_path / f"s{number}.npz", x=rows(1) + number, label=np.array(number))
-    (tmp_path / "notes.txt").write_text("no sample")
-    found = load_samples(model(), tmp_path)
-    assert len(found) == 3
-    assert [item["x"][0, 0] for item in found] == [0, 1, 2] == [item["x"][0, 0] for item in found]
-    assert found.notes == (f"3 samples from {tmp_path}", "left out, as no input has the name: label")
 
 
 class Shuffled:
@@ -152,13 +149,12 @@ def test_what_changes_between_passes_is_read_once(count: int | None) -> None:
         assert [item["x"][0, 0] for item in once] == list(range(count or 4))
 
 
-def test_a_length_that_is_not_true_does_no_harm() -> None:
+def test_generators() -> None:
     given = Shuffled(3)
     given.__class__ = type("Longer", (Shuffled,), {"__len__": lambda _: 9})
     assert len(load_samples(model(), given)) == 3 == len(list(load_samples(model(), given)))
 
-
-def test_buffers_that_a_generator_fills_again_are_copied() -> None:
+    # buffers that a generator fills again are copied
     def filled() -> Any:
         buffer = rows(1)
         for number in range(3):
@@ -167,9 +163,7 @@ def test_buffers_that_a_generator_fills_again_are_copied() -> None:
 
     found = load_samples(model(), filled())
     assert [item["x"][0, 0] for item in found] == [0, 1, 2]
-
-
-def test_a_generator_without_end_and_without_a_count_is_cut_and_said() -> None:
+    # a generator without end and without a count is cut and said
     endless = ({"x": rows(1) + k} for k in iter(int, 1))
     found = load_samples(model(), endless)
     assert len(found) == len(list(found)) == MOST
@@ -180,6 +174,13 @@ def test_a_generator_without_end_and_without_a_count_is_cut_and_said() -> None:
     assert len(load_samples(model(), iter(many), MOST + 2)) == MOST + 2
     exact = load_samples(model(), iter(many[:MOST]))
     assert len(exact) == MOST and len(exact.notes) == 1
+    # a generator without end is read as far as asked
+    endless = ({"x": rows(1) + k} for k in iter(int, 1))
+    assert len(load_samples(model(), endless, 3)) == 3
+    # as many as there is time for
+    samples = load_samples(parse("g (float[2] x) => (float[2] y) { y = Neg (x) }"), count=5)
+    assert [len(list(samples.within(3, seconds))) for seconds in (60, -1)] == [3, 1]
+    assert len(list(samples.within(9, 60))) == 5 == len(samples.within(9, 60))
 
 
 @pytest.mark.parametrize("wrap", [list, tuple, iter], ids=["list", "tuple", "generator"])
@@ -191,29 +192,20 @@ def test_an_iterable_is_read_as_often_as_asked(wrap: Any) -> None:
     assert "label" in found.notes[1] and all(list(item) == ["x"] for item in found)
 
 
-def test_a_generator_without_end_is_read_as_far_as_asked() -> None:
-    endless = ({"x": rows(1) + k} for k in iter(int, 1))
-    assert len(load_samples(model(), endless, 3)) == 3
-
-
-def test_inputs_with_a_default_may_be_left_out_or_given() -> None:
+def test_inputs_of_other_kinds() -> None:
     made = model("float[1, 3] x, float[3] w", "y = Add(x, w)")
     made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "w"))
     assert [list(item) for item in load_samples(made, {"x": rows(1)})] == [["x"]]
     given = {"x": rows(1), "w": np.zeros(3, np.float32)}
     assert [sorted(item) for item in load_samples(made, given)] == [["w", "x"]]
     assert [list(item) for item in load_samples(made, count=1)] == [["x"]]
-
-
-def test_low_inputs_take_float32_arrays_as_files_keep_them() -> None:
+    # low inputs take float32 arrays as files keep them
     for name, low in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
         made = model(f"{name}[1, 3] x", output=f"{name}[1, 3] y")
         for array in (rows(1) + np.float32(0.001), (rows(1) + np.float32(0.001)).astype(low)):
             (item,) = load_samples(made, {"x": array})
             assert item["x"].dtype == low and (item["x"] == (rows(1) + np.float32(0.001)).astype(low)).all()
-
-
-def test_a_graph_that_is_open_already_and_mindir_are_taken() -> None:
+    # a graph that is open already and mindir are taken
     from ampgraph.formats import adapters
 
     graph, _ = adapters.load(model())
@@ -221,17 +213,6 @@ def test_a_graph_that_is_open_already_and_mindir_are_taken() -> None:
     found = load_samples(MODELS / "digits_cnn.mindir", MODELS / "digits_heldout.npz")
     assert [item["image"].shape for item in found] == [(360, 1, 8, 8)]
     assert [item["image"].shape for item in load_samples(MODELS / "digits_cnn.mindir", count=1)] == [(360, 1, 8, 8)]
-
-
-def test_infinities_are_let_through() -> None:
-    array = np.array([[0, -np.inf, np.inf]], np.float32)
-    assert same(next(iter(load_samples(model(), {"x": array}))), {"x": array})
-
-
-def test_as_many_as_there_is_time_for() -> None:
-    samples = load_samples(parse("g (float[2] x) => (float[2] y) { y = Neg (x) }"), count=5)
-    assert [len(list(samples.within(3, seconds))) for seconds in (60, -1)] == [3, 1]
-    assert len(list(samples.within(9, 60))) == 5 == len(samples.within(9, 60))
 
 
 # What is no sample is refused with a hint.
@@ -289,14 +270,12 @@ def test_one_name_may_have_two_sizes_where_the_runtime_does_not_mind(name: str |
     assert ampgraph.run(made, data[0])["t"].shape == (2, 3)
 
 
-def test_where_the_runtime_minds_the_sizes_are_named() -> None:
+def test_sizes_that_are_named_or_not() -> None:
     made = model("float[n, 3] x, float[n, 3] z", "y = Add(x, z)", "float[n, 3] y")
     for strict in (False, True):
         with pytest.raises(AmpError, match="AMP504.*\n.*'n' is 2 in input 'x' and 3 in 'z': feed rows that belong"):
             ampgraph.run(made, {"x": rows(2), "z": rows(3)}, strict=strict)
-
-
-def test_sizes_without_a_name_are_generated_where_they_stand() -> None:
+    # sizes without a name are generated where they stand
     made = parse("g (float[n, 3, n, n] x) => (float[n, 3, n, n] y) { y = Relu(x) }")
     for size in made.graph.input[0].type.tensor_type.shape.dim:
         size.dim_param = size.dim_param.replace("n", "?")
@@ -304,6 +283,12 @@ def test_sizes_without_a_name_are_generated_where_they_stand() -> None:
     for size in made.graph.input[0].type.tensor_type.shape.dim:
         size.dim_value = -1 if size.dim_param else 3
     assert next(iter(load_samples(made)))["x"].shape == (1, 3, 256, 256)
+    # one input may be empty beside others
+    past = model("float[n, 3] x, float[p, 3] z", "y = Concat <axis = 0> (x, z)", "float[m, 3] y")
+    (item,) = load_samples(past, {"x": rows(2), "z": rows(0)})
+    assert item["z"].shape == (0, 3)
+    (item,) = load_samples(model("float[0, 3] x", output="float[0, 3] y"), {"x": rows(0)})
+    assert item["x"].shape == (0, 3)  # as the model declares it
 
 
 @pytest.mark.parametrize(
@@ -322,14 +307,6 @@ def test_samples_without_rows_are_refused(inputs: str, arrays: Any, words: Any, 
         refusal("AMP503", made, data, *words)
 
 
-def test_one_input_may_be_empty_beside_others() -> None:
-    past = model("float[n, 3] x, float[p, 3] z", "y = Concat <axis = 0> (x, z)", "float[m, 3] y")
-    (item,) = load_samples(past, {"x": rows(2), "z": rows(0)})
-    assert item["z"].shape == (0, 3)
-    (item,) = load_samples(model("float[0, 3] x", output="float[0, 3] y"), {"x": rows(0)})
-    assert item["x"].shape == (0, 3)  # as the model declares it
-
-
 @pytest.mark.parametrize(
     ("data", "code", "words"),
     [
@@ -346,9 +323,14 @@ def test_python_objects_that_are_no_samples(data: Any, code: str, words: Any) ->
     refusal(code, model(), data, *words)
 
 
-def test_names_that_are_no_text_are_left_out_as_any_other() -> None:
+def test_odd_words() -> None:
     found = load_samples(model(), {0: "label", "x": rows(1)})
     assert found.notes[1] == "left out, as no input has the name: 0"
+    # numpy numbers are numbers
+    made = model("float[n, 3] x", output="float[n, 3] y")
+    of_numpy: list[Any] = [np.int64(2), np.int64(1), {"n": np.int64(4)}]
+    found = load_samples(made, None, *of_numpy)
+    assert [item["x"].shape for item in found] == [(4, 3), (4, 3)]
 
 
 @pytest.mark.parametrize(
@@ -366,13 +348,6 @@ def test_names_that_are_no_text_are_left_out_as_any_other() -> None:
 )
 def test_numbers_that_are_none(options: dict[str, Any], code: str) -> None:
     refusal(code, model("float[n, 3] x", output="float[n, 3] y"), None, **options)
-
-
-def test_numpy_numbers_are_numbers() -> None:
-    made = model("float[n, 3] x", output="float[n, 3] y")
-    of_numpy: list[Any] = [np.int64(2), np.int64(1), {"n": np.int64(4)}]
-    found = load_samples(made, None, *of_numpy)
-    assert [item["x"].shape for item in found] == [(4, 3), (4, 3)]
 
 
 def test_what_the_system_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_overflow_shows_where_a_plain_run_hides_it() -> None:
     assert np.isfinite(plain).all(), "the runtime rounds by itself now: strict runs may have become needless"
 
 
-def test_low_inputs_outputs_and_initializers_keep_their_types() -> None:
+def test_borders() -> None:
     check(
         parse("""g (float16[4] x, float16[4] w) => (float16[4] y, float16[4] x, float16[4] k, float16[4] z)
         <float16[4] w = {15360, 16384, 16896, 17408}, float16[4] k = {17664, 17920, 18176, 18432}> {
@@ -69,9 +69,23 @@ def test_low_inputs_outputs_and_initializers_keep_their_types() -> None:
         }"""),
         {"x": X},
     )
+    # bfloat16 at the border
+    model = parse(
+        "g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { a = Mul (x, x) y = Mul (a, x) z = Cast <to=1> (a) }"
+    )
+    x = np.array([1.0078125, 3.0, -0.3, 1e20], ml_dtypes.bfloat16)
+    got = run_strict(model, {"x": x})
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got["z"], (x * x).astype(np.float32))
+        np.testing.assert_array_equal(got["y"], x * x * x)
+    assert got["y"].dtype == ml_dtypes.bfloat16 and np.isinf(got["y"][3])
+    onnx.checker.check_model(strict_model(model), full_check=True)
+    # float32 models are left alone
+    model = parse("g (float[4] x) => (float[4] y) { a = Exp (x)  y = Cast <to = 1> (a) }")
+    assert [n.op_type for n in strict_model(model).graph.node] == ["Exp", "Cast"]
 
 
-def test_branches_and_captured_values() -> None:
+def test_bodies() -> None:
     model = parse("""g (float16[4] x, bool c) => (float16[4] y, float[4] f) {
         a = Mul (x, x)
         b = If (c) <
@@ -82,6 +96,24 @@ def test_branches_and_captured_values() -> None:
     }""")
     for c in (True, False):
         check(model, {"x": X / np.float16(100), "c": np.array(c)})
+    # loop with low state
+    check(parse(LOOP.replace("STATE", "a")), {"x": X / np.float16(1000), "n": np.array(3), "go": np.array(True)})
+    # formal that shadows an outer low name
+    x = X / np.float16(1000)
+    feeds = {"x": x, "n": np.array(3), "go": np.array(True)}
+    got = check(parse(LOOP.replace("STATE", "t")), feeds, reference=False)
+    np.testing.assert_array_equal(got["y"], x + x + x + x)
+    # scan with low scanned values
+    model = parse("""g (float16[2] x, float16[3, 2] w) => (float16[2] y, float16[3, 2] s) {
+        y, s = Scan (x, w) <num_scan_inputs = 1,
+            body = b (float16[2] a, float16[2] e) => (float16[2] f, float16[2] h) { f = Mul (a, e) h = Exp (f) }>
+    }""")
+    check(model, {"x": X[:2], "w": (np.arange(6).reshape(3, 2) / 7).astype(np.float16)})
+    # functions are inlined
+    function = """<domain: "own", opset_import: ["" : 21]>
+        f (a, b) => (c) { d = Mul (a, b)  e = Constant <value_float = 3.0> ()  h = CastLike (e, a)  c = Add (d, h) }"""
+    text = "g (float16[4] x) => (float16[4] y, float[4] z) { y = own.f (x, x) w = Cast <to = 1> (x) z = own.f (w, w) }"
+    check(parse(text, functions=function, domains=["own"]), {"x": X / np.float16(1000)})
 
 
 LOOP = """g (float16[4] x, int64 n, bool go) => (float16[4] y, float16[k, 4] s) {
@@ -92,42 +124,14 @@ LOOP = """g (float16[4] x, int64 n, bool go) => (float16[4] y, float16[k, 4] s) 
 }"""
 
 
-def test_loop_with_low_state() -> None:
-    check(parse(LOOP.replace("STATE", "a")), {"x": X / np.float16(1000), "n": np.array(3), "go": np.array(True)})
-
-
-def test_formal_that_shadows_an_outer_low_name() -> None:
-    x = X / np.float16(1000)
-    feeds = {"x": x, "n": np.array(3), "go": np.array(True)}
-    got = check(parse(LOOP.replace("STATE", "t")), feeds, reference=False)
-    np.testing.assert_array_equal(got["y"], x + x + x + x)
-
-
-def test_scan_with_low_scanned_values() -> None:
-    model = parse("""g (float16[2] x, float16[3, 2] w) => (float16[2] y, float16[3, 2] s) {
-        y, s = Scan (x, w) <num_scan_inputs = 1,
-            body = b (float16[2] a, float16[2] e) => (float16[2] f, float16[2] h) { f = Mul (a, e) h = Exp (f) }>
-    }""")
-    check(model, {"x": X[:2], "w": (np.arange(6).reshape(3, 2) / 7).astype(np.float16)})
-
-
-def test_functions_are_inlined() -> None:
-    function = """<domain: "own", opset_import: ["" : 21]>
-        f (a, b) => (c) { d = Mul (a, b)  e = Constant <value_float = 3.0> ()  h = CastLike (e, a)  c = Add (d, h) }"""
-    text = "g (float16[4] x) => (float16[4] y, float[4] z) { y = own.f (x, x) w = Cast <to = 1> (x) z = own.f (w, w) }"
-    check(parse(text, functions=function, domains=["own"]), {"x": X / np.float16(1000)})
-
-
-def test_sequences_become_float32_inside() -> None:
+def test_sequences() -> None:
     model = parse("""g (float16[4] x) => (float16[8] y, float16[4] z) {
         a = Exp (x)  s = SequenceConstruct (a, x)  y = ConcatFromSequence <axis = 0> (s)
         zero = Constant <value_int = 0> ()  e = SequenceEmpty <dtype = 10> ()
         t = SequenceInsert (e, a)  z = SequenceAt (t, zero)
     }""")
     check(model, {"x": X[:3].repeat(2)[:4]})
-
-
-def test_low_sequence_at_the_border() -> None:
+    # low sequence at the border
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT16, [2]))
     graph = helper.make_graph(
         [helper.make_node("SequenceInsert", ["s", "x"], ["t"])],
@@ -161,7 +165,7 @@ def test_attributes_that_carry_a_type() -> None:
     np.testing.assert_array_equal(got["e"], (np.array([3, -5]) * np.float16(0.1)).astype(np.float16))
 
 
-def test_random_numbers_and_statistics_of_a_norm() -> None:
+def test_types_that_follow() -> None:
     model = parse("""g (float16[2, 4] x, float16[4] w) => (float16[2, 4] y, float[2, 1] m, float16[3] r) {
         y, m = LayerNormalization (x, w)
         r = RandomNormal <dtype = 10, shape = [3], seed = 1.0> ()
@@ -174,9 +178,7 @@ def test_random_numbers_and_statistics_of_a_norm() -> None:
     exact = feeds["x"].astype(np.float64).mean(1, keepdims=True)
     # float32 statistics are not rounded to float16.
     np.testing.assert_allclose(got["m"], exact, rtol=1e-6)
-
-
-def test_an_output_that_no_input_of_its_slot_types() -> None:
+    # an output that no input of its slot types
     model = parse(
         """g (float16[2, 4, 64] q, float16[2, 4, 32] k, float16[2, 4, 32] v)
             => (float16[2, 4, 64] y, float16[2, 4, 8, 8] s)
@@ -203,20 +205,7 @@ def test_bits_are_read_from_the_low_type() -> None:
         np.testing.assert_array_equal(run_strict(model, {"x": X})["y"], (X * X).view(np.int16))
 
 
-def test_bfloat16_at_the_border() -> None:
-    model = parse(
-        "g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { a = Mul (x, x) y = Mul (a, x) z = Cast <to=1> (a) }"
-    )
-    x = np.array([1.0078125, 3.0, -0.3, 1e20], ml_dtypes.bfloat16)
-    got = run_strict(model, {"x": x})
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(got["z"], (x * x).astype(np.float32))
-        np.testing.assert_array_equal(got["y"], x * x * x)
-    assert got["y"].dtype == ml_dtypes.bfloat16 and np.isinf(got["y"][3])
-    onnx.checker.check_model(strict_model(model), full_check=True)
-
-
-def test_com_microsoft_operators() -> None:
+def test_other_domains() -> None:
     model = parse(
         """g (float16[2, 3, 4] x, float16[4] w) => (float16[2, 3, 4] y, float16[2, 3, 4] s, float16[2, 3, 3] p) {
             y, , , s = com.microsoft.SkipLayerNormalization (x, x, w)
@@ -229,9 +218,7 @@ def test_com_microsoft_operators() -> None:
     np.testing.assert_array_equal(got["s"], x + x)
     wide = x.astype(np.float32)
     np.testing.assert_array_equal(got["p"], (wide @ wide.transpose(0, 2, 1)).astype(np.float16))
-
-
-def test_a_model_without_the_standard_operators() -> None:
+    # a model without the standard operators
     node = helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, [2, 2]) for n in "xy"]
     imports = [helper.make_opsetid("com.microsoft", 1)]
@@ -240,9 +227,7 @@ def test_a_model_without_the_standard_operators() -> None:
     )
     x = X.reshape(2, 2)[:, ::-1] / np.float16(1000)
     np.testing.assert_array_equal(run_strict(model, {"x": x})["y"], (x.astype("f") @ x.astype("f")).astype(np.float16))
-
-
-def test_stale_annotations_are_not_believed() -> None:
+    # stale annotations are not believed
     model = parse("g (float16[4] x) => (float16[4] y) { a = Mul (x, x)  y = Mul (a, x) }")
     model.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [7]))
     x = X / np.float16(10000)
@@ -288,8 +273,3 @@ def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(AmpError, match=r"AMP501.*\n.*pip install 'onnxruntime"):
         StrictSession(model)
-
-
-def test_float32_models_are_left_alone() -> None:
-    model = parse("g (float[4] x) => (float[4] y) { a = Exp (x)  y = Cast <to = 1> (a) }")
-    assert [n.op_type for n in strict_model(model).graph.node] == ["Exp", "Cast"]

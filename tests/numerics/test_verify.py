@@ -14,18 +14,14 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.api.pairs import MindirPair
 from ampgraph.api.verify import verify
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
-from ampgraph.report.verification import Verification
 from ampgraph.runtime import devices
-from hard_models import HARD_MODELS
 from numerics import planted
 from numerics.planted import low
 from present import present
 
 TRUE = np.array(True)
-HERE = Path(__file__).resolve().parent
 
 
 def patterns(suggestion: tuple[str, ...]) -> list[str]:
@@ -35,16 +31,31 @@ def patterns(suggestion: tuple[str, ...]) -> list[str]:
     return [pattern for _, pattern in words]
 
 
-def test_a_good_model_passes_and_no_node_is_named() -> None:
+def test_good_models_and_plain_data() -> None:
     model = planted.chain()
     found = verify(model, low(model), data=[planted.feed(scale=0.1)], tolerance=2e-3)
     assert found.ok and found.strict and found.device == "cpu"
     assert found.first_nonfinite is None and found.growth == () and found.traced is None
     assert "accumulators inside kernels are not modelled" in found.run and "float16" in found.run
     assert 0 < found.outputs[0].p90 < 2e-3
+    # what is told is plain data
+    found = verify(model, low(model), data=[planted.feed()])
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["ok"] is False and data["outputs"][0]["relative_l2"]["p90"] is None
+    born = data["first_nonfinite"]
+    assert born["node"] == "second" and born["suggestion"][0] == "--fp32 second"
+    assert born["makes"][0]["range"]["infinite"] == 8
+    # low interfaces and given low references
+    model = planted.chain()
+    data = [planted.feed(scale=0.1)]
+    for dtype in ("float16", "bfloat16"):
+        converted = low(model, io="low", dtype=dtype)
+        assert verify(model, converted, data=data, tolerance=2e-2).ok
+        own = verify(converted, converted, data=data)
+        assert own.ok and own.outputs[0].worst == 0
 
 
-def test_a_reference_that_is_not_finite_is_missed_and_said() -> None:
+def test_what_is_not_finite_is_told() -> None:
     model = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { a = Log (x)  y = Mul (a, x) }")
     data = [{"x": np.full((2, 4), -1, np.float32)}]
     found = verify(model, low(model), data=data)
@@ -53,18 +64,14 @@ def test_a_reference_that_is_not_finite_is_missed_and_said() -> None:
     assert not found.ok and written["silent_samples"] == [0]
     assert "the reference itself is not finite" in told and "verdict     missed: y" in told
     assert written["relative_l2"]["worst"] is None
-
-
-def test_samples_whose_reference_is_not_finite_are_told_and_left_out() -> None:
+    # samples whose reference is not finite are told and left out
     model = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { a = Log (x)  y = Mul (a, x) }")
     data = [{"x": np.full((2, 4), value, np.float32)} for value in (-1.0, 3.0, 5.0)]
     found = verify(model, low(model), data=data)
     told = "\n".join(found.lines())
     assert found.ok and 0 < found.outputs[0].p90 < 1e-2
     assert "1 of 3 samples left out: the reference itself is not finite there" in told
-
-
-def test_outputs_without_elements_compare_nothing() -> None:
+    # outputs without elements compare nothing
     model = planted.parse("g (float[n, 4] x) => (int64[2, m] y) { y = NonZero (x) }")
     found = verify(model, model, data=[{"x": np.zeros((2, 4), np.float32)}])
     told = "\n".join(found.lines())
@@ -73,7 +80,7 @@ def test_outputs_without_elements_compare_nothing() -> None:
     assert verify(model, model, data=[{"x": np.ones((2, 4), np.float32)}]).ok
 
 
-def test_swapped_arguments_are_noticed() -> None:
+def test_what_is_swapped_is_noticed() -> None:
     model = planted.chain()
     data = [planted.feed(scale=0.1)]
     converted = {dtype: low(model, dtype=dtype) for dtype in ("float16", "bfloat16")}
@@ -82,9 +89,7 @@ def test_swapped_arguments_are_noticed() -> None:
         assert note in verify(made, model, data=data, tolerance=1e-9, nodes=0).notes
         for pair in ((model, made), (made, made), (model, model)):
             assert not any("swapped" in note for note in verify(*pair, data=data, nodes=0).notes)
-
-
-def test_low_weights_alone_are_noticed() -> None:
+    # low weights alone are noticed
     reference = planted.parse("""g (float[2] x) => (float[2] y) <float16[2] w = {1, 2}> {
         v = Cast <to = 1> (w)  y = Mul (x, v) }""")
     model = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul (x, w) }")
@@ -93,14 +98,8 @@ def test_low_weights_alone_are_noticed() -> None:
     assert not any("swapped" in note for note in verify(model, reference, data=data).notes)
 
 
-def test_swapped_mindir_is_noticed(tmp_path: Path) -> None:
-    source = HERE.parents[1] / "models" / "digits_cnn.mindir"
-    ampgraph.convert(source, output=tmp_path / "low.mindir")
-    assert any("swapped" in note for note in MindirPair(tmp_path / "low.mindir", source, "auto").notes)
-    assert not any("swapped" in note for note in MindirPair(source, tmp_path / "low.mindir", "auto").notes)
-
-
-def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
+@pytest.mark.slow
+def test_overflows_are_named() -> None:
     model = planted.chain()
     data = [planted.feed(scale=0.1), planted.feed(scale=1.0)]
     found = verify(model, low(model), data=data)
@@ -112,36 +111,14 @@ def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
     assert patterns(born.suggestion)[0] == "second" and "--dtype bfloat16" in born.hints
     assert verify(model, low(model, fp32=patterns(born.suggestion)), data=data).ok
     assert verify(model, low(model, dtype="bfloat16"), data=data, tolerance=3e-2).ok
-
-
-def test_a_difference_of_infinities_blames_the_first_of_them() -> None:
-    model = planted.difference()
-    found = verify(model, low(model), data=[planted.feed()])
-    assert found.outputs[0].nan == 8 and present(found.first_nonfinite).node == "b"
-    repaired = low(model, fp32=patterns(present(found.first_nonfinite).suggestion))
-    assert verify(model, repaired, data=[planted.feed()]).first_nonfinite is None
-
-
-def test_zero_by_zero_blames_what_vanished() -> None:
-    model = planted.vanishing()
-    data = [planted.feed(scale=1e-5)]
-    found = verify(model, low(model), data=data)
-    born = present(found.first_nonfinite)
-    assert born.node == "ratio" and "has become zero in 8 places" in born.why and "eps" in born.hints[0]
-    assert {"ratio", "square"} <= set(patterns(born.suggestion))
-    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=data).ok
-
-
-def test_an_overflow_in_a_function_is_named_with_its_calls() -> None:
+    # overflows in bodies are named
     model = planted.in_function()
     found = verify(model, low(model), data=[planted.feed()])
     born = present(found.first_nonfinite)
     assert (born.node, born.inside) == ("inner_again", "call_two")
     assert patterns(born.suggestion)[0] == "inner_again"
     assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[planted.feed()]).first_nonfinite is None
-
-
-def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
+    # an overflow in a branch is named with its if
     model = planted.in_branch()
     feeds = planted.feed(c=TRUE)
     found = verify(model, low(model), data=[feeds])
@@ -149,10 +126,18 @@ def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
     assert (born.node, born.inside) == ("big", "choose")
     assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[feeds]).first_nonfinite is None
     assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
-
-
-@pytest.mark.slow
-def test_growth_at_a_cancellation() -> None:
+    # inputs and weights that overflow
+    model = planted.chain()
+    found = verify(model, low(model, io="low"), data=[planted.feed(scale=1e5)])
+    born = present(found.first_nonfinite)
+    assert (born.node, born.operator) == ("x", "input") and "--io" in born.hints[0]
+    # a weight that a converter let overflow
+    reference = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 100000}> { [m] y = Mul (x, w) }")
+    spoiled = ModelProto.FromString(reference.SerializeToString())
+    spoiled.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, np.inf]))
+    born = present(verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite)
+    assert born.node == "m" and "its weight 'w' holds infinities" in born.why
+    # growth at a cancellation
     model = planted.cancelling()
     data = [{"x": np.random.default_rng(s).standard_normal((2, 64)).astype(np.float32)} for s in range(3)]
     found = verify(model, low(model), data=data)
@@ -163,22 +148,21 @@ def test_growth_at_a_cancellation() -> None:
     assert verify(model, repaired, data=data).ok and present(found.left) < 1e-2
 
 
-def test_an_input_that_is_low_and_overflows() -> None:
-    model = planted.chain()
-    found = verify(model, low(model, io="low"), data=[planted.feed(scale=1e5)])
+def test_the_first_infinity_is_blamed() -> None:
+    model = planted.difference()
+    found = verify(model, low(model), data=[planted.feed()])
+    assert found.outputs[0].nan == 8 and present(found.first_nonfinite).node == "b"
+    repaired = low(model, fp32=patterns(present(found.first_nonfinite).suggestion))
+    assert verify(model, repaired, data=[planted.feed()]).first_nonfinite is None
+    # zero by zero blames what vanished
+    model = planted.vanishing()
+    data = [planted.feed(scale=1e-5)]
+    found = verify(model, low(model), data=data)
     born = present(found.first_nonfinite)
-    assert (born.node, born.operator) == ("x", "input") and "--io" in born.hints[0]
-
-
-def test_a_weight_that_a_converter_let_overflow() -> None:
-    reference = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 100000}> { [m] y = Mul (x, w) }")
-    spoiled = ModelProto.FromString(reference.SerializeToString())
-    spoiled.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, np.inf]))
-    born = present(verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite)
-    assert born.node == "m" and "its weight 'w' holds infinities" in born.why
-
-
-def test_infinities_of_the_reference_are_no_fault() -> None:
+    assert born.node == "ratio" and "has become zero in 8 places" in born.why and "eps" in born.hints[0]
+    assert {"ratio", "square"} <= set(patterns(born.suggestion))
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=data).ok
+    # infinities of the reference are no fault
     model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) {
         zero = Constant <value_float = 0.0> ()
         [log] a = Log (zero)  [hide] b = Add (x, a)  [soft] s = Exp (b)  [more] y = Add (s, x)
@@ -187,41 +171,7 @@ def test_infinities_of_the_reference_are_no_fault() -> None:
     assert found.ok and found.first_nonfinite is None
 
 
-@pytest.mark.slow
-def test_the_t5_that_overflows() -> None:
-    hard = HARD_MODELS["t5"]
-    model = hard.build()
-    found = verify(model, ampgraph.convert(model, "O2"), data=hard.feeds(8))
-    born = present(found.first_nonfinite)
-    assert born.node == "block.2.wo" and patterns(born.suggestion)[0] == "block.2.wo"
-    assert all(not pattern.startswith("softmax") for pattern in patterns(born.suggestion))  # masks are another matter
-    repaired = ampgraph.convert(model, "O2", fp32=patterns(born.suggestion))
-    assert verify(model, repaired, data=hard.feeds(8)).first_nonfinite is None
-
-
-def test_what_is_told_is_plain_data() -> None:
-    import json
-
-    model = planted.chain()
-    found: Verification = verify(model, low(model), data=[planted.feed()])
-    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert data["ok"] is False and data["outputs"][0]["relative_l2"]["p90"] is None
-    born = data["first_nonfinite"]
-    assert born["node"] == "second" and born["suggestion"][0] == "--fp32 second"
-    assert born["makes"][0]["range"]["infinite"] == 8
-
-
 # What verify compares: both sides, devices, samples; and its answers to what does not fit.
-
-
-def test_low_interfaces_and_given_low_references() -> None:
-    model = planted.chain()
-    data = [planted.feed(scale=0.1)]
-    for dtype in ("float16", "bfloat16"):
-        converted = low(model, io="low", dtype=dtype)
-        assert verify(model, converted, data=data, tolerance=2e-2).ok
-        own = verify(converted, converted, data=data)
-        assert own.ok and own.outputs[0].worst == 0
 
 
 def test_paths_and_generated_samples(tmp_path: Path) -> None:
@@ -235,16 +185,14 @@ def test_paths_and_generated_samples(tmp_path: Path) -> None:
     assert again.to_dict() == found.to_dict()
 
 
-def test_a_device_runs_its_own_kernels_and_names_what_fell_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
     model = planted.chain()
     found = verify(model, low(model), data=[planted.feed(scale=0.1)], device="cuda", nodes=2)
     assert not found.strict and found.device == "cuda" and "its own kernels" in found.run
     assert {op for _, op in found.fallback} >= {"Mul"}
     assert found.traced == 0
-
-
-def test_bfloat16_on_a_device_is_traced_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    # bfloat16 on a device is traced strictly
     monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
     model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) { b = Cast <to=16> (x)  y = Cast <to=1> (b) }""")
     reference = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { b = Identity (x)  y = Identity (b) }")
@@ -329,24 +277,20 @@ def test_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 # The figures of verify, by hand.
 
 
-def test_one_output_by_hand() -> None:
+def test_figures_by_hand() -> None:
     found = apart(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.1]]))
     assert found.error == pytest.approx(np.sqrt(0.26) / 5)
     assert found.max_abs == pytest.approx(0.5)
     assert found.cosine == pytest.approx((9 + 18) / (5 * np.linalg.norm([3, 4.5, 0.1])))
     assert found.same_argmax == (1, 2) and not found.astray
-
-
-def test_what_is_not_finite_is_counted() -> None:
+    # what is not finite is counted
     nan, inf = np.nan, np.inf
     found = apart(np.array([1.0, inf, nan, -inf, 2.0, 3.0]), np.array([1.0, inf, nan, inf, nan, inf]))
     assert (found.astray, found.infinite, found.nan) == (3, 3, 2)
     assert found.error == inf
     same = apart(np.array([1.0, -inf]), np.array([1.0, -inf]))
     assert same.error == 0 and not same.astray
-
-
-def test_zeros_integers_and_sequences() -> None:
+    # zeros integers and sequences
     assert apart(np.zeros(3), np.full(3, 0.1)).error == pytest.approx(0.1 / 1e-3)  # the floor: float16's step at one
     assert apart(np.full(3, 1e-6), np.full(3, 2e-6)).error == pytest.approx(1e-3)  # a probability near zero
     assert apart(np.arange(4), np.array([0, 1, 5, 3])).error == 0.25
@@ -355,6 +299,23 @@ def test_zeros_integers_and_sequences() -> None:
     assert apart([np.ones(2), np.ones(1)], [np.ones(2), np.zeros(1)]).error == 1
     assert apart(np.ones((1, 2)), np.ones((2, 1))).reason == "shape [2, 1] instead of [1, 2]"
     assert apart(np.full(2, 1e300), np.full(2, 1e300)).error == 0  # whose squares overflow
+    # sequences count what they hold
+    assert apart([np.ones(2), np.full(3, np.nan)], [np.ones(2), np.full(3, np.nan)]).compared == 2
+    found = apart([np.full(3, np.nan)], [np.full(3, np.nan)])
+    assert found.silent and found.error == np.inf and not found.astray
+    # rows without an argmax are counted out
+    nan, inf = np.nan, np.inf
+    want = np.array([[1.0, 2.0], [nan, 2.0], [1.0, inf], [-inf, 3.0], [-inf, -inf], [4.0, 1.0]])
+    assert apart(want, want).same_argmax == (3, 3)  # -inf beside a number is a mask: the row has a largest
+    assert apart(want, np.where(np.isfinite(want), want[:, ::-1], want)).same_argmax == (0, 3)
+    assert apart(want, np.full_like(want, nan)).same_argmax == (0, 3)
+    assert apart(np.full((2, 2), nan), np.full((2, 2), nan)).same_argmax is None
+    # quantiles and the tolerance
+    output = Agreement("y", [Apart(i / 100, 0.0) for i in range(1, 11)])
+    assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
+    assert output.within(0.09) and not output.within(0.08)
+    output.add(Apart(0.0, 0.0, astray=1))
+    assert not output.within(1.0)
 
 
 @pytest.mark.parametrize("held", [np.nan, np.inf])
@@ -368,26 +329,3 @@ def test_a_reference_that_holds_nothing_finite_agrees_with_nothing(held: float) 
     empty = Agreement("y")
     empty.add(apart(np.zeros((0, 3)), np.zeros((0, 3))))
     assert not empty.silent and not empty.compared and empty.within(0)
-
-
-def test_sequences_count_what_they_hold() -> None:
-    assert apart([np.ones(2), np.full(3, np.nan)], [np.ones(2), np.full(3, np.nan)]).compared == 2
-    found = apart([np.full(3, np.nan)], [np.full(3, np.nan)])
-    assert found.silent and found.error == np.inf and not found.astray
-
-
-def test_rows_without_an_argmax_are_counted_out() -> None:
-    nan, inf = np.nan, np.inf
-    want = np.array([[1.0, 2.0], [nan, 2.0], [1.0, inf], [-inf, 3.0], [-inf, -inf], [4.0, 1.0]])
-    assert apart(want, want).same_argmax == (3, 3)  # -inf beside a number is a mask: the row has a largest
-    assert apart(want, np.where(np.isfinite(want), want[:, ::-1], want)).same_argmax == (0, 3)
-    assert apart(want, np.full_like(want, nan)).same_argmax == (0, 3)
-    assert apart(np.full((2, 2), nan), np.full((2, 2), nan)).same_argmax is None
-
-
-def test_quantiles_and_the_tolerance() -> None:
-    output = Agreement("y", [Apart(i / 100, 0.0) for i in range(1, 11)])
-    assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
-    assert output.within(0.09) and not output.within(0.08)
-    output.add(Apart(0.0, 0.0, astray=1))
-    assert not output.within(1.0)

@@ -15,4 +15,4 @@ def test_no_export_kills_the_runtime() -> None:
 
 
 def test_no_model_of_the_suite_or_of_the_fuzz_kills_the_runtime() -> None:
-    assert killing(share([(name, way) for name in (*FAULTS, *suite()) for way in WAYS], 200)) == []
+    assert killing(share([(name, way) for name in (*FAULTS, *suite()) for way in WAYS], 400)) == []

@@ -19,10 +19,6 @@ DATA = data_folder()
 LOW = ("float16", "bfloat16")
 
 
-def admits_low(types) -> bool:
-    return any(f"tensor({low})" in text for low in LOW for text in types)
-
-
 def contrib_rows() -> list[dict]:
     return json.loads((DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8"))["operators"]
 
@@ -50,9 +46,7 @@ def test_cuda_kernels():
     assert cuda.tied["BatchNormalization"] == (frozenset({"T", "T1", "T2", "U"}),)
     assert {"Softmax", "LayerNormalization", "RMSNormalization"} <= set(cuda.float32_inside)
     assert not set(cuda.float32_inside) & {"ReduceSum", "Exp", "Pow"}
-
-
-def test_an_operator_without_a_cuda_kernel_falls_back():
+    # an operator without a cuda kernel falls back
     cuda = load_kernels("cuda")
     assert cuda.admits("MaxPool", 21, "T", "float16") is True
     assert cuda.admits("MaxPool", 22, "T", "float16") is None, "its kernel ended with opset 21; the CPU runs it"
@@ -88,12 +82,37 @@ def test_what_cuda_runs_in_float32_alone(kind, opset, slot):
     assert load_kernels("cuda").admits(kind, opset, slot, "float16") is False
 
 
-def test_cuda_leaves_a_gru_to_the_cpu_unless_it_resets_late():
+def test_what_targets_say():
     cuda = load_kernels("cuda")
     assert (
         cuda.refuses("GRU", 14, "float16", {}) == cuda.refuses("GRU", 22, "float16", {"linear_before_reset": 0}) != ""
     )
     assert cuda.refuses("GRU", 14, "float16", {"linear_before_reset": 1}) == ""
+    # cpu wraps
+    cpu = load_kernels("cpu")
+    assert (cpu.provider, cpu.missing) == ("CPUExecutionProvider", "wraps")
+    assert cpu.admits("Exp", 13, "T", "float16") is None
+    assert cpu.admits("Exp", 13, "T", "bfloat16") is False
+    assert cpu.admits("MatMul", 1, "T", "float16") is False, "the cast that it would insert is invalid before opset 6"
+    assert cpu.admits("EyeLike", 9, "T2", "float16") is False
+    assert cpu.admits("ScatterND", 16, "T", "float16") is True
+    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": b"add"})
+    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": "none"}) == cpu.refuses("ScatterND", 13, "float16", {})
+    assert cpu.refuses("Add", 14, "float16", {}) == ""
+    # a transpose fails on a cpu before products alone
+    cpu = load_kernels("cpu")
+    assert cpu.broken["Transpose"].before in names() and not cpu.broken["Transpose"].always
+    assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
+    # unmeasured targets say nothing
+    kernels = load_kernels("cann")
+    assert kernels.missing == "schema" and not kernels.entries and not kernels.float32_inside
+    # Where it was asked; the schema decides of what it never built.
+    kernels = load_kernels("tensorrt")
+    assert kernels.admits("Conv", 11, "T", "bfloat16") and kernels.admits("Mish", 18, "T", "float16")
+    assert kernels.admits("Mish", 18, "T", "bfloat16") is False and "BF16" not in kernels.refused["Mish"]["bfloat16"]
+    assert kernels.admits("NonZero", 13, "T", "bfloat16") is None
+    assert kernels.admits("LSTM", 22, "T", "bfloat16") and kernels.broken["LSTM"].without == 4
+    assert kernels.tied["GridSample"] == (frozenset({"T1", "T2"}),) and "LayerNormalization" in kernels.float32_inside
 
 
 @pytest.mark.parametrize(
@@ -112,40 +131,6 @@ def test_cuda_leaves_a_gru_to_the_cpu_unless_it_resets_late():
 def test_attributes_for_which_cuda_leaves_a_node_to_the_cpu(kind, attributes, found):
     broken = load_kernels("cuda").broken[kind]
     assert broken.left_for(attributes) == found and not broken.always
-
-
-def test_cpu_wraps():
-    cpu = load_kernels("cpu")
-    assert (cpu.provider, cpu.missing) == ("CPUExecutionProvider", "wraps")
-    assert cpu.admits("Exp", 13, "T", "float16") is None
-    assert cpu.admits("Exp", 13, "T", "bfloat16") is False
-    assert cpu.admits("MatMul", 1, "T", "float16") is False, "the cast that it would insert is invalid before opset 6"
-    assert cpu.admits("EyeLike", 9, "T2", "float16") is False
-    assert cpu.admits("ScatterND", 16, "T", "float16") is True
-    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": b"add"})
-    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": "none"}) == cpu.refuses("ScatterND", 13, "float16", {})
-    assert cpu.refuses("Add", 14, "float16", {}) == ""
-
-
-def test_a_transpose_fails_on_a_cpu_before_products_alone():
-    cpu = load_kernels("cpu")
-    assert cpu.broken["Transpose"].before in names() and not cpu.broken["Transpose"].always
-    assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
-
-
-def test_unmeasured_targets_say_nothing():
-    kernels = load_kernels("cann")
-    assert kernels.missing == "schema" and not kernels.entries and not kernels.float32_inside
-
-
-def test_tensorrt_says_what_its_builder_said():
-    """Where it was asked; the schema decides of what it never built."""
-    kernels = load_kernels("tensorrt")
-    assert kernels.admits("Conv", 11, "T", "bfloat16") and kernels.admits("Mish", 18, "T", "float16")
-    assert kernels.admits("Mish", 18, "T", "bfloat16") is False and "BF16" not in kernels.refused["Mish"]["bfloat16"]
-    assert kernels.admits("NonZero", 13, "T", "bfloat16") is None
-    assert kernels.admits("LSTM", 22, "T", "bfloat16") and kernels.broken["LSTM"].without == 4
-    assert kernels.tied["GridSample"] == (frozenset({"T1", "T2"}),) and "LayerNormalization" in kernels.float32_inside
 
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
@@ -224,29 +209,6 @@ def test_what_the_cpu_table_says_is_what_onnxruntime_does(kind, opset, attribute
 # --- generated files
 
 
-def test_schema_files_are_what_the_generator_writes():
-    ort = pytest.importorskip("onnxruntime")
-    for name, text in generator("schemas").render().items():
-        shipped = (DATA / "schemas" / name).read_text(encoding="utf-8")
-        recorded = json.loads(shipped)
-        if (recorded["onnxruntime"], recorded["onnx"]) != (ort.__version__, onnx.__version__):
-            pytest.skip("another version wrote these files")
-        assert text == shipped
-
-
-def test_contrib_schemas_have_types_for_inference():
-    rows = {(row["domain"], row["name"]): row for row in contrib_rows()}
-    norm = rows["com.microsoft", "SkipLayerNormalization"]
-    assert ["input", "T", "single", True] in norm["inputs"]
-    assert [output[0] for output in norm["outputs"]][0] == "output"
-    assert "tensor(float16)" in norm["constraints"]["T"]
-    assert rows["", "SimplifiedLayerNormalization"]["inputs"][1][:2] == ["scale", "V"]
-    options = {formal[2] for row in rows.values() for formal in row["inputs"] + row["outputs"]}
-    assert options == {"single", "optional", "variadic"}
-    lines = (DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == len(contrib_rows()) + 3, "one line an operator"
-
-
 @pytest.mark.parametrize(
     ("since", "until", "versions", "expected"),
     [
@@ -268,7 +230,7 @@ def kernel(provider: str, name: str, since: int, until: int | None, domain: str 
     return [f"{provider}ExecutionProvider", domain, name, since, until, constraints]
 
 
-def test_kernel_generator_on_a_small_registry():
+def test_generators():
     kernels = [
         kernel("CPU", "Abs", 13, None, T=["bfloat16", "int8"]),
         kernel("CPU", "Abs", 13, None, T=["float"]),
@@ -284,11 +246,28 @@ def test_kernel_generator_on_a_small_registry():
     assert "Attention = ['23-23 T1=float U=']" in text, "a mask of bool alone: a float one has no kernel"
     assert "\"com.microsoft::Attention\" = ['1- T=float16']" in text
     assert "And =" not in text
-
-
-def test_ties_are_derived_from_kernels():
+    # ties are derived from kernels
     same = [kernel("CUDA", "QuantizeLinear", 23, 24, T1=[t], T2=[t]) for t in ("float", "float16")]
     free = [kernel("CUDA", "Cast", 13, 18, T1=["float", "float16"], T2=["float", "float16"])]
     high = [kernel("CUDA", "GridSample", 22, None, T1=["float"], T2=["float"])]
     registry = {"version": "9.9.9", "kernels": [*same, *free, *high]}
     assert generator("kernels").derived_ties(registry, "CUDAExecutionProvider") == {"QuantizeLinear": [["T1", "T2"]]}
+    # schema files are what the generator writes
+    ort = pytest.importorskip("onnxruntime")
+    for name, text in generator("schemas").render().items():
+        shipped = (DATA / "schemas" / name).read_text(encoding="utf-8")
+        recorded = json.loads(shipped)
+        if (recorded["onnxruntime"], recorded["onnx"]) != (ort.__version__, onnx.__version__):
+            pytest.skip("another version wrote these files")
+        assert text == shipped
+    # contrib schemas have types for inference
+    rows = {(row["domain"], row["name"]): row for row in contrib_rows()}
+    norm = rows["com.microsoft", "SkipLayerNormalization"]
+    assert ["input", "T", "single", True] in norm["inputs"]
+    assert [output[0] for output in norm["outputs"]][0] == "output"
+    assert "tensor(float16)" in norm["constraints"]["T"]
+    assert rows["", "SimplifiedLayerNormalization"]["inputs"][1][:2] == ["scale", "V"]
+    options = {formal[2] for row in rows.values() for formal in row["inputs"] + row["outputs"]}
+    assert options == {"single", "optional", "variadic"}
+    lines = (DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(contrib_rows()) + 3, "one line an operator"

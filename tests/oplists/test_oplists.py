@@ -64,7 +64,7 @@ def test_every_float_operator_of_onnx_is_listed(kind):
     assert listing is not None and listing.cls in CLASSES and listing.reason
 
 
-def test_every_contrib_operator_that_admits_a_low_type_is_listed():
+def test_entries_are_operators():
     lists = load_op_lists()
     wanted = {
         f"com.microsoft::{r['name']}"
@@ -73,14 +73,7 @@ def test_every_contrib_operator_that_admits_a_low_type_is_listed():
     }
     assert wanted and not [kind for kind in sorted(wanted) if lists.of(kind) is None]
     assert present(lists.of("SimplifiedLayerNormalization")).cls == "kept"
-
-
-@pytest.mark.parametrize("name", ["ampgraph.toml", "tied_slots.toml", "levels.toml"])
-def test_our_own_files_pass_the_check_for_users_files(name):
-    check_file(read_file(DATA / name))
-
-
-def test_every_entry_names_an_operator_with_a_float_tensor():
+    # every entry names an operator with a float tensor
     known = known_operators()
     low = set(float_operators())
     low |= {
@@ -91,9 +84,21 @@ def test_every_entry_names_an_operator_with_a_float_tensor():
     low |= {entry.kind for entry in operators().values() if entry.slots}
     for kind, _ in load_op_lists().items():
         assert (kind in known or kind.startswith("mindspore::")) and kind in low, kind
+    # operators without floats and strangers are in no list
+    lists = load_op_lists()
+    assert lists.of("And") is lists.of("my.domain::Op") is lists.of("Gelu2") is None
+    # regions stand for listed operators
+    lists = load_op_lists()
+    assert set(lists.regions) == set(region_kinds())
+    assert all(lists.of(region) for region in lists.regions if region != "Bias")
 
 
-def test_sources_point_at_the_line():
+@pytest.mark.parametrize("name", ["ampgraph.toml", "tied_slots.toml", "levels.toml"])
+def test_our_own_files_pass_the_check_for_users_files(name):
+    check_file(read_file(DATA / name))
+
+
+def test_entries_have_places():
     lists = load_op_lists()
     lines = (DATA / "ampgraph.toml").read_text(encoding="utf-8").splitlines()
     for kind, listing in lists.items():
@@ -101,6 +106,14 @@ def test_sources_point_at_the_line():
         assert name == "ampgraph.toml"
         assert lines[int(line) - 1].split(" = ")[0].strip('"') == kind
         assert listing.reason in lines[int(line) - 1]
+    # items are sorted and frozen
+    lists = load_op_lists()
+    kinds = [kind for kind, _ in lists.items()]
+    assert kinds == sorted(kinds) and len(kinds) > 250
+    with pytest.raises(TypeError):
+        lists.listings["Conv"] = None  # type: ignore[index]
+    with pytest.raises(TypeError):
+        lists.float32_slots["Dropout"]["T"] = "no"  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -124,28 +137,7 @@ def test_classes(cls, kinds):
     assert {kind: present(lists.of(kind)).cls for kind in kinds} == dict.fromkeys(kinds, cls)
 
 
-def test_operators_without_floats_and_strangers_are_in_no_list():
-    lists = load_op_lists()
-    assert lists.of("And") is lists.of("my.domain::Op") is lists.of("Gelu2") is None
-
-
-def test_items_are_sorted_and_frozen():
-    lists = load_op_lists()
-    kinds = [kind for kind, _ in lists.items()]
-    assert kinds == sorted(kinds) and len(kinds) > 250
-    with pytest.raises(TypeError):
-        lists.listings["Conv"] = None  # type: ignore[index]
-    with pytest.raises(TypeError):
-        lists.float32_slots["Dropout"]["T"] = "no"  # type: ignore[index]
-
-
-def test_regions_stand_for_listed_operators():
-    lists = load_op_lists()
-    assert set(lists.regions) == set(region_kinds())
-    assert all(lists.of(region) for region in lists.regions if region != "Bias")
-
-
-def test_tied_and_float32_slots():
+def test_slots():
     lists = load_op_lists()
     assert lists.tied["RMSNormalization"] == (frozenset({"T", "V"}),)
     assert lists.tied["Attention"] == (frozenset({"T1", "T2", "U"}),)
@@ -153,16 +145,11 @@ def test_tied_and_float32_slots():
     assert set(lists.float32_slots["BatchNormalization"]) == {"T1", "T2", "U"}
     assert "input:scales" in lists.float32_slots["Resize"]
     assert "T1" not in lists.float32_slots["Resize"]
-
-
-def test_named_inputs_exist():
+    # named inputs exist
     for kind, slots in load_op_lists().float32_slots.items():
         names = {i.name for s in onnx.defs.get_all_schemas_with_history() if s.name == kind for i in s.inputs}
         assert {slot[len("input:") :] for slot in slots if slot.startswith("input:")} <= names
-
-
-def test_float32_slots_leave_the_data_of_each_operator_free():
-    """A type variable that is the data in some version must not be listed because it is a ratio in another."""
+    # A type variable that is the data in some version must not be listed because it is a ratio in another.
     lists = load_op_lists()
     for kind in ("Dropout", "Resize", "GridSample", "OneHot", "BatchNormalization", "LayerNormalization"):
         for schema in onnx.defs.get_all_schemas_with_history():
@@ -194,20 +181,17 @@ def test_levels():
     }
     assert [name for name, level in levels.items() if level.float32_inside == "cut"] == ["O2", "auto"]
     assert all(level.description and isinstance(level, Level) for level in levels.values())
+    # level values cover every field of a level
+    assert set(LEVEL_VALUES) | {"name", "description"} == set(Level.__dataclass_fields__)
 
 
-def test_a_users_level_changes_only_what_it_names(tmp_path):
+def test_files_of_users(tmp_path):
     path = write(tmp_path, '[levels.O2]\nkept = "low"\n')
     assert load_level("O2", [path]).kept == "low"
     assert load_level("O2", [path]).gray == "low"
     assert load_level("O1", [path]) == load_level("O1")
     assert load_level("O2").kept == "float32"
-
-
-# --- merging
-
-
-def test_later_files_win(tmp_path):
+    # later files win
     first = write(tmp_path, '[black]\nConv = "first"\nAdd = "only here"\n', "first.toml")
     second = write(tmp_path, '# a line\n\n[gray]\n"ai.onnx::Conv" = "second"\n', "second.toml")
     lists = load_op_lists(extra=[first, str(second)])
@@ -215,6 +199,15 @@ def test_later_files_win(tmp_path):
     assert (present(lists.of("Add")).cls, present(lists.of("Add")).source) == ("black", "first.toml:3")
     assert present(load_op_lists(extra=[second, first]).of("Conv")).cls == "black"
     assert present(load_op_lists().of("Conv")).cls == "white"
+    # a missing or binary file is told
+    with pytest.raises(AmpError, match="AMP301.*none.toml.*No such file"):
+        load_op_lists(extra=[tmp_path / "none.toml"])
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(AmpError, match="AMP301.*b.toml.*not UTF-8"):
+        load_op_lists(extra=[tmp_path / "b.toml"])
+
+
+# --- merging
 
 
 def test_a_custom_domain_and_slots_can_be_listed(tmp_path):
@@ -303,14 +296,6 @@ def test_a_mistake_is_one_error_with_its_line(name, tmp_path):
         assert "\n" not in error.message
 
 
-def test_a_missing_or_binary_file_is_told(tmp_path):
-    with pytest.raises(AmpError, match="AMP301.*none.toml.*No such file"):
-        load_op_lists(extra=[tmp_path / "none.toml"])
-    (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(AmpError, match="AMP301.*b.toml.*not UTF-8"):
-        load_op_lists(extra=[tmp_path / "b.toml"])
-
-
 def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_path):
     text = '[gray]\n# Conv = "no"\n[white]   # Conv\nAdd = """\nConv = 1\n"""\n\'Conv\' = "yes"\n'
     lists = load_op_lists(extra=[write(tmp_path, text)])
@@ -345,18 +330,10 @@ def test_loading_needs_neither_numpy_nor_onnx():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_level_values_cover_every_field_of_a_level():
-    assert set(LEVEL_VALUES) | {"name", "description"} == set(Level.__dataclass_fields__)
-
-
 # The lists of frameworks: each operator once, of a name that exists, in a class that says what becomes of it.
 
 FILES = sorted(path.name for path in data_folder().glob("*.toml") if "[framework]" in path.read_text(encoding="utf-8"))
 AT = {"low", "float32", "widest", FOLLOWS, INSIDE}
-
-
-def test_there_are_lists() -> None:
-    assert {"pytorch.toml", "pytorch_cpu.toml", "apex.toml", "tensorflow.toml", "mxnet.toml"} <= set(FILES)
 
 
 @pytest.mark.parametrize("name", ["pytorch.toml", "pytorch_cpu.toml", "apex.toml"])
@@ -406,7 +383,7 @@ def trait_write(tmp_path: Path) -> Write:
 ASKS, ROOT = ("has", "at", "positions"), Path(__file__).parents[2]
 
 
-def test_the_file_has_the_traits_that_code_asks_for() -> None:
+def test_the_traits() -> None:
     file = own_file("traits.toml")
     traits.check_traits(file)
     paths = [path for folder in ("ampgraph", "passes") for path in (ROOT / folder).rglob("*.py")]
@@ -418,6 +395,15 @@ def test_the_file_has_the_traits_that_code_asks_for() -> None:
     words |= {load_kernels("cuda").broken["Add"].beside}
     assert {arg.value for arg in asked if isinstance(arg, ast.Constant)} <= {*traits.names()} <= words
     assert all(entry["about"].strip() for entry in file.data["traits"].values())
+    # what a trait includes has it too
+    assert traits.operators("reshapes") < traits.operators("moves") < traits.operators("mask_path")
+    assert traits.has("Cast", "mask_path") and not traits.has("Cast", "moves")
+    # operands that a trait is about
+    assert traits.positions("Resize", "scales") == (1, 2)
+    assert traits.positions("Conv", "scales") == ()
+    assert [traits.at("Where", "mask_path", index) for index in range(3)] == [False, True, True]
+    assert [traits.at("Gather", "mask_path", index) for index in range(2)] == [True, False]
+    assert traits.at("Concat", "joins", 17) and not traits.at("MatMul", "joins", 0)
 
 
 @pytest.mark.parametrize("trait", traits.names())
@@ -429,20 +415,7 @@ def test_every_operator_of_a_trait_is_one(trait: traits.Trait) -> None:
         assert name in mindspore_operators() if domain == "mindspore" else kind in known_operators(), kind
 
 
-def test_what_a_trait_includes_has_it_too() -> None:
-    assert traits.operators("reshapes") < traits.operators("moves") < traits.operators("mask_path")
-    assert traits.has("Cast", "mask_path") and not traits.has("Cast", "moves")
-
-
-def test_operands_that_a_trait_is_about() -> None:
-    assert traits.positions("Resize", "scales") == (1, 2)
-    assert traits.positions("Conv", "scales") == ()
-    assert [traits.at("Where", "mask_path", index) for index in range(3)] == [False, True, True]
-    assert [traits.at("Gather", "mask_path", index) for index in range(2)] == [True, False]
-    assert traits.at("Concat", "joins", 17) and not traits.at("MatMul", "joins", 0)
-
-
-def test_a_list_adds_operators(trait_write: Write) -> None:
+def test_lists_of_traits(trait_write: Write) -> None:
     path = trait_write(
         '[traits.moves]\noperators = ["mine::Shuffle"]\n[traits.attention_bias.positions]\n"mine::Attention" = [2, 3]\n'
     )
@@ -451,6 +424,10 @@ def test_a_list_adds_operators(trait_write: Write) -> None:
     assert mine.positions("mine::Attention", "attention_bias") == (2, 3)
     assert not traits.has("mine::Shuffle", "moves")
     assert mine.operators("moves") - traits.operators("moves") == {"mine::Shuffle"}
+    # a trait that includes itself
+    path = trait_write('[traits.moves]\nincludes = ["mask_path"]')
+    with pytest.raises(AmpError, match="includes itself"):
+        load_op_lists(extra=[path])
 
 
 @pytest.mark.parametrize(
@@ -474,9 +451,3 @@ def test_mistakes(trait_write: Write, text: str, line: int, message: str, hint: 
     assert caught.value.code == "AMP301"
     assert caught.value.where == f"mine.toml:{line}"
     assert message in caught.value.message and hint in caught.value.hint
-
-
-def test_a_trait_that_includes_itself(trait_write: Write) -> None:
-    path = trait_write('[traits.moves]\nincludes = ["mask_path"]')
-    with pytest.raises(AmpError, match="includes itself"):
-        load_op_lists(extra=[path])

@@ -13,7 +13,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.formats import adapters
 from ampgraph.oplists.patterns import Region, find_biases, find_regions, load_patterns, mismatches, region_patterns
 from onnx_text import parse
-from planner.test_regions import FORMS, LAYER_NORMS, RMS_NORMS, TORCH, between, used
+from planner.test_regions import LAYER_NORMS, RMS_NORMS, TORCH, between, used
 
 PYTHON = """
 region = "LayerNormalization"
@@ -58,7 +58,7 @@ def anchor(flow: Dataflow, role: str = "Sqrt") -> Op:
     return next(op for op in flow.ops if op.role == role)
 
 
-def test_a_variant_is_added_by_its_text(tmp_path: Path) -> None:
+def test_variants_and_axes(tmp_path: Path) -> None:
     flow = flow_of(MOMENTS)
     assert not list(
         find_regions(flow, load_patterns(written(tmp_path, PYTHON.replace("Sub (squares", "Add (squares"))))
@@ -70,10 +70,7 @@ def test_a_variant_is_added_by_its_text(tmp_path: Path) -> None:
     assert parts == ["x", "g"]
     assert region.epsilon == pytest.approx(1e-5)
     assert region.axes == (-1,)
-
-
-def test_what_is_shared_holds_for_a_new_variant(tmp_path: Path) -> None:
-    """Swapped operands, Pow, Reciprocal, a cast on the way, a mean computed twice: none is in the text."""
+    # Swapped operands, Pow, Reciprocal, a cast on the way, a mean computed twice: none is in the text.
     body = MOMENTS.replace("Mul (x, x)", "Pow (x, two)").replace("Add (v, eps)", "Add (eps, v)")
     body = body.replace("n = Div (d, r)", "i = Div (one, r)  n = Mul (i, d)").replace(
         "y = Mul (n, g)", "y = Mul (g, n)"
@@ -95,9 +92,30 @@ def test_other_axes_are_no_match(tmp_path: Path) -> None:
     ]
 
 
-def test_axes_are_counted_from_either_end() -> None:
+def test_axes_and_numbers() -> None:
     other = TORCH.replace("<axes = [-1]> (x)", "<axes = [1]> (x)")
     assert [region.kind for region in find_regions(flow_of(other))] == ["LayerNormalization"]
+    # a mismatch names a number
+    flow = flow_of("c = Mul (x, three)  s = Sigmoid (c)  y = Mul (s, x)")
+    nearest = mismatches(flow, anchor(flow, "Sigmoid"), "Gelu")[0]
+    assert (nearest.part, nearest.expected, nearest.found) == ("inner", "slope: a number ~ 1.702", "'three'")
+    # a value that others read is a reason
+    body = (
+        LAYER_NORMS["Reciprocal"]
+        .replace("z = Mul", "u = Relu (i)  h = Add (n, u)  z = Mul")
+        .replace("(n, g)", "(h, g)")
+    )
+    flow = flow_of(body)
+    reasons = mismatches(flow, anchor(flow), "LayerNormalization")
+    assert any(reason.expected == "'i' read by the region alone" and reason.found == "2 uses" for reason in reasons)
+    # what is there has no mismatch
+    flow = flow_of(TORCH)
+    assert mismatches(flow, anchor(flow)) == []
+    assert mismatches(flow, anchor(flow, "MatMul")) == [], "no pattern starts there"
+    # rms norms have no bias
+    flow = flow_of(RMS_NORMS["Pow and Div"].replace("y = Mul (n, g)", "o1 = Mul (n, g)  y = Add (o1, b)"))
+    (region,) = find_regions(flow)
+    assert flow.values[region.result.outputs[0]].name == "o1"
 
 
 FILE = """
@@ -155,12 +173,6 @@ def test_other_regions_are_a_text_too(file: tuple[str, str, str], body: str, tmp
     assert kinds == {(region, "y")}
 
 
-def test_a_mismatch_names_a_number() -> None:
-    flow = flow_of("c = Mul (x, three)  s = Sigmoid (c)  y = Mul (s, x)")
-    nearest = mismatches(flow, anchor(flow, "Sigmoid"), "Gelu")[0]
-    assert (nearest.part, nearest.expected, nearest.found) == ("inner", "slope: a number ~ 1.702", "'three'")
-
-
 REASONS = {
     "another numerator": (TORCH.replace("Div (d, r)", "Div (f, r)"), "centred", "Sub", "nothing"),
     "no mean of squares": (
@@ -180,33 +192,6 @@ def test_a_mismatch_says_where_and_what(body: str, part: str, expected: str, fou
     nearest = mismatches(flow, anchor(flow), "LayerNormalization")[0]
     assert (nearest.variant, nearest.part, nearest.expected, nearest.found) == ("centred", part, expected, found)
     assert str(nearest) == f"LayerNormalization, centred: {part}: expected {expected}, found {found}"
-
-
-def test_a_value_that_others_read_is_a_reason() -> None:
-    body = (
-        LAYER_NORMS["Reciprocal"]
-        .replace("z = Mul", "u = Relu (i)  h = Add (n, u)  z = Mul")
-        .replace("(n, g)", "(h, g)")
-    )
-    flow = flow_of(body)
-    reasons = mismatches(flow, anchor(flow), "LayerNormalization")
-    assert any(reason.expected == "'i' read by the region alone" and reason.found == "2 uses" for reason in reasons)
-
-
-def test_what_is_there_has_no_mismatch() -> None:
-    flow = flow_of(TORCH)
-    assert mismatches(flow, anchor(flow)) == []
-    assert mismatches(flow, anchor(flow, "MatMul")) == [], "no pattern starts there"
-
-
-@pytest.mark.parametrize(("kind", "body"), [pytest.param(k, b, id=f"{k}: {n}") for k, n, b in FORMS])
-def test_every_shipped_form_needs_its_file(kind: str, body: str) -> None:
-    """The examples of tests/planner/test_regions.py are written apart from the texts: without these none is found."""
-    flow = flow_of(body)
-    others = [pattern for pattern in region_patterns().patterns if pattern.kind != kind]
-    rest = type(region_patterns())(others, region_patterns().conventions)
-    assert kind not in [match.pattern.kind for match in rest.find(flow)]
-    assert kind in [region.kind for region in find_regions(flow)]
 
 
 def test_the_file_of_a_region_says_which_patterns_are_tried_first() -> None:
@@ -267,9 +252,3 @@ def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
     circle = PYTHON + '[functions]\nOverRoot = ["(x, v) => (y) { a = Neg (v)  y = OverRoot (x, a) }"]\n'
     with pytest.raises(AmpError, match="calls itself"):
         load_patterns(written(tmp_path, circle))
-
-
-def test_rms_norms_have_no_bias() -> None:
-    flow = flow_of(RMS_NORMS["Pow and Div"].replace("y = Mul (n, g)", "o1 = Mul (n, g)  y = Add (o1, b)"))
-    (region,) = find_regions(flow)
-    assert flow.values[region.result.outputs[0]].name == "o1"

@@ -19,7 +19,7 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import signatures
 from ampgraph.passes.rewrite_regions import RewriteRegions
 from ampgraph.passes.verify_types import VerifyTypes
-from formats.onnx.helpers import LEVELS, code, convert_everywhere, data, kinds, nodes, x
+from formats.onnx.helpers import code, convert_everywhere, data, kinds, nodes, x
 from near import Tolerance
 from onnx_text import parse
 
@@ -36,15 +36,7 @@ def given(text: str = TEXT) -> ModelProto:
     return parse(text, w=(4, 4), v=(4, 4), axis=np.array(0))
 
 
-@pytest.mark.parametrize("level", [*LEVELS, "O0"])
-def test_a_plan_through_json(level: str) -> None:
-    plan = ampgraph.plan(given(), level, target="cpu")
-    again = Plan.from_json(plan.to_json())
-    assert again == plan and again.to_json() == plan.to_json()
-    assert data(ampgraph.apply(given(), again)) == data(ampgraph.convert(given(), level, target="cpu"))
-
-
-def test_a_plan_remembers_its_borders_and_rewrites() -> None:
+def test_what_a_plan_remembers() -> None:
     norm = """g (float[2,4] x) => (float[2,4] y) {
         h = MatMul (x, w)
         mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  s = Mul (d, d)  var = ReduceMean <axes = [-1]> (s)
@@ -54,6 +46,15 @@ def test_a_plan_remembers_its_borders_and_rewrites() -> None:
     plan = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda", io=["x=low"]).to_json())
     assert plan.rewrites
     assert data(ampgraph.apply(proto, plan)) == data(ampgraph.convert(proto, "O3", target="cuda", io=["x=low"]))
+    # other values in a small weight are another model
+    plan = ampgraph.plan(given(), "O2", target="cpu")
+    other = given()
+    other.graph.initializer[0].raw_data = np.full((4, 4), 1e5, np.float32).tobytes()
+    assert code(lambda: ampgraph.apply(other, plan)) == "AMP403"
+    # text that is no plan
+    text = ampgraph.plan(given(), "O1", target="cpu").to_json()
+    for wrong in ("", "[]", "1", "null", '"x"', "{}", text[:200], text[:-5]):
+        assert code(partial(Plan.from_json, wrong)) == "AMP401"
 
 
 @pytest.mark.parametrize(
@@ -70,13 +71,6 @@ def test_a_plan_for_another_model_is_refused(old: str, new: str) -> None:
     plan = ampgraph.plan(given(), "O2", target="cpu")
     assert old in TEXT
     assert code(lambda: ampgraph.apply(given(TEXT.replace(old, new)), plan)) == "AMP403"
-
-
-def test_other_values_in_a_small_weight_are_another_model() -> None:
-    plan = ampgraph.plan(given(), "O2", target="cpu")
-    other = given()
-    other.graph.initializer[0].raw_data = np.full((4, 4), 1e5, np.float32).tobytes()
-    assert code(lambda: ampgraph.apply(other, plan)) == "AMP403"
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
@@ -137,13 +131,7 @@ def test_a_damaged_plan_is_refused(name: str) -> None:
     assert code(edited(change)) == expected
 
 
-def test_text_that_is_no_plan() -> None:
-    text = ampgraph.plan(given(), "O1", target="cpu").to_json()
-    for wrong in ("", "[]", "1", "null", '"x"', "{}", text[:200], text[:-5]):
-        assert code(partial(Plan.from_json, wrong)) == "AMP401"
-
-
-def test_signatures_of_calls() -> None:
+def test_calls_and_types() -> None:
     """Equal decisions, equal signature; a call in which nothing is low is like one of a type that is never low."""
     proto = parse(
         """g (float[2,4] x, double[2,4] d) => (float[2,4] y, float[2,4] z, double[2,4] u) {
@@ -158,6 +146,13 @@ def test_signatures_of_calls() -> None:
     found = signatures(plan, flow)
     first, second, third, fourth = (found[path] for path in sorted(found))
     assert first == second != third == fourth == ()
+    # types that fit
+    graph = mixed(WRONG["two types in one slot"])
+    known = frozenset(graph.dataflow().conflicts)
+    assert known and VerifyTypes(known)(graph).count == 0
+    # passes what is right
+    graph = mixed("g (float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }")
+    assert VerifyTypes()(graph).count == 0
 
 
 # A decomposed norm becomes its standard operator, in the main graph and in bodies; what cannot, stays.
@@ -168,7 +163,7 @@ SCALE = np.linspace(0.5, 1.5, 8, dtype=np.float32)
 NEAR = Tolerance(1e-5, 1e-2, 4e-2)
 
 
-def test_in_the_main_graph() -> None:
+def test_norms_become_operators() -> None:
     given = parse(
         f"""g (float[2,8] x) => (float[2,8] y) {{
         h = MatMul (x, w)  {NORM}  k = Mul (n, scale)  m = Add (k, b)  y = MatMul (m, w) }}""",
@@ -183,9 +178,7 @@ def test_in_the_main_graph() -> None:
     assert found["axis"] == -1 and found["stash_type"] == 1 and found["epsilon"] == pytest.approx(0.001)
     assert kinds(result["O2"]) == kinds(result["O3"]), "the kernel keeps float32 inside"
     assert "LayerNormalization" not in kinds(result["O1"]), "kept in float32: nothing is won there"
-
-
-def test_in_a_branch() -> None:
+    # in a branch
     given = parse(
         f"""g (float[2,8] x, bool c) => (float[2,8] y) {{
         h = MatMul (x, w)
@@ -199,6 +192,14 @@ def test_in_a_branch() -> None:
     feeds = [{"x": x(2, 8), "c": np.array(c)} for c in (True, False)]
     result = convert_everywhere(given, feeds, target="cuda", low=["MatMul"], tolerance=NEAR)
     assert "LayerNormalization" in {n.op_type for n in nodes(result["O3"])}
+    # a second run finds nothing
+    given = parse(
+        f"g (float[2,8] x) => (float[2,8] y) {{ h = MatMul (x, w)  {NORM}  y = Mul (n, scale) }}", w=(8, 8), scale=SCALE
+    )
+    plan = ampgraph.plan(given, "O3", target="cuda")
+    graph = OnnxGraph(ir.from_proto(given))
+    assert RewriteRegions(tuple(plan.rewrites))(graph).count == 1
+    assert not ampgraph.plan(ir.to_proto(graph.model), "O3", target="cuda").rewrites
 
 
 @pytest.mark.parametrize("inside", ["body", "branch"])
@@ -218,16 +219,6 @@ def test_in_a_function_that_is_called_twice_it_stays(inside: str) -> None:
     )
     feeds = [{"x": x(2, 8), "c": np.array(c)} for c in (True, False)]
     convert_everywhere(given, feeds, target="cuda", low=["MatMul"], tolerance=NEAR)
-
-
-def test_a_second_run_finds_nothing() -> None:
-    given = parse(
-        f"g (float[2,8] x) => (float[2,8] y) {{ h = MatMul (x, w)  {NORM}  y = Mul (n, scale) }}", w=(8, 8), scale=SCALE
-    )
-    plan = ampgraph.plan(given, "O3", target="cuda")
-    graph = OnnxGraph(ir.from_proto(given))
-    assert RewriteRegions(tuple(plan.rewrites))(graph).count == 1
-    assert not ampgraph.plan(ir.to_proto(graph.model), "O3", target="cuda").rewrites
 
 
 CHANNELS = NORM.replace("[-1]", "[1]")
@@ -307,14 +298,3 @@ def test_finds(name: str) -> None:
     with pytest.raises(ampgraph.AmpError) as caught:
         VerifyTypes()(graph)
     assert caught.value.code == "AMP901"
-
-
-def test_what_was_wrong_before_is_not_ours() -> None:
-    graph = mixed(WRONG["two types in one slot"])
-    known = frozenset(graph.dataflow().conflicts)
-    assert known and VerifyTypes(known)(graph).count == 0
-
-
-def test_passes_what_is_right() -> None:
-    graph = mixed("g (float[2,4] x) => (float[2,4] y) { y = MatMul (x, w) }")
-    assert VerifyTypes()(graph).count == 0

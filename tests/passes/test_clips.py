@@ -41,11 +41,20 @@ def test_the_same_numbers_without_a_cast(model: ModelProto, level: str) -> None:
     np.testing.assert_array_equal(run_strict(result, X)["y"], run_strict(model, X)["y"])  # all of it is exact
 
 
-def test_one_bound_is_one_node() -> None:
+def test_clips() -> None:
     assert "Min" not in kinds(converted(attributes(ATTRIBUTES["lower"])))
     unbound = kinds(converted(attributes(ATTRIBUTES["unbound"])))
     assert "Min" not in unbound and unbound.count("Constant") == 1, "what is no bound leaves no constant"
     assert "Max" not in kinds(converted(attributes(ATTRIBUTES["upper"])))
+    # bounds that are computed stay
+    text = """g (float[4,8] x, float hi) => (float[4,8] y) {
+        a = MatMul (x, w)  c = Clip (a, lo, hi)  y = MatMul (c, w) }"""
+    model = parse(text, {"w": W, "lo": np.float32(0)}, opset=11)
+    assert "Clip" in kinds(converted(model))
+    # a float32 clip stays
+    text = """g (float[4,8] x) => (float[4,8] y, float[4,8] z) {
+        a = MatMul (x, w)  y = Relu (a)  z = Clip <min = 0.0> (x) }"""
+    assert kinds(converted(parse(text, {"w": W}, opset=9), "O2")).count("Clip") == 1
 
 
 @pytest.mark.parametrize(
@@ -62,19 +71,6 @@ def test_one_bound_is_one_node() -> None:
 )
 def test_it_stays_where_nothing_is_gained(model: ModelProto, options: dict[str, Any]) -> None:
     assert "Clip" in kinds(ampgraph.convert(model, "O2", **options))
-
-
-def test_bounds_that_are_computed_stay() -> None:
-    text = """g (float[4,8] x, float hi) => (float[4,8] y) {
-        a = MatMul (x, w)  c = Clip (a, lo, hi)  y = MatMul (c, w) }"""
-    model = parse(text, {"w": W, "lo": np.float32(0)}, opset=11)
-    assert "Clip" in kinds(converted(model))
-
-
-def test_a_float32_clip_stays() -> None:
-    text = """g (float[4,8] x) => (float[4,8] y, float[4,8] z) {
-        a = MatMul (x, w)  y = Relu (a)  z = Clip <min = 0.0> (x) }"""
-    assert kinds(converted(parse(text, {"w": W}, opset=9), "O2")).count("Clip") == 1
 
 
 def test_a_clip_in_a_branch_and_the_plan_as_a_file() -> None:

@@ -57,7 +57,7 @@ def test_a_conversion(text: str, options: dict[str, Any]) -> None:
 @pytest.mark.slow
 @FEW
 @given(random_texts(), OPTIONS)
-def test_a_plan_as_json(text: str, options: dict[str, Any]) -> None:
+def test_plans_and_second_runs(text: str, options: dict[str, Any]) -> None:
     note(text)
     model = parse(text)
     plan = plan_of(model, **options)
@@ -68,11 +68,7 @@ def test_a_plan_as_json(text: str, options: dict[str, Any]) -> None:
     with pytest.raises(AmpError) as caught:
         followed(other, again)
     assert caught.value.code == "AMP403"
-
-
-@FEW
-@given(random_texts(), OPTIONS)
-def test_a_second_run_of_each_pass_changes_nothing(text: str, options: dict[str, Any]) -> None:
+    # a second run of each pass changes nothing
     note(text)
     plan, graph = plan_of(parse(text), **options), graph_of(parse(text))
     for step in default_pipeline(plan, graph.dataflow(plan.dtype)):
@@ -141,16 +137,14 @@ def test_unknown_fields_survive(text: str, random: Any) -> None:
     assert len(gone) <= text.count("Cast(")  # of casts that do nothing any more
 
 
-def test_nothing_is_left_behind_on_failure() -> None:
+def test_models_that_stay_as_they_are() -> None:
     model = parse("main(x: f32[4])\na = MatMul(x, x, false, false)\nreturn a")
     before = data(model)
     with pytest.raises(AmpError):
         convert(model, fp32=["op:MatMul"], low=["op:MatMul"])
     assert data(model) == before
     assert data(convert(model, "O0")) == before
-
-
-def test_a_model_without_anything_low_is_returned_as_it_is() -> None:
+    # a model without anything low is returned as it is
     model = parse("main(x: f32[4])\na = Pow(x, x)\nb = NobodyKnowsThis(a)\nreturn b")
     assert data(convert(model)) == data(model)
     assert schema.Model.FromString(data(model)) == model

@@ -69,11 +69,17 @@ def again(step: Pass, graph: Graph) -> bool:
         return isinstance(step, ApplyPlan) and error.code == "AMP402"
 
 
-def test_it_prints_itself() -> None:
+def test_it_prints_itself_and_plans_are_applied_once() -> None:
     _, passes = planned(given(NORM), "O3")
     assert repr(passes) == "(ApplyPlan(O3, float16, 2 casts), FuseCasts(float16), VerifyTypes())"
     rewrites = ampgraph.plan(given(NORM), "O3", target="cuda").rewrites
     assert repr(RewriteRegions(tuple(rewrites))) == "RewriteRegions(1 LayerNormalization (norm))"
+    # a plan is applied once and another is refused
+    proto = given(BODIES["a given cast"])
+    graph, passes = planned(proto, "O2")
+    run(passes, graph)
+    other = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda").to_json())
+    assert code(lambda: run(default_pipeline(other, graph.dataflow()), graph)) == "AMP402"
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
@@ -113,10 +119,23 @@ def test_passes_over_some_of_the_backend_suite() -> None:
     assert changes > 60
 
 
-def test_a_plan_that_changes_nothing_has_no_passes() -> None:
+def test_passes_of_a_user() -> None:
     proto = given("y = Exp (x)")
     graph, passes = planned(proto, "O1")
     assert passes == () and run(passes, graph) == []
+    # a user adds a pass
+    proto = given("a = MatMul (x, w)  b = Neg (a)  y = MatMul (b, w)")
+    result = ampgraph.convert(proto, "O2", target="cpu", passes=[Replace("Neg", "Abs")], check_passes=True)
+    assert "Abs" in kinds(result) and "Neg" not in kinds(result)
+    onnx.checker.check_model(result, full_check=True)
+    assert [o.name for o in result.graph.output] == ["y"]
+    # a pass runs where the plan changes nothing too
+    result = ampgraph.convert(given("a = Neg (x)  y = Exp (a)"), "O0", passes=[Replace("Neg", "Abs")])
+    assert kinds(result) == ["Abs", "Exp"]
+    # what was wrong in the file is no fault of a pass
+    proto = given("a = MatMul (x, w)  b = Neg (a)  y = MatMul (b, w)")
+    proto.graph.node.add(op_type="NoSuchOperator", input=["a"], output=["z"])
+    assert run((Replace("Neg", "Abs"),), OnnxGraph(ir.from_proto(proto)), check=True)[0].count == 1
 
 
 # -- passes of a user -------------------------------------------------------------------------------------------------
@@ -142,19 +161,6 @@ class Replace:
                 editor.give(result, [flow.place(use) for use in flow.uses[value.id]])
                 assert editor.remove(op)
         return Change(len(found), (f"{len(found)} {self.old} became {self.new}",))
-
-
-def test_a_user_adds_a_pass() -> None:
-    proto = given("a = MatMul (x, w)  b = Neg (a)  y = MatMul (b, w)")
-    result = ampgraph.convert(proto, "O2", target="cpu", passes=[Replace("Neg", "Abs")], check_passes=True)
-    assert "Abs" in kinds(result) and "Neg" not in kinds(result)
-    onnx.checker.check_model(result, full_check=True)
-    assert [o.name for o in result.graph.output] == ["y"]
-
-
-def test_a_pass_runs_where_the_plan_changes_nothing_too() -> None:
-    result = ampgraph.convert(given("a = Neg (x)  y = Exp (a)"), "O0", passes=[Replace("Neg", "Abs")])
-    assert kinds(result) == ["Abs", "Exp"]
 
 
 def invalid(graph: Graph) -> Change:
@@ -195,12 +201,6 @@ def test_the_checker_names_a_pass_that_breaks_its_promise(step: Any, why: str) -
     assert caught.value.code == "AMP901" and why in caught.value.message and repr(step) in caught.value.message
 
 
-def test_what_was_wrong_in_the_file_is_no_fault_of_a_pass() -> None:
-    proto = given("a = MatMul (x, w)  b = Neg (a)  y = MatMul (b, w)")
-    proto.graph.node.add(op_type="NoSuchOperator", input=["a"], output=["z"])
-    assert run((Replace("Neg", "Abs"),), OnnxGraph(ir.from_proto(proto)), check=True)[0].count == 1
-
-
 # -- dataflows --------------------------------------------------------------------------------------------------------
 
 
@@ -222,11 +222,3 @@ def test_a_dataflow_is_read_once_and_outlives_no_edit() -> None:
     with pytest.raises(StaleDataflow):
         graph.editor(first)
     assert len(graph.dataflow().ops) == 7
-
-
-def test_a_plan_is_applied_once_and_another_is_refused() -> None:
-    proto = given(BODIES["a given cast"])
-    graph, passes = planned(proto, "O2")
-    run(passes, graph)
-    other = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda").to_json())
-    assert code(lambda: run(default_pipeline(other, graph.dataflow()), graph)) == "AMP402"

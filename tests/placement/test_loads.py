@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ampgraph
-from placement.environment import ROOT
 from planner.form_models import WRITTEN_OUT, embeddings
+from set_up import ROOT
 
 sys.path.append(str(ROOT / "benchmarks" / "cuda_placement"))
 loads = pytest.importorskip("loads")

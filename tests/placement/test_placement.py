@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,14 +15,31 @@ import onnx_ir as ir
 import pytest
 
 import ampgraph
+from ampgraph.runtime.optimized import Optimized
 from ampgraph.runtime.optimizing import optimized
 from cli_helpers import MODELS, NAMES
 from onnx_text import parse
-from placement.environment import ROOT
 from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
-from planner.test_numbers import BEFORE, BEHIND, DIVIDED, SCALED, SCALED_STORED, scores
+from planner.test_masks import FLOOR_FORMS, LOWEST, floor_model
+from planner.test_numbers import BEFORE, BEHIND, DIVIDED, GIVEN_BACK, SCALED, SCALED_STORED, places, scores, two_sided
 from planner.test_streams import root_mean_squares
-from planner.test_target_fusions import by_tanh
+from planner.test_target_fusions import (
+    AFFINE,
+    BLOCK,
+    ENDS,
+    LAST,
+    POWER,
+    PRODUCTS,
+    SQUARES,
+    affine,
+    biased,
+    by_tanh,
+    classifier,
+    normed,
+    on_the_cpu,
+)
+from planner.test_target_fusions import FORMS as BIASED
+from set_up import ROOT
 from training.nets import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
@@ -50,10 +69,21 @@ def test_inspect_tells_what_the_target_makes_of_both(gpu_python, amp, tmp_path):
     assert found["after"]["providers"]["CUDA"] > 50
 
 
-def test_the_kernel_tables_are_what_the_wheel_registers(gpu_python):
+def test_kernels_of_the_wheel(gpu_python):
     words = [sys.executable, str(ROOT / "op_lists" / "kernels" / "_generate.py"), "--python", gpu_python, "--check"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    # norms and gelus
+    found = optimized(ampgraph.convert(gelu(GELUS["half the sum"]), "O2"), python=gpu_python)
+    assert found.fused() == {"com.microsoft::Gelu": 1} and sum(found.cast().values()) == 2
+    # a node without a kernel is seen on the cpu
+    found = optimized(DETERMINANT, python=gpu_python)
+    assert [(node.kind, node.provider) for node in found.nodes if node.provider == "CPU"] == [("Det", "CPU")]
+    assert found.copied() == {"MemcpyToHost": 1, "MemcpyFromHost": 1}
+    # a scale of a known size is part of its product
+    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
+    for model in (given, *(ampgraph.convert(given, level) for level in ("O2", "auto"))):
+        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
 
 
 def gru(reset: int) -> onnx.ModelProto:
@@ -103,12 +133,6 @@ def test_a_gru_is_low_where_cuda_runs_it(gpu_python, reset):
     ]
 
 
-def test_a_node_without_a_kernel_is_seen_on_the_cpu(gpu_python):
-    found = optimized(DETERMINANT, python=gpu_python)
-    assert [(node.kind, node.provider) for node in found.nodes if node.provider == "CPU"] == [("Det", "CPU")]
-    assert found.copied() == {"MemcpyToHost": 1, "MemcpyFromHost": 1}
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("given", "kernel"),
@@ -129,11 +153,6 @@ def test_a_norm_that_is_written_out_is_one_low_kernel(gpu_python, given, kernel,
 def test_a_norm_that_stays_float32_loads(gpu_python, dtype, opset):
     found = optimized(ampgraph.convert(layer_norm(opset), "O1", dtype=dtype), python=gpu_python)
     assert found.providers()["CPU"] == 0 and found.copied() == {}
-
-
-def test_a_gelu_is_one_kernel(gpu_python):
-    found = optimized(ampgraph.convert(gelu(GELUS["half the sum"]), "O2"), python=gpu_python)
-    assert found.fused() == {"com.microsoft::Gelu": 1} and sum(found.cast().values()) == 2
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
@@ -161,12 +180,6 @@ def test_a_scale_is_part_of_its_product(gpu_python, level, body):
         assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
 
 
-def test_a_scale_of_a_known_size_is_part_of_its_product(gpu_python):
-    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
-    for model in (given, *(ampgraph.convert(given, level) for level in ("O2", "auto"))):
-        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
-
-
 @pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O1", "bfloat16"), ("O2", "bfloat16")])
 def test_a_gelu_by_tanh_is_one_kernel_between_casts(gpu_python, level, dtype):
     found = optimized(ampgraph.convert(by_tanh(), level, dtype=dtype), python=gpu_python)
@@ -184,15 +197,11 @@ def test_a_mask_in_a_fused_softmax_needs_no_cast(gpu_python, level):
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])
-def test_a_step_of_one_batch_stays_on_the_device(gpu_python, level):
+def test_steps_stay_on_the_device(gpu_python, level):
     options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
     found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", batch=64, **options), python=gpu_python)
     assert found.providers().keys() == {"CUDA"} and not found.copied()
-
-
-@pytest.mark.parametrize("level", ["O0", "O2"])
-def test_a_step_of_any_batch_copies_nothing(gpu_python, level):
-    """On the host is how many numbers Dropout draws: three operators on a size."""
+    # On the host is how many numbers Dropout draws: three operators on a size.
     options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
     found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", **options), python=gpu_python)
     assert not found.copied()
@@ -236,3 +245,127 @@ def test_a_float32_stream_keeps_the_norms_fused(gpu_python, dtype):
     assert wide.fused() == plain.fused() and sum(wide.fused().values()) == 4
     casts = {kind: sum(found.cast().values()) for kind, found in (("plain", plain), ("wide", wide))}
     assert casts["wide"] - casts["plain"] <= 4 * (1 if dtype == "float16" else 2)
+
+
+# What other exporters write: no more nodes in float16 than in float32 and the Casts of its border.
+
+
+@pytest.mark.parametrize("form", FLOOR_FORMS)
+def test_a_computed_mask_takes_no_cast(gpu_python, form):
+    before = optimized(floor_model(FLOOR_FORMS[form]), python=gpu_python)
+    after = optimized(ampgraph.convert(floor_model(FLOOR_FORMS[form]), "O2"), python=gpu_python)
+    assert len(after.nodes) <= len(before.nodes) + 2 and after.fused() == before.fused()
+
+
+def test_attention_with_a_mask_of_the_lowest_number_loads(gpu_python):
+    assert optimized(ampgraph.convert(attention(LOWEST), "O2"), python=gpu_python).providers()["CPU"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_scale_of_a_known_size_is_part_of_its_product_at_o1(gpu_python, dtype):
+    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
+    for made in (given, ampgraph.convert(given, "O1", dtype=dtype)):
+        assert optimized(made, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
+
+
+CENTRED = """mean = ReduceMean <axes = [1]> (h)  d = Sub (h, mean)  two = Constant <value = float {2.0}> ()
+    sq = Pow (d, two)  v = ReduceMean <axes = [1]> (sq)  e = Constant <value = float {0.000001}> ()  a = Add (v, e)
+    r = Sqrt (a)  n = Div (d, r)  k = Mul (g, n)  m = Add (k, b)"""
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_norms_and_constants(gpu_python, level):
+    text = f"g (float[1,8,6,6] x) => (float[1,8,6,6] y) {{ h = Conv (x, w)  {CENTRED}  y = Conv (m, w) }}"
+    given = parse(text, w=(8, 8, 1, 1), g=(8, 1, 1), b=(8, 1, 1), opset=17)
+    found = optimized(ampgraph.convert(given, level), python=gpu_python)
+    expected = {"Cast": 2, "Conv": 2, "Transpose": 2, "LayerNormalization": 1}
+    assert Counter(node.kind for node in found.nodes) == expected
+    # products of constants are folded
+    before, found = (optimized(one, python=gpu_python) for one in (places(), ampgraph.convert(places(), level)))
+    assert "Slice" not in {node.kind for node in found.nodes}
+    assert len(found.nodes) <= len(before.nodes) + 2
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cube", [POWER, PRODUCTS, f"{SQUARES}  o = Add (t, one)"])
+def test_a_gelu_by_tanh_is_one_kernel(gpu_python, cube, end):
+    found = optimized(ampgraph.convert(by_tanh(body=f"{cube}  {end}"), "O2"), python=gpu_python)
+    assert found.fused() == {"com.microsoft::FastGelu": 1} and len(found.nodes) == 5
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_numbers_of_products(gpu_python, level):
+    text = "g (float[4,8] x) => (float[4,4] y) { q = MatMul (x, w)  s = Div (q, c)  y = Tanh (s) }"
+    given = parse(text, w=(8, 4), c=np.float32(30), opset=17)
+    found = optimized(ampgraph.convert(given, level), python=gpu_python)
+    assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) == 4
+    # a scale of a known size in an open shape takes no node
+    given = parse(SCALED, SCALED_STORED, opset=17)
+    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
+    assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) < len(before.nodes)
+    assert not {"Shape", "Sqrt"} & {node.kind for node in found.nodes}
+
+
+@pytest.mark.parametrize("form", BIASED)
+def test_a_bias_in_front_of_a_gelu_is_one_kernel_with_it_at_o1(gpu_python, form):
+    before, after = (optimized(one, python=gpu_python) for one in (biased(form), ampgraph.convert(biased(form), "O1")))
+    assert after.fused() == before.fused() and len(after.nodes) == len(before.nodes) + 4
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_number_on_both_sides_of_a_product_is_part_of_it(gpu_python, level):
+    given = two_sided(GIVEN_BACK["two sides by one number"])
+    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
+    assert found.fused() == before.fused() and "Mul" not in {node.kind for node in found.nodes}
+
+
+# Training steps as CUDA would run them: O2 with its loss scale beside O0 without one, a batch of 64.
+
+MORE = {"digits CNN": 21, "encoder, 2 layers": 15, "encoder, 4 layers": 7}
+"""How many nodes O2 has more, at most: benchmarks/cuda_placement/README.md says which."""
+
+
+@pytest.fixture(scope="module")
+def forward_graphs(tmp_path_factory) -> dict[str, Path]:
+    """Those of benchmarks/cuda_placement/steps.py, by name."""
+    pytest.importorskip("torch")
+    models = runpy.run_path(str(ROOT / "benchmarks" / "cuda_placement" / "steps.py"))["models"]
+    return dict(models(tmp_path_factory.mktemp("steps")))
+
+
+def step(path: Path, level: str, python: str, **options) -> Optimized:
+    given = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "batch": 64, **options}
+    return optimized(ir.to_proto(ampgraph.build_training_step(path, level=level, **given).model), python=python)
+
+
+@pytest.mark.parametrize("scale", ["default", "dynamic:rule=keras", "dynamic:interval=9000"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_node_of_a_step_is_on_cuda(gpu_python, scale, dtype):
+    found = step(MODELS / "digits_transformer.onnx", "O2", gpu_python, loss_scale=scale, dtype=dtype)
+    assert set(found.providers()) == {"CUDA"} and not found.copied()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_nodes_that_o2_has_more(gpu_python, forward_graphs, name):
+    wide, low = (step(forward_graphs[name], level, gpu_python) for level in ("O0", "O2"))
+    assert set(low.providers()) == {"CUDA"} and not low.copied()
+    assert len(low.nodes) - len(wide.nodes) <= MORE[name]
+    assert len(low.nodes) <= 1.05 * len(wide.nodes)
+
+
+# What CUDA's ONNX Runtime takes into a neighbour's kernel is taken of our files too.
+
+
+@pytest.mark.parametrize("given", [normed(BLOCK), affine(AFFINE, (4, 1, 1))], ids=["batch norm", "scale and shift"])
+def test_what_is_behind_a_convolution_goes_into_its_weights(gpu_python, given):
+    found = optimized(ampgraph.convert(given, "O1"), python=gpu_python)
+    assert [n.kind for n in found.nodes if not n.casts] == ["Conv", "Relu", "Conv"] and len(found.nodes) == 5
+
+
+def test_what_is_taken_without_casts(gpu_python):
+    found = optimized(ampgraph.convert(classifier(LAST), "O2"), python=gpu_python)
+    assert [n.kind for n in found.nodes] == ["Cast", "MatMul", "Cast", "com.microsoft::BiasSoftmax"]
+    # no cast runs on the cpu beside what runs there alone
+    found = optimized(ampgraph.convert(on_the_cpu(), "O2"), python=gpu_python)
+    assert [n.kind for n in found.nodes if n.provider == "CPU"] == ["Atan"]

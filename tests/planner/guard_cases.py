@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ HOLDING = ("O1", "O2", "auto")  # the levels at which accuracy guards hold
 
 @dataclass(frozen=True)
 class Case:
-    """``guard`` does it, ``without`` it shows at these levels; ``notes`` are the topics that the plan reports.
-    ``exact``: not one element may differ."""
+    """``guard`` does it, ``without`` it shows at these levels; ``notes``: topics that the plan reports, its own if none
+    are given. ``exact``: not one element may differ."""
 
     name: str
     guard: str
@@ -39,6 +40,7 @@ def rows(*values: float) -> np.ndarray:
     return np.array([values], F)
 
 
+Held = partial(Case, levels=ALL, without=("O2", "O3"))  # by a rule of validity
 WEIGHT = "weight"
 X4 = {"x": rows(0.0, 0.0, 1e-3, 2.0)}
 POSITIONS = {"p": np.arange(8192, dtype=np.int64).reshape(1, 8192)}
@@ -70,7 +72,7 @@ SCALE = {
 IN_OUT = "(float[8,16] x) => (float[8,?] y)"
 
 RAW = [
-    Case(f"an input {name}", "raw", f"g {IN_OUT} {{ {body} }}", feeds, SCALE, notes=("raw",))
+    Case(f"an input {name}", "raw", f"g {IN_OUT} {{ {body} }}", feeds, SCALE)
     for name, body, feeds in (
         ("less its mean, over its deviation", "d = Sub (x, mu)  z = Div (d, sd)  y = MatMul (z, w)", TABLE),
         ("scaled and shifted", "d = Mul (x, s)  z = Add (d, t)  y = MatMul (z, w)", TABLE),
@@ -112,7 +114,6 @@ RAW.append(
             y = MatMul (z, w) }""",
         {"x": TABLE["x"].astype(np.float64)},
         SCALE,
-        notes=("raw",),
     )
 )
 
@@ -144,7 +145,7 @@ POOL = "<kernel_shape = [4]>"
 MOMENTS = f"{HIDDEN}  i = Reshape (h, wide)"
 SQUARED = "s = Mul (x, x)  n = ReduceSum <keepdims = 1> (s, axis)"
 DIFFERENCES = [
-    Case(f"{name}", "cancelling", f"g {IN_OUT} {{ {body} }}", feeds, WINDOW, notes=("cancelling",))
+    Case(f"{name}", "cancelling", f"g {IN_OUT} {{ {body} }}", feeds, WINDOW)
     for name, body, feeds in (
         (
             "a variance by pools",
@@ -212,7 +213,7 @@ FREQUENCIES = {
     "w": SCALE["w"],
 }
 FEATURES = [
-    Case(f"angles of {name}", "positions", f"g {IN_OUT} {{ {body} }}", feeds, FREQUENCIES, notes=("positions",))
+    Case(f"angles of {name}", "positions", f"g {IN_OUT} {{ {body} }}", feeds, FREQUENCIES)
     for name, body, feeds in (
         (
             "an input's projection",
@@ -247,7 +248,6 @@ OFFSETS = [
         f"g {SCORES} {{ q = MatMul (x, w)  t = Transpose <perm = [1, 0]> (x)  s = MatMul (q, t)  {body} }}",
         AWAY,
         {"axis": np.array(1), "slope": F(0.75), "w": SCALE["w"], "far": np.arange(40, dtype=F)[None] + F(1000)},
-        notes=("positions",),
     )
     for name, body in (
         (
@@ -296,7 +296,6 @@ DIFFERENCES.append(
             s = ReduceSum <keepdims = 0> (q, second)  y = Sub (prior, s) }""",
         {"x": NUMBERS * F(0.02) + F(2)},
         {"inverse": np.linalg.inv(COVARIANCES).astype(F) * F(64), "second": np.array([1]), "prior": F(88.6)},
-        notes=("cancelling",),
     )
 )
 PRODUCTS = [
@@ -307,7 +306,6 @@ PRODUCTS = [
         "  s = Mul (h, l)  y = MatMul (s, w) }",
         {"x": np.abs(NUMBERS) * F(8)},
         {"w": np.abs(np.asarray(SCALE["w"]))},
-        notes=("pow",),
     )
 ]
 PRODUCTS += [
@@ -317,7 +315,6 @@ PRODUCTS += [
         f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}",
         {"x": NUMBERS * F(300)},
         {"w": SCALE["w"], "gains": np.eye(16, dtype=F) + F(0.1), "ones": SCALE["ones"], "half": F(-0.5)},
-        notes=("pow",),
     )
     for name, body in (
         ("over a root", "s = Mul (h, h)  c = MatMul (s, gains)  a = Add (c, ones)  r = Sqrt (a)  z = Div (h, r)"),
@@ -328,45 +325,36 @@ INDEX = "index"
 
 
 INDICES = [
-    Case(
+    Held(
         "half a length",
         INDEX,
         """g (int64[2] n) => (int64[2] y) {
             f = Cast <to = 1> (n)  h = Div (f, two)  d = Floor (h)  y = Cast <to = 7> (d) }""",
         {"n": np.array([8191, 4099])},
         {"two": F(2)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
+        dtypes=BOTH,
         exact=True,
     ),
-    Case(
+    Held(
         "scales of Resize",
         INDEX,
         """g (float[1,1,2,1000] x, int64[1] n) => (float[?] s) { f = Cast <to = 1> (n)  q = Div (f, width)
             t = Concat <axis = 0> (ones, q)  r = Resize <mode = "nearest"> (x, , t)  s = Reshape (r, flat) }""",
         {"x": np.arange(2000, dtype=F).reshape(1, 1, 2, 1000) % 7, "n": np.array([1234])},
         {"width": rows(1000)[0], "ones": rows(1, 1, 1)[0], "flat": np.array([-1])},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
+        dtypes=BOTH,
         exact=True,
     ),
-    Case(
+    Held(
         "the end of a Range",
         INDEX,
         """g (int64 n) => (float[?] y) { f = Cast <to = 1> (n)  h = Mul (f, half)  y = Range (zero, h, one) }""",
         {"n": np.array(8190)},
         {"half": F(0.5), "zero": F(0), "one": F(1)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
+        dtypes=BOTH,
         exact=True,
     ),
-    Case(
+    Held(
         "one-hot by equality",
         INDEX,
         """g (int64[3] i) => (float[3,2] y) { f = Cast <to = 1> (i)  c = Unsqueeze (f, last)  e = Equal (c, ids)
@@ -377,15 +365,12 @@ INDICES = [
             "ids": np.arange(5000, dtype=F)[None],
             "table": (np.arange(10000, dtype=F) % 64).reshape(5000, 2),
         },
-        ALL,
-        ("O2", "O3"),
-        ("index",),
         exact=True,
     ),
 ]
 
 BORDERS = [
-    Case(
+    Held(
         "half a length, in a branch",
         INDEX,
         """g (int64[2] n, bool c) => (int64[2] y) { f = Cast <to = 1> (n)  h = If (c) <
@@ -394,13 +379,10 @@ BORDERS = [
             >  d = Floor (h)  y = Cast <to = 7> (d) }""",
         {"n": np.array([8191, 4099]), "c": np.array(True)},
         {"two": F(2)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
+        dtypes=BOTH,
         exact=True,
     ),
-    Case(
+    Held(
         "half a length, in functions",
         INDEX,
         """g (int64[2] n) => (int64[2] y) { f = Cast <to = 1> (n)  h = local.Half (f)  y = local.Down (h) }
@@ -410,13 +392,10 @@ BORDERS = [
         Down (a) => (b) { c = Floor (a)  b = Cast <to = 7> (c) }""",
         {"n": np.array([8191, 4099])},
         {},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
+        dtypes=BOTH,
         exact=True,
     ),
-    Case(
+    Held(
         "a length halved by a loop",
         INDEX,
         """g (int64[2] n, int64 k, bool c) => (int64[2] y) { f = Cast <to = 1> (n)  h = Loop (k, c, f) <
@@ -425,13 +404,10 @@ BORDERS = [
             >  d = Floor (h)  y = Cast <to = 7> (d) }""",
         {"n": np.array([8191, 4099]), "k": np.array(1), "c": np.array(True)},
         {"two": F(2)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
+        dtypes=BOTH,
         exact=True,
     ),
-    Case(
+    Held(
         "one-hot by equality of ids from a branch",
         INDEX,
         """g (int64[3] i, bool k) => (float[3,2] y) { f = If (k) <
@@ -444,9 +420,6 @@ BORDERS = [
             "ids": np.arange(5000, dtype=F)[None],
             "table": (np.arange(10000, dtype=F) % 64).reshape(5000, 2),
         },
-        ALL,
-        ("O2", "O3"),
-        ("index",),
         exact=True,
     ),
     Case(
@@ -458,9 +431,8 @@ BORDERS = [
             >  y = Sin (h) }""",
         {**POSITIONS, "c": np.array(True)},
         {"slow": F(0.7)},
-        notes=("positions",),
     ),
-    Case(
+    Held(
         "a value beyond the range from a branch",
         WEIGHT,
         """g (float[1,4] x, bool c) => (float[1,4] y) { h = If (c) <
@@ -469,22 +441,16 @@ BORDERS = [
             >  y = Mul (h, small) }""",
         {"x": rows(1, 1, 1, 1), "c": np.array(True)},
         {"w": rows(1e5, 7e4, 1e6, 1), "small": F(1e-3)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
     ),
 ]
 
 STORED = [
-    Case(
+    Held(
         "a weight beyond the range",
         WEIGHT,
         "g (float[1,4] x) => (float[1,4] y) { m = Mul (x, w)  y = Mul (m, small) }",
         X4,
         {"w": rows(1e5, 7e4, 1e6, 1), "small": F(1e-3)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
     ),
     Case(
         "a weight that flushes to zero",
@@ -496,27 +462,21 @@ STORED = [
         ("O1", "O2", "O3", "auto"),
         ("weight",),
     ),
-    Case(
+    Held(
         "a fill beyond the range",
         WEIGHT,
         """g (float[1,4] x) => (float[1,4] y) { f = ConstantOfShape <value = float[1] {100000}> (shape)  m = Mul (x, f)
             y = Mul (m, small) }""",
         X4,
         {"shape": np.array([1, 4]), "small": F(1e-3)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
     ),
     *(
-        Case(
+        Held(
             f"a number of {number.dtype} beyond the range, made float32 in the file",
             WEIGHT,
             """g (float[1,4] x) => (float[1,4] y) { f = Cast <to = 1> (far)  m = Mul (x, f)  y = Mul (m, small) }""",
             X4,
             {"far": number, "small": F(1e-3)},
-            ALL,
-            ("O2", "O3"),
-            ("weight",),
         )
         for number in (np.float64(100000), np.int64(100000))
     ),
@@ -531,17 +491,15 @@ FEEDS = {"q": Q, "v": VALUES, "c": HIDDEN_ROWS}
 MASKED = "k = Transpose <perm = [1, 0]> (q)  s = MatMul (q, k)"
 
 MASKS = [
-    Case(
+    Held(
         "a mask by Where",
         WEIGHT,
         f"g {ATTENTION} {{ {MASKED} m = Where (c, zero, lowest)  a = Add (s, m)  p = Softmax (a)  y = MatMul (p, v) }}",
         FEEDS,
         {"zero": F(0), "lowest": F(LOWEST)},
-        ALL,
-        ("O2", "O3"),
-        ("mask",),
+        notes=("mask",),
     ),
-    Case(
+    Held(
         "a mask by Unsqueeze, Expand and Trilu",
         WEIGHT,
         f"""g {ATTENTION} {{ {MASKED} u = Unsqueeze (lowest, axis)  e = Expand (u, shape)
@@ -555,42 +513,33 @@ MASKS = [
             "shape": np.array([4, 4]),
             "one": np.array(1),
         },
-        ALL,
-        ("O2", "O3"),
-        ("mask",),
+        notes=("mask",),
     ),
-    Case(
+    Held(
         "two masks added, from one constant",
         WEIGHT,
         f"""g {ATTENTION} {{ {MASKED} m = Where (c, zero, lowest)  n = Where (c, zero, lowest)  b = Add (m, n)
             d = Sub (s, forty)  a = Add (d, b)  p = Softmax (a)  y = MatMul (p, v) }}""",
         FEEDS,
         {"zero": F(0), "lowest": F(LOWEST / 4), "forty": F(40)},
-        ALL,
-        ("O2", "O3"),
-        ("mask",),
+        notes=("mask",),
     ),
-    Case(
+    Held(
         "a mask by Mul is no mask to floor",
         WEIGHT,
         f"""g (float[4,8] q, float[4,8] v, float[4,4] f) => (float[4,8] y) {{ {MASKED} n = Sub (one, f)
             m = Mul (n, lowest)  a = Add (s, m)  p = Softmax (a)  y = MatMul (p, v) }}""",
         {"q": Q, "v": VALUES, "f": HIDDEN_ROWS.astype(F)},
         {"one": F(1), "lowest": F(LOWEST)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
     ),
-    Case(
+    Held(
         "a mask filled by ConstantOfShape",
         WEIGHT,
         f"""g {ATTENTION} {{ {MASKED} e = ConstantOfShape <value = float[1] {{-3e38}}> (shape)  m = Where (c, zero, e)
             a = Add (s, m)  p = Softmax (a)  y = MatMul (p, v) }}""",
         FEEDS,
         {"zero": F(0), "shape": np.array([4, 4])},
-        ALL,
-        ("O2", "O3"),
-        ("mask",),
+        notes=("mask",),
     ),
 ]
 
@@ -602,7 +551,6 @@ EPS = [
         {**X4, "v": rows(0, 0, 1e-9, 1)},
         {"eps": F(1e-12), "one": F(1), "minus": F(-0.5)},
         without=() if "Pow" in name else ("O2",),  # Pow has a guard of its own
-        notes=("eps",),
     )
     for name, body in (
         ("Sqrt and Div", "r = Sqrt (a)  y = Div (x, r)"),
@@ -620,7 +568,6 @@ EPS += [
         "g (float[1,4] x) => (float[1,4] y) { a = Add (x, eps)  y = Log (a) }",
         X4,
         {"eps": F(1e-9)},
-        notes=("eps",),
     ),
     Case(
         "x / max(|x|, eps)",
@@ -628,7 +575,6 @@ EPS += [
         "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Max (n, eps)  y = Div (x, m) }",
         X4,
         {"eps": F(1e-12)},
-        notes=("eps",),
     ),
     Case(
         "x / clip(|x|, eps)",
@@ -636,7 +582,6 @@ EPS += [
         "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Clip (n, eps)  y = Div (x, m) }",
         X4,
         {"eps": F(1e-12)},
-        notes=("eps",),
     ),
     Case(
         "x / clip(|x|, eps), the bound an attribute",
@@ -644,7 +589,6 @@ EPS += [
         "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Clip <min = 1e-12> (n)  y = Div (x, m) }",
         X4,
         opset=10,
-        notes=("eps",),
     ),
     Case(
         "l2 normalisation",
@@ -654,7 +598,6 @@ EPS += [
         {"x": np.zeros((1, 4), F)},
         {"eps": F(1e-12), "shape": np.array([1, 4])},
         without=(),  # sums of squares have a guard of their own
-        notes=("eps",),
     ),
     Case(
         "x / (y + eps) with y = 0",
@@ -662,7 +605,6 @@ EPS += [
         "g (float[1,4] x, float[1,4] v) => (float[1,4] y) { a = Add (v, eps)  b = Div (x, a)  y = Mul (b, small) }",
         {"x": rows(0.5, 1, 2, 3), "v": rows(0, 0, 0, 1)},
         {"eps": F(1e-6), "small": F(1e-4)},
-        notes=("eps",),
     ),
 ]
 
@@ -673,7 +615,6 @@ SUMS = [
         "g (float[1,4] x) => (float[1,4] y) { e = Exp (x)  s = ReduceSum (e, axes)  y = Div (e, s) }",
         {"x": rows(12, 11, 1, 0)},
         {"axes": np.array([1])},
-        notes=("exp-sum",),
     ),
     Case(
         "log-sum-exp",
@@ -681,7 +622,6 @@ SUMS = [
         "g (float[1,4] x) => (float[1,1] y) { e = Exp (x)  s = ReduceSum (e, axes)  y = Log (s) }",
         {"x": rows(12, 11, 1, 0)},
         {"axes": np.array([1])},
-        notes=("exp-sum",),
     ),
     Case(
         "70,000 ones",
@@ -689,7 +629,6 @@ SUMS = [
         "g (float[1,70000] x) => (float[1,1] y) { y = ReduceSum (x, axes) }",
         {"x": np.ones((1, 70000), F)},
         {"axes": np.array([1])},
-        notes=("long-sum",),
     ),
     Case(
         "a count of 300, exactly",
@@ -697,7 +636,6 @@ SUMS = [
         "g (float[1,301] x) => (float[1,1] y) { y = ReduceSum (x, axes) }",
         {"x": np.ones((1, 301), F)},
         {"axes": np.array([1])},
-        notes=("long-sum",),
         dtypes=("bfloat16",),
         exact=True,
     ),
@@ -707,7 +645,6 @@ SUMS = [
         "g (float[1,4] x) => (float[1,4] y) { s = Pow (x, two)  y = Sqrt (s) }",
         {"x": rows(300, 400, 1, 2)},
         {"two": F(2)},
-        notes=("pow",),
     ),
     Case(
         "a running count, exactly",
@@ -715,7 +652,6 @@ SUMS = [
         "g (float[1,5000] x) => (float[1,5000] y) { y = CumSum (x, axis) }",
         {"x": np.ones((1, 5000), F)},
         {"axis": np.array(1)},
-        notes=("cumsum",),
         exact=True,
     ),
 ]
@@ -729,7 +665,6 @@ SQUARES = [
         LARGE,
         {"two": F(2), "small": F(1e-3), "axes": np.array([1]), "matrix": np.eye(4, dtype=F), "row": np.ones((1, 4), F)},
         opset=18,
-        notes=("pow",),
     )
     for name, body in (
         (
@@ -755,7 +690,6 @@ ANGLES = [
         POSITIONS,
         {"one": np.array([1]), "freq": ANGLE_FREQUENCIES.reshape(1, 4, 1)},
         without=HOLDING,
-        notes=("positions",),
         dtypes=("float16", "bfloat16"),
     ),
     Case(
@@ -765,14 +699,13 @@ ANGLES = [
             a = Mul (r, freq)  y = Sin (a) }""",
         POSITIONS,
         {"column": np.array([-1, 1]), "freq": ANGLE_FREQUENCIES.reshape(1, 4)},
-        notes=("positions",),
         dtypes=("float16", "bfloat16"),
     ),
 ]
 
 PROBABILITIES = [
     Case(name, "probability", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}", {"x": rows(*x)}, stored,
-         notes=("probability",), dtypes=dtypes)
+         dtypes=dtypes)
     for name, body, x, stored, dtypes in (
         ("log(softmax(x))", "p = Softmax (x)  y = Log (p)", (0, -9, -20, -25), {}, ("float16",)),
         ("log(softmax(x)), moved", "p = Softmax (x)  t = Reshape (p, row)  y = Log (t)", (0, -9, -20, -25),
@@ -790,7 +723,7 @@ RECURRENCES = [
     Case(name, "recurrence", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}",
          {"x": rows(100, 80, 50, 40)},
          {"n": np.array(1000), "small": F(0.01), "z": F(0.9996), "rounds": np.zeros((1000, 1), F)},
-         notes=("recurrence",), dtypes=BOTH)
+         dtypes=BOTH)
     for name, body in (
         ("a sum of a Loop", f"y = Loop (n, , x) <body = {ROUND}  t = Mul (s, small)  k = Add (h, t) }}>"),
         ("n + z (h - n)", f"y = Loop (n, , x) <body = {ROUND}  t = Sub (h, s)  u = Mul (t, z)  k = Add (u, s) }}>"),

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-import ampgraph
 from ampgraph.core.dataflow import NONE
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
@@ -110,7 +109,7 @@ def test_the_cut_is_never_dearer_than_propagation(problem: Problem, need_all: bo
     assert problem.cost(solution_of(problem)) <= problem.cost(greedy(problem, need_all))
 
 
-def test_a_value_is_cast_once_for_all_its_readers() -> None:
+def test_values_and_readers() -> None:
     """Two low readers of a float32 value share a Cast; a third, free one between them and float32 joins."""
     shared = Net(FIXED_HIGH, frozenset({FIXED_LOW, 0}), 5, 5)
     back = Net(0, frozenset({FIXED_HIGH}), 4, 4)
@@ -118,6 +117,27 @@ def test_a_value_is_cast_once_for_all_its_readers() -> None:
     last = Net(1, frozenset({FIXED_LOW}), 3, 3)
     assert solution_of(Problem([shared, back, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: HIGH, 1: LOW}
     assert solution_of(Problem([shared, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: LOW, 1: LOW}
+    # a given cast or rounding stays between readers
+    model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
+    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"
+    # The second time the product is low already and its cast looks like one that does nothing.
+    model = parse(
+        """g (float[4,4] x) => (float[4,4] y) {
+            a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
+        }""",
+        b=np.ones(4, np.float32),
+    )
+    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"
+    # A product may read them low; what reads them in float32 reads them exactly.
+    model = parse(
+        """g (int64[1,5000] p) => (float[5000,1] y, float[1,8] z) {
+            f = Cast <to = 1> (p)  y = Transpose <perm = [1, 0]> (f)  z = MatMul (f, w)
+        }""",
+        w=np.ones((5000, 8), np.float32),
+    )
+    for level in LEVELS:
+        result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
+        assert level == "O3" or (result["y"][:, 0] == np.arange(5000)).all(), level
 
 
 def with_many_readers(count: int) -> Problem:
@@ -129,9 +149,19 @@ def with_many_readers(count: int) -> Problem:
 
 
 @pytest.mark.slow
-def test_the_work_grows_with_the_readers_of_a_value_not_with_their_square() -> None:
+def test_the_work_grows_with_readers_and_units() -> None:
     assert len(solution_of(with_many_readers(1200))) == 1200
     assert_linear(lambda count: partial(solution_of, with_many_readers(count)), 100)
+
+    # what a unit moves is found once for all who read a value
+    def extras(count: int) -> Callable[[], object]:
+        task = blocks(count, "mN = MatMul ({x}, w)  xN = Mul (mN, s)")
+        units = [root for root in dict.fromkeys(task.decisions.roots) if task.decisions.sides[root] == FREE]
+        assert len(units) >= count
+        choices = Undecided(task, task.costs)
+        return lambda: [choices.extra(unit) for unit in units]
+
+    assert_linear(extras, 40)
 
 
 def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
@@ -229,7 +259,7 @@ def blocks(count: int, block: str) -> CutTask:
     return judged(parse(text, w=np.ones((4, 4), np.float32)), "auto")
 
 
-def test_sizes_are_asked_for_only_around_what_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_looks_only_around_what_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """However far the model goes on."""
     residual = "aN = Softmax ({x})  mN = MatMul (aN, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Add (tN, {x})"
     asked = []
@@ -239,49 +269,21 @@ def test_sizes_are_asked_for_only_around_what_is_float32(monkeypatch: pytest.Mon
         solve(Undecided(task, costs))
         asked.append(len(costs._elements))
     assert asked[0] == asked[1] > 0
-
-
-def test_shapes_are_not_inferred_where_only_what_goes_in_and_out_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    # shapes are not inferred where only what goes in and out is float32
     task = blocks(8, "aN = Softmax ({x})  mN = MatMul (aN, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Add (tN, {x})")
     monkeypatch.setattr(shapes, "infer", None)
     assert Undecided(task, task.costs).drawing()[0]
     assert float32_units(task) == set()
 
 
-@pytest.mark.slow
-def test_what_a_unit_moves_is_found_once_for_all_who_read_a_value() -> None:
-    def extras(count: int) -> Callable[[], object]:
-        task = blocks(count, "mN = MatMul ({x}, w)  xN = Mul (mN, s)")
-        units = [root for root in dict.fromkeys(task.decisions.roots) if task.decisions.sides[root] == FREE]
-        assert len(units) >= count
-        choices = Undecided(task, task.costs)
-        return lambda: [choices.extra(unit) for unit in units]
-
-    assert_linear(extras, 40)
-
-
-@pytest.mark.slow
-@GRAPHS
-@given(random_models(most=16), st.sampled_from(LEVELS), st.sampled_from(("float16", "bfloat16")))
-def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None:
-    note(onnx.printer.to_text(model))
-    once = ampgraph.convert(model, level, dtype=dtype)
-    onnx.checker.check_model(once, full_check=True)
-    twice = ampgraph.convert(once, level, dtype=dtype)
-    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
-
-
-def test_a_moved_weight_and_its_copy_have_prices_of_their_own() -> None:
+def test_what_is_moved_has_a_price_of_its_own() -> None:
     """Storing 64 bytes twice is cheaper than a kernel; counted as if a byte of each weighed the same it is not."""
     model = parse(
         "g (float[4,4] x) => (float[4,4] v, float[4,4] y) { v = Identity (w)  y = MatMul (x, w) }",
         w=np.ones((4, 4), np.float32),
     )
     assert decisions(converted(model, "O2")) == "Cast>f16 Identity:f32 MatMul:f16 Cast>f32"
-
-
-def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
-    """The small side of a Concat is cast, not the large one."""
+    # The small side of a Concat is cast, not the large one.
     model = parse(
         """g (float[64,4096] x) => (float[64,8] p, float[64,4097] q) {
             y, mean = LayerNormalization <axis = -1> (x, b)  s = Sigmoid (mean)
@@ -296,32 +298,3 @@ def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
         "LayerNormalization:f32 Cast>f16 Sigmoid:f16 Cast>f32 Concat:f32 "
         "Cast>f16 MatMul:f16 Cast>f32 LayerNormalization:f32"
     )
-
-
-def test_a_given_cast_serves_readers_that_stand_before_it() -> None:
-    model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
-    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"
-
-
-def test_integers_made_float_are_not_rounded_on_their_way_to_float32() -> None:
-    """A product may read them low; what reads them in float32 reads them exactly."""
-    model = parse(
-        """g (int64[1,5000] p) => (float[5000,1] y, float[1,8] z) {
-            f = Cast <to = 1> (p)  y = Transpose <perm = [1, 0]> (f)  z = MatMul (f, w)
-        }""",
-        w=np.ones((5000, 8), np.float32),
-    )
-    for level in LEVELS:
-        result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
-        assert level == "O3" or (result["y"][:, 0] == np.arange(5000)).all(), level
-
-
-def test_a_given_rounding_separates_a_product_from_its_bias() -> None:
-    """The second time the product is low already and its cast looks like one that does nothing."""
-    model = parse(
-        """g (float[4,4] x) => (float[4,4] y) {
-            a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
-        }""",
-        b=np.ones(4, np.float32),
-    )
-    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"

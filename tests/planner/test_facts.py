@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
@@ -16,15 +16,10 @@ from ampgraph.core.dataflow import StaleDataflow
 from ampgraph.core.low_types import low_type
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
-from ampgraph.planner.classify import classify
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.facts.intervals import UNKNOWN
-from ampgraph.planner.regions import find_tied
 from ampgraph.planner.resolve import resolve
-from ampgraph.planner.rules.cancelling import Cancelling
-from ampgraph.planner.rules.rule import Sight
 from onnx_text import parse
-from planner.graphs import random_models
 from planner.support import casts, converted, dtype_of
 
 ONE, TWO = ("Tanh", "Sigmoid", "Neg", "Relu", "Abs", "Transpose"), ("Add", "Sub", "Mul", "Concat", "Where")
@@ -72,15 +67,13 @@ def test_what_runs_lies_between_the_bounds(model: ModelProto, seed: int) -> None
             assert whole.low <= result.min() and result.max() <= whole.high
 
 
-def test_nothing_is_known_of_an_input_and_something_of_what_bounds_it() -> None:
+def test_what_is_known_once() -> None:
     model = parse("g (float[4] x) => (float[4] y) { t = Tanh (x)  y = Mul (t, t) }")
     flow = adapters.load(model)[0].dataflow("float16")
     facts = Facts.of(flow, resolve(Recipe(), "ONNX"))
     ids = {value.name: value.id for value in flow.values}
     assert facts.bounds.of(ids["x"]) == UNKNOWN and facts.bounds.of(ids["y"]).size == 4
-
-
-def test_facts_are_built_once_a_dataflow() -> None:
+    # facts are built once a dataflow
     graph = adapters.load(parse("g (float[4] x) => (float[4] y) { y = Exp (x) }"))[0]
     flow, options = graph.dataflow("float16"), resolve(Recipe(), "ONNX")
     facts = Facts.of(flow, options)
@@ -97,61 +90,6 @@ def test_limits_of_low_types(dtype: str, bits: int, largest: float) -> None:
     low = low_type(dtype)
     assert (low.bits, low.largest, low.counts, low.rounding) == (bits, largest, 2**bits, 2.0**-bits)
     assert low.smallest_subnormal == low.smallest_normal * 2.0 ** (1 - bits)
-
-
-# What spares guards a search finds what the search would.
-
-OPSET = helper.make_opsetid("", 17)
-STEPS = ("Mul", "Add", "Sub", "ReduceMean", "MatMul", "Softmax", "Reshape", "Identity")
-
-
-def facts_of(model: ModelProto) -> Facts:
-    return Facts(adapters.load(model)[0].dataflow("float16"), resolve(Recipe(), "ONNX"))
-
-
-BEGUN = (("Mul", "x", "x"), ("ReduceMean", "v0", ""), ("ReduceMean", "x", ""), ("Mul", "v2", "v2"))
-MOMENT_STORED: dict[str, np.ndarray] = {"w": np.eye(4, dtype=np.float32), "shape": np.array([-1, 4], np.int64)}
-
-
-@st.composite
-def moments(draw: st.DrawFn) -> ModelProto:
-    """Products, means and differences of each other: many of them variances."""
-    nodes, names = list[NodeProto](), ["x"]
-    taken = (*BEGUN, (draw(st.sampled_from(STEPS)), "v1", "v1"), ("Sub", draw(st.sampled_from(("v1", "v4"))), "v3"))
-    for number in range(draw(st.integers(6, 9))):
-        one, two = (draw(st.sampled_from(names[-4:])) for _ in range(2))
-        kind, one, two = taken[number] if number < len(taken) else (draw(st.sampled_from(STEPS)), one, two)
-        beside = {"Mul": [two], "Add": [two], "Sub": [two], "MatMul": ["w"], "Reshape": ["shape"]}.get(kind, [])
-        nodes.append(helper.make_node(kind, [one, *beside], [f"v{number}"]))
-        names.append(f"v{number}")
-    used = {name for node in nodes for name in node.input}
-    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names if name not in used)
-    given_x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])
-    stored = [numpy_helper.from_array(array, name) for name, array in MOMENT_STORED.items() if name in used]
-    return helper.make_model(helper.make_graph(nodes, "g", [given_x], list(ends), stored), opset_imports=[OPSET])
-
-
-@given(model=random_models(widths=(4,)))
-@settings(max_examples=20)
-def test_no_mask_stands_where_no_softmax_may_read_it(model: ModelProto) -> None:
-    facts = facts_of(model)
-    everywhere = Facts(facts.flow, facts.options)
-    everywhere.masks.__dict__["scores"] = {value.id for value in facts.flow.values}
-    for value in facts.flow.values:
-        for multiplied in (False, True):
-            found = facts.masks.has(value.id, multiplied=multiplied)
-            assert found == everywhere.masks.has(value.id, multiplied=multiplied)
-
-
-@given(model=moments())
-@settings(max_examples=40)
-def test_no_variance_stands_where_nothing_is_multiplied(model: ModelProto) -> None:
-    facts = facts_of(model)
-    sight = Sight(facts, find_tied(facts, classify(facts)))
-    short, long = Cancelling(sight), Cancelling(sight)
-    long.__dict__["_multiplied"] = {value.id for value in facts.flow.values}
-    for op in facts.flow.ops:
-        assert [one.id for one in short.behind(op)] == [one.id for one in long.behind(op)]
 
 
 # Rules that look back along a chain end soon, however long it is.
@@ -171,12 +109,9 @@ def test_a_chain_of_additions_is_planned(first: str, bias: tuple[int, ...]) -> N
     assert len(plan.decisions) >= 40
 
 
-def test_a_chain_longer_than_the_stack_is_planned() -> None:
+def test_long_chains_are_planned() -> None:
     assert ampgraph.plan(chain("Relu (x)", "Add", 600, (2,)), level="O1").decisions
-
-
-def test_open_numbers_are_looked_for_once() -> None:
-    """Each Slice reads the one before it twice; the last may be a known number."""
+    # Each Slice reads the one before it twice; the last may be a known number.
     slices = "  ".join(f"s{n + 1} = Slice (c, s{n}, s{n})" for n in range(40))
     text = f"g (float[N,8] x) => (float[N,8] z) {{ q = Relu (x)  s0 = Shape (q)  {slices}"
     given = parse(text + "  f = Cast <to = 1> (s40)  z = Mul (q, f) }", c=np.arange(4), opset=17)
@@ -202,12 +137,10 @@ def test_open_sizes_are_divided_by_the_strides_before(sizes: str, strides: int, 
     assert dtype_of(converted(pooled(sizes, strides), "O2"), "GlobalAveragePool") == dtype
 
 
-def test_a_named_size_counts() -> None:
+def test_sizes_that_are_named_or_enlarged() -> None:
     model = pooled("H,W", 1)
     assert dtype_of(ampgraph.convert(model, "O2", dims={"H": 32, "W": 32}), "GlobalAveragePool") == "f16"
-
-
-def test_what_is_enlarged_is_guessed_anew() -> None:
+    # what is enlarged is guessed anew
     text = """g (float[1,8,H,W] x) => (float[1,8,1,1] y) {
         a = Conv <strides = [32, 32]> (x, w)  b = Resize (a, , s)  p = GlobalAveragePool (b)  y = Conv (p, w) }"""
     model = parse(text, {"w": W, "s": np.array([1, 1, 32, 32], np.float32)}, opset=13)

@@ -10,6 +10,9 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import ampgraph
+from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Plan
+from ampgraph.core.ranges import Ranges
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.traits import traits
@@ -56,7 +59,7 @@ def test_with_the_guard(case: Case, level: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("case", "level", "dtype"), flatten("without"))
 def test_without_the_guard(case: Case, level: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(case.notes) <= topics(ampgraph.plan(model_of_case(case), level, dtype=dtype))
+    assert set(case.notes or (case.guard,)) <= topics(ampgraph.plan(model_of_case(case), level, dtype=dtype))
     without(monkeypatch, case.guard)
     reference, result = float32_and_low(model_of_case(case), case.feeds, level, dtype=dtype)
     assert agree(case, reference, result) != ""
@@ -89,7 +92,7 @@ MASKED = """g (float[4,8] q, float[4,8] v, bool[4,4] c) => (float[4,8] y) {
 }"""
 
 
-def test_a_floored_mask_is_half_the_minimum_and_a_row_that_sees_nothing_is_uniform() -> None:
+def test_masks_are_floored_where_only_softmax_reads_them() -> None:
     model = parse(MASKED, zero=np.float32(0), lowest=np.float32(LOWEST))
     result = converted(model, "O2")
     stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
@@ -97,17 +100,7 @@ def test_a_floored_mask_is_half_the_minimum_and_a_row_that_sees_nothing_is_unifo
     q = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
     y = run_strict(result, {"q": q, "v": q, "c": np.zeros((4, 4), bool)})["y"]
     np.testing.assert_allclose(y, np.broadcast_to(q.mean(0), (4, 8)), atol=1e-3)
-
-
-@pytest.mark.parametrize("lowest", [-1e4, -65504.0])
-def test_a_mask_in_range_is_not_touched(lowest: float) -> None:
-    result = converted(parse(MASKED, zero=np.float32(0), lowest=np.float32(lowest)), "O2")
-    stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
-    assert stored["lowest"] == np.float16(lowest)
-
-
-def test_a_mask_that_is_also_read_elsewhere_is_no_mask_to_floor() -> None:
-    """Nothing is clamped where anything but Softmax could tell."""
+    # Nothing is clamped where anything but Softmax could tell.
     model = parse(
         """g (float[4,4] s, bool[4,4] c) => (float[4,4] p, float[4,4] m) {
             m = Where (c, zero, lowest)  a = Add (s, m)  p = Softmax (a)
@@ -117,8 +110,15 @@ def test_a_mask_that_is_also_read_elsewhere_is_no_mask_to_floor() -> None:
     )
     feeds = {"s": np.ones((4, 4), np.float32), "c": np.eye(4, dtype=bool)}
     for level in LEVELS:
-        reference, result = float32_and_low(model, feeds, level)
-        assert (result["m"] == reference["m"]).all(), level
+        reference, low = float32_and_low(model, feeds, level)
+        assert (low["m"] == reference["m"]).all(), level
+
+
+@pytest.mark.parametrize("lowest", [-1e4, -65504.0])
+def test_a_mask_in_range_is_not_touched(lowest: float) -> None:
+    result = converted(parse(MASKED, zero=np.float32(0), lowest=np.float32(lowest)), "O2")
+    stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
+    assert stored["lowest"] == np.float16(lowest)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,6 @@ def test_long_means(kind: str, attributes: str, monkeypatch: pytest.MonkeyPatch)
     assert dtype_of(converted(model, "O2"), kind) == "f16"
 
 
-def test_a_small_window_on_a_large_map_is_no_long_sum() -> None:
-    model = parse(
-        """g (float[1,2,64,64] x) => (float[1,2,32,32] y) {
-            r = Relu (x)  y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (r)
-        }"""
-    )
-    assert dtype_of(converted(model, "O2"), "AveragePool") == "f16"
-
-
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c.levels == HOLDING and "float16" in c.dtypes], ids=lambda c: c.name
 )
@@ -159,7 +150,7 @@ def test_at_o3_an_accuracy_guard_warns_and_holds_nothing(case: Case, monkeypatch
     assert decisions(converted(model, "O3")) == guarded
 
 
-def test_a_stored_tensor_out_of_range_is_named_with_its_readers() -> None:
+def test_weights_beyond_or_below_the_range_are_named() -> None:
     model = parse(
         "g (float[1,4] x) => (float[1,4] y) { [scaled] m = Mul (x, table)  y = Sigmoid (m) }",
         table=np.array([1e5, 1, 1, 1], np.float32),
@@ -167,10 +158,14 @@ def test_a_stored_tensor_out_of_range_is_named_with_its_readers() -> None:
     notes = [note for note in ampgraph.plan(model, "O3").notes if note.topic == "weight"]
     assert [note.where for note in notes] == ["table"]
     assert "1e+05" in notes[0].text and "scaled stays float32" in notes[0].text
-
-
-def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
-    """Worst first; one of which a hundredth flushes at most, or that nobody reads low, is not worth a word."""
+    # a weight out of range is named with its share
+    for count, told in ((1, "0.1 %"), (250, "25 %")):
+        weight = np.ones(1000, np.float32)
+        weight[:count] = -3e5
+        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", w=weight)
+        (note,) = [n for n in ampgraph.plan(model, "O3").notes if n.topic == "weight"]
+        assert f"reaches 3e+05, beyond float16 ({told} of its elements)" in note.text
+    # Worst first; one of which a hundredth flushes at most, or that nobody reads low, is not worth a word.
     tiny = np.full((10, 100), 1e-9, np.float32)
     shares = {"none": 10, "some": 20, "much": 400, "most": 600}
     weights = {name: np.where(np.arange(1000).reshape(10, 100) < n, tiny, 1) for name, n in shares.items()}
@@ -179,8 +174,7 @@ def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
     outputs = ", ".join(f"float[1,100] y_{name}" for name in weights)
     nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
     model = parse(text % (outputs, nodes), weights)
-    notes = [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"]
-    assert notes == [
+    assert [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"] == [
         ("most", "60 % of its elements would flush to zero in float16: most_node stays float32"),
         ("much", "40 % of its elements flush to zero in float16"),
         ("some", "2 % of its elements flush to zero in float16"),
@@ -190,16 +184,7 @@ def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
     assert not [n for n in ampgraph.plan(model, dtype="bfloat16").notes if n.topic == "weight"]
 
 
-def test_a_weight_out_of_range_is_named_with_its_share() -> None:
-    for count, told in ((1, "0.1 %"), (250, "25 %")):
-        weight = np.ones(1000, np.float32)
-        weight[:count] = -3e5
-        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", w=weight)
-        (note,) = [n for n in ampgraph.plan(model, "O3").notes if n.topic == "weight"]
-        assert f"reaches 3e+05, beyond float16 ({told} of its elements)" in note.text
-
-
-def test_a_bounded_function_ends_what_its_input_began() -> None:
+def test_what_is_periodic_is_float32_alone() -> None:
     """Cos is computed in float32; the products with it are not tied to that."""
     model = parse(
         """g (int64[1,128] p, float[128,8] x) => (float[128,8] y) {
@@ -213,10 +198,7 @@ def test_a_bounded_function_ends_what_its_input_began() -> None:
     assert decisions(converted(model, "O2")) == (
         "Cast>f16 Cast>f32 Reshape:f32 Mul:f32 Cos:f32 Cast>f16 MatMul:f16 Mul:f16 MatMul:f16 Cast>f32"
     )
-
-
-def test_activations_into_sin_are_no_positions() -> None:
-    """A periodic activation takes Sin alone to float32, not the residual stream before it."""
+    # A periodic activation takes Sin alone to float32, not the residual stream before it.
     model = parse(
         """g (float[128,8] x) => (float[128,8] y) {
             h = MatMul (x, w)  r = Add (h, h)  m = Mul (r, alpha)  s = Sin (m)  y = MatMul (s, w)
@@ -450,20 +432,31 @@ def test_without_the_guard_its_floor_is_that_of_the_low_type(
     assert difference(reference["y"], low["y"])
 
 
-def test_the_reason_names_the_logarithm_and_the_floor() -> None:
+@pytest.mark.slow
+def test_spectra_are_float32_from_their_products_on() -> None:
     (note,) = [n for n in ampgraph.plan(spectrum_model_of(PATHS["mel bands"]), "O2").notes if n.topic == "spectrum"]
     assert (
         note.text == "Log magnifies small powers, with a floor of 1e-10 under them: float16 rounds large ones by more"
     )
-
-
-def test_both_stages_of_a_transform_are_float32() -> None:
-    """Two products, one after the other: the first bears the input's rounding."""
+    # Two products, one after the other: the first bears the input's rounding.
     model = spectrum_model_of(
         f"""x1 = Reshape (x, fold)  u = MatMul (f, x1)  v = MatMul (g, x1)  t = Mul (u, low)  w = Mul (v, low)
         a1 = MatMul (t, f)  b1 = MatMul (w, g)  re = Sub (a1, b1)  p = Mul (re, re)  {LOG}"""
     )
     assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f32"] * 4
+    # Its input was rounded before.
+    model = spectrum_model_of(
+        f"h = MatMul (x0, hidden)  r = Relu (h)  i = MatMul (r, hidden)  x = MatMul (i, hidden)  p1 = MatMul (x, c) "
+        f"p = Mul (p1, p1)  {LOG}"
+    )
+    assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f16", "f16", "f16", "f32"]
+    # a small window on a large map is no long sum
+    model = parse(
+        """g (float[1,2,64,64] x) => (float[1,2,32,32] y) {
+            r = Relu (x)  y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+        }"""
+    )
+    assert dtype_of(converted(model, "O2"), "AveragePool") == "f16"
 
 
 DIVIDED = {
@@ -497,11 +490,213 @@ def test_what_magnifies_nothing_leaves_its_products_low(body: str, level: str) -
     assert "MatMul:f32" not in decisions(result)
 
 
-@pytest.mark.slow
-def test_behind_a_network_one_product_is_float32() -> None:
-    """Its input was rounded before."""
-    model = spectrum_model_of(
-        f"h = MatMul (x0, hidden)  r = Relu (h)  i = MatMul (r, hidden)  x = MatMul (i, hidden)  p1 = MatMul (x, c) "
-        f"p = Mul (p1, p1)  {LOG}"
+# Measured ranges: what passes the limit stays float32 and says why; what no range names stays low.
+
+EYE = np.eye(4, dtype=np.float32)
+ONES = np.ones((2, 4), np.float32)
+
+
+def planned(model: ModelProto, data: Any, level: str = "O2", **options: Any) -> Plan:
+    return ampgraph.plan(model, level, data=data, **options)
+
+
+def range_converted(model: ModelProto, data: Any, level: str = "O2", **options: Any) -> ModelProto:
+    return ampgraph.convert(model, level, data=data, **options)
+
+
+def why(plan: Plan, index: int) -> tuple[str, str, str]:
+    """What was decided of a node of the main graph: type, rule, reason."""
+    found = next(d for d in plan.decisions if (d.scope, d.index) == ("", index))
+    return found.dtype, found.why.rule, found.why.text
+
+
+CHAIN = """g (float[2, 4] x) => (float[2, 4] y) {
+    a = MatMul(x, w)  b = MatMul(a, big)  c = MatMul(b, small)  d = MatMul(c, w)  y = MatMul(d, w) }"""
+
+
+def chain() -> ModelProto:
+    """Products of which the second reaches 40,000 times its input."""
+    return parse(CHAIN, w=EYE, big=EYE * 40000, small=EYE / 40000)
+
+
+def test_the_makers_and_readers_of_what_passes_stay_float32_and_no_other_product() -> None:
+    model = chain()
+    assert decisions(ampgraph.convert(model)).count("MatMul:f16") == 5
+    for data, kept in (([{"x": ONES}], 3), ([{"x": ONES / 2}], 5), ([{"x": ONES / 2}, {"x": ONES * 2}], 3)):
+        assert decisions(range_converted(model, data)).count("MatMul:f16") == kept
+    got = run_strict(range_converted(model, [{"x": ONES * 2}]), {"x": ONES * 2})["y"]
+    assert np.allclose(got, 2, rtol=1e-3)
+    assert not np.isfinite(run_strict(ampgraph.convert(model), {"x": ONES * 2})["y"]).any()
+
+
+def test_the_reason_names_the_value_and_the_number() -> None:
+    plan = planned(chain(), [{"x": ONES}])
+    assert why(plan, 1) == ("float32", "range", "'b' reaches 4e+04 (limit 3.275e+04 with margin 2)")
+    assert why(plan, 2)[:2] == ("float32", "range") and why(plan, 3)[0] == "float16"
+    samples = [note.text for note in plan.notes if note.topic == "samples"]
+    assert samples == ["1 sample from the iterable"]
+    assert [note.where for note in plan.notes if note.topic == "range"] == ["b"]
+    # the margin is a setting
+    model, data = chain(), [{"x": ONES}]
+    assert decisions(range_converted(model, data, range_margin=1)).count("MatMul:f16") == 5
+    assert decisions(range_converted(model, data, range_margin=1e5)).count("MatMul:f16") == 0
+    assert decisions(range_converted(model, data, dtype="bfloat16", opset=18)).count("MatMul:bf16") == 5
+    assert "margin 1.7" in why(planned(model, data, range_margin=1.7), 1)[2]
+    for margin in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(AmpError, match="AMP311"):
+            planned(model, data, range_margin=margin)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+def test_ranges_hold_at_every_level(level: str) -> None:
+    model, data = chain(), [{"x": ONES * 2}]
+    result = range_converted(model, data, level)
+    assert decisions(result).count("MatMul:f16") == 3
+    assert np.isfinite(run_strict(result, data[0])["y"]).all()
+
+
+def test_ranges_that_were_measured_before_give_the_same_plan() -> None:
+    model, data = chain(), [{"x": ONES}]
+    ranges = ampgraph.calibrate(model, data)
+    again = ampgraph.Ranges.from_json(ranges.to_json())
+    assert planned(model, data).to_json() == ampgraph.plan(model, ranges=again).to_json()
+    with pytest.raises(AmpError, match="another model"):
+        ampgraph.plan(parse(CHAIN.replace("a = MatMul(x, w)", "a = MatMul(w, w)")), ranges=ranges)
+    with pytest.raises(AmpError, match="AMP311"):
+        ampgraph.plan(model, data=data, ranges=ranges)
+    with pytest.raises(AmpError, match="AMP404"):
+        ampgraph.convert(model, plan=ampgraph.plan(model), data=data)
+
+
+def test_converting_again_or_with_empty_ranges_changes_nothing() -> None:
+    model, data = chain(), [{"x": ONES}]
+    once = range_converted(model, data)
+    twice = range_converted(once, data)
+    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+    # ranges that name nothing change nothing
+    model = chain()
+    digest = ampgraph.calibrate(model, [{"x": ONES}]).digest
+    empty = ampgraph.convert(model, ranges=Ranges(digest))
+    plain = ampgraph.convert(model)
+    assert empty.SerializeToString(deterministic=True) == plain.SerializeToString(deterministic=True)
+
+
+# -- precedence -------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_and_patterns() -> None:
+    plan = planned(chain(), [{"x": ONES}], low=["op:MatMul"])
+    assert why(plan, 1)[:2] == ("float16", "user")
+    (warning,) = [note for note in plan.notes if note.topic == "overflow"]
+    assert warning.where == "b" and "but is low" in warning.text
+    # a function called twice is held where its values pass
+    text = """g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) {
+        u = Mul(x, many)  y = own.f(x, w)  z = own.f(u, w) }
+        <domain: "own", opset_import: ["" : 17]> f (a, w) => (c) { b = MatMul(a, w)  c = MatMul(b, w) }"""
+    model = parse(text, w=EYE, many=np.float32(40000), domains=["own"])
+    plan = planned(model, [{"x": ONES}])
+    assert {d.scope: d.dtype for d in plan.decisions if d.scope} == {
+        next(d.scope for d in plan.decisions if d.scope): "float16",
+        next(d.scope for d in reversed(plan.decisions) if d.scope): "float32",
+    }
+    got = run_strict(range_converted(model, [{"x": ONES * 2}]), {"x": ONES * 2})
+    assert (got["y"] == 2).all() and (got["z"] == 80000).all()
+    # values that mostly vanish are named
+    model = parse("g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  y = MatMul(a, w) }", w=EYE)
+    plan = planned(model, [{"x": ONES * np.float32(1e-9)}])
+    assert {(n.where, n.text) for n in plan.notes if n.topic == "vanishing"} >= {
+        ("a", "100 % of its elements flush to zero in float16")
+    }
+    assert "vanishing" not in topics(planned(model, [{"x": ONES}]))
+
+
+def test_ranges_before_guards_and_lists() -> None:
+    model = parse(
+        "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  b = Mul(a, huge)  y = MatMul(b, w) }",
+        w=EYE,
+        huge=np.float32(1e6),
     )
-    assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f16", "f16", "f16", "f32"]
+    plan = planned(model, [{"x": ONES}])
+    assert why(plan, 1)[:2] == ("float32", "weight")
+    assert why(plan, 2)[:2] == ("float32", "range")
+    # a range is stronger than an accuracy guard and than the list
+    model = parse(
+        "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  e = Pow(a, two)  r = Relu(e)  y = MatMul(r, w) }",
+        w=EYE * 300,
+        two=np.float32(2),
+    )
+    without, plan = ampgraph.plan(model), planned(model, [{"x": ONES}])
+    assert why(without, 1)[0] == "float32" and why(without, 1)[1] != "range"
+    assert [why(plan, k)[:2] for k in (1, 2, 3)] == [("float32", "range")] * 3
+    assert why(plan, 0)[0] == "float16"
+
+
+# -- what is no hazard ------------------------------------------------------------------------------------------------
+
+MASK = """g (float[1, 4, 4] q, float[1, 4] m) => (float[1, 4, 4] y) {
+    s = MatMul(q, w)  h = Sub(one, m)  f = Mul(h, low)  a = Add(s, f)  p = Softmax(a)  y = MatMul(p, w) }"""
+RANGE_WEIGHTS = {"w": EYE, "one": np.float32(1), "low": np.float32(-3.4e38)}
+FEEDS = {"q": np.ones((1, 4, 4), np.float32), "m": np.array([[1, 1, 1, 0]], np.float32)}
+
+
+@pytest.mark.parametrize("low", [-3.4e38, -1e9, -60000.0])
+def test_what_a_mask_adds_to_scores_is_no_hazard(low: float) -> None:
+    model = parse(MASK, {**RANGE_WEIGHTS, "low": np.float32(low)})
+    result = range_converted(model, [FEEDS])
+    assert decisions(result).count("MatMul:f16") == 2
+    assert "range" not in topics(planned(model, [FEEDS]))
+    want, got = run_strict(model, FEEDS)["y"], run_strict(result, FEEDS)["y"]
+    assert np.allclose(got, want, atol=1e-3)
+
+
+def test_masks_beside_ranges() -> None:
+    text = """g (float[1, 4, 4] q, bool[1, 4] m) => (float[1, 4, 4] y) {
+        s = MatMul(q, w)  a = Where(m, s, low)  p = Softmax(a)  y = MatMul(p, w) }"""
+    model = parse(text, w=EYE, low=np.float32(-3.4e38))
+    feeds = {"q": FEEDS["q"], "m": FEEDS["m"] > 0}
+    assert "range" not in topics(planned(model, [feeds]))
+    assert dtype_of(range_converted(model, [feeds]), "Where") == "f16"
+    # scores that are themselves too large are a hazard
+    model = parse(MASK, {**RANGE_WEIGHTS, "w": EYE * 70000, "low": np.float32(-1e4)})
+    for sign in (1, -1):  # minus infinity in every score of a row is NaN
+        data = [{**FEEDS, "q": FEEDS["q"] * sign}]
+        model.graph.initializer[0].CopyFrom(parse(MASK, w=EYE * 40000).graph.initializer[0])
+        plan = planned(model, data)
+        assert why(plan, 0)[:2] == ("float32", "range"), sign
+        assert why(plan, 4)[0] == "float32"
+    # a mask that is also an output is a hazard
+    model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), RANGE_WEIGHTS)
+    assert "range" in topics(planned(model, [FEEDS]))
+
+
+# -- regions, biases, bodies, functions -------------------------------------------------------------------------------
+
+
+def test_what_ranges_hold() -> None:
+    text = "g (float[2, 4] x) => (float[2, 4] y) { p = MatMul(x, w)  s = Add(p, b)  r = Tanh(s)  y = MatMul(r, w) }"
+    model = parse(text, w=EYE * 20000, b=np.full(4, 30000, np.float32))
+    plan = planned(model, [{"x": ONES}])
+    assert why(plan, 0)[0] == "float16" and why(plan, 1)[:2] == ("float32", "range")
+    assert why(plan, 3)[0] == "float16"
+    # a norm whose squares pass is float32 whole
+    text = """g (float[2, 4] x) => (float[2, 4] y) {
+        a = MatMul(x, w)  q = Pow(a, two)  m = ReduceMean <axes = [-1]> (q)  e = Add(m, eps)  r = Sqrt(e)
+        n = Div(a, r)  y = MatMul(n, w) }"""
+    weights = {"w": EYE * 1500, "two": np.float32(2), "eps": np.float32(1e-5)}
+    result = range_converted(parse(text, weights), [{"x": ONES}])
+    assert decisions(result).count("MatMul:f16") == 2
+    assert np.isfinite(run_strict(result, {"x": ONES})["y"]).all()
+    # what a branch gives is held
+    text = """g (float[2, 4] x, bool c) => (float[2, 4] z) {
+        a = MatMul(x, w)
+        y = If (c) <then_branch = t () => (float[2, 4] u) { u = MatMul(a, w) },
+                    else_branch = e () => (float[2, 4] v) { v = Identity(a) }>
+        s = Tanh(y)  z = MatMul(s, w) }"""
+    model = parse(text, w=EYE * 300)
+    data = [{"x": ONES, "c": np.array(flag)} for flag in (True, False)]
+    result = range_converted(model, data)
+    assert (run_strict(result, data[0])["z"] == 300).all()
+    assert dtype_of(result, "MatMul", 0) == "f16" == dtype_of(result, "MatMul", 1)
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------

@@ -69,8 +69,16 @@ def test_what_is_right_is_not_said(form: str, level: str) -> None:
     assert not said(source, level)
 
 
-def test_a_row_of_which_something_is_seen_is_right() -> None:
+def test_what_is_said_of_masks() -> None:
     assert error(model(FORMS["added"]), "O3", [1, 1, 1, 0, 0, 0, 0, 0]) < 1e-2
+    # it is said and can be switched off
+    plan = ampgraph.plan(floor_model(FLOOR_FORMS["of an input"]), "O2")
+    assert ["-32752" in note.text and "a row that it hides whole" in note.text for note in plan.notes] == [True]
+    found = decisions(ampgraph.convert(floor_model(FLOOR_FORMS["of an input"]), "O2", rewrite="no-floor", check="off"))
+    assert "Mul:f32" in found and "Softmax:f32" in found
+    # Whose fusion fails on a low number that makes a mask.
+    made = ampgraph.convert(attention(LOWEST), "O2", check="off", rewrite="no-order")
+    assert "Mul:f32" in decisions(made) and "Softmax:f32" not in decisions(made)
 
 
 # Numbers like -3.4e38 that zeros and ones multiply to a mask: half the low minimum, as in a stored mask.
@@ -142,13 +150,6 @@ def test_it_becomes_half_the_low_minimum(form: str, dtype: str) -> None:
     assert ampgraph.convert(made, "O2", dtype=dtype, check="off") == made
 
 
-def test_it_is_said_and_can_be_switched_off() -> None:
-    plan = ampgraph.plan(floor_model(FLOOR_FORMS["of an input"]), "O2")
-    assert ["-32752" in note.text and "a row that it hides whole" in note.text for note in plan.notes] == [True]
-    found = decisions(ampgraph.convert(floor_model(FLOOR_FORMS["of an input"]), "O2", rewrite="no-floor", check="off"))
-    assert "Mul:f32" in found and "Softmax:f32" in found
-
-
 @pytest.mark.parametrize("form", FLOOR_FORMS)
 def test_what_hides_is_no_error(form: str) -> None:
     source, given = floor_model(FLOOR_FORMS[form]), feeds([1, 1, 0, 0, 1, 0, 0, 0])
@@ -164,12 +165,6 @@ def test_what_is_left_alone(form: str) -> None:
     assert "Mul:f32" in decisions(made)
     stored = {tensor.name: tensor for tensor in made.graph.initializer}
     assert numpy_helper.to_array(stored["lowest"]).min() == LOWEST
-
-
-def test_where_the_runtime_fuses_attention_its_product_stays_float32() -> None:
-    """Whose fusion fails on a low number that makes a mask."""
-    made = ampgraph.convert(attention(LOWEST), "O2", check="off", rewrite="no-order")
-    assert "Mul:f32" in decisions(made) and "Softmax:f32" not in decisions(made)
 
 
 @pytest.mark.parametrize("stored", ["low", "keep"])

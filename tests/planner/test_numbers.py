@@ -51,11 +51,24 @@ def test_elsewhere_it_is_decided_as_ever(level: str, target: str) -> None:
     assert "constant" not in reasons
 
 
-def test_what_the_runtime_folds_low_goes_low() -> None:
+def test_what_the_runtime_folds() -> None:
     """Moves: the stored tensor is rounded in the file."""
     text = "g (float[4,8] x) => (float[4,4] y) { t = Transpose (w)  y = MatMul (x, t) }"
     given = parse(text, w=np.ones((4, 8), np.float32), opset=18)
     assert decisions(ampgraph.convert(given, "O2")) == "Cast>f16 Transpose:f16 MatMul:f16 Cast>f32"
+    # many sizes that are not known here make no large tensor
+    names = ("w", "v", "low", "zero", "last")
+    stored = {name: OF_SIZES_STORED[name] for name in names}
+    stored |= {"ones": np.ones(5, np.int64), "number": np.ones((1, 1, 1, 1, 1), np.float32)}
+    found = decisions(ampgraph.convert(parse(OF_MANY, stored, opset=18), "O2", check="off"))
+    assert "Where:f32" in found and "Equal:f32" in found
+    # a large weight is not stored in both types for it
+    assert "Gemm:f32" in decisions(ampgraph.convert(places(size=(1 << 16) + 1), "O2"))
+    shared = "  t = MatMul (y, u)"
+    given = places(shared, (1 << 16) + 1)
+    given.graph.input.append(onnx.helper.make_tensor_value_info("y", 1, [4, (1 << 16) + 1]))
+    given.graph.output.append(onnx.helper.make_tensor_value_info("t", 1, [4, 4]))
+    assert "Gemm:f16" in decisions(ampgraph.convert(given, "O2"))
 
 
 SCALED = """g (float[N,4,8] x) => (float[N,4,4] z) {
@@ -96,14 +109,6 @@ OF_MANY = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  many = Mul 
     z = MatMul (y, v) }"""
 
 
-def test_many_sizes_that_are_not_known_here_make_no_large_tensor() -> None:
-    names = ("w", "v", "low", "zero", "last")
-    stored = {name: OF_SIZES_STORED[name] for name in names}
-    stored |= {"ones": np.ones(5, np.int64), "number": np.ones((1, 1, 1, 1, 1), np.float32)}
-    found = decisions(ampgraph.convert(parse(OF_MANY, stored, opset=18), "O2", check="off"))
-    assert "Where:f32" in found and "Equal:f32" in found
-
-
 PLACES = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  p = Gemm (places, u, b)  n = Slice (p, first, rows)
     a = Add (h, n)  z = MatMul (a, v) OTHER }"""
 
@@ -116,20 +121,19 @@ def places(other: str = "", size: int = 8) -> ModelProto:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-def test_a_product_of_constants_is_folded_in_float32(level: str) -> None:
+def test_constants_at_each_level(level: str) -> None:
     """As exporters write what positions are projected to: nothing of it runs."""
     found = decisions(ampgraph.convert(places(), level))
     assert "Gemm:f32" in found and found.count("MatMul:f16") == 2
     assert "Gemm:f16" in decisions(ampgraph.convert(places(), "O3"))
-
-
-def test_a_large_weight_is_not_stored_in_both_types_for_it() -> None:
-    assert "Gemm:f32" in decisions(ampgraph.convert(places(size=(1 << 16) + 1), "O2"))
-    shared = "  t = MatMul (y, u)"
-    given = places(shared, (1 << 16) + 1)
-    given.graph.input.append(onnx.helper.make_tensor_value_info("y", 1, [4, (1 << 16) + 1]))
-    given.graph.output.append(onnx.helper.make_tensor_value_info("t", 1, [4, 4]))
-    assert "Gemm:f16" in decisions(ampgraph.convert(given, "O2"))
+    # it is the same to the bit
+    thirds = {**SCALED_STORED, "w": np.ones((8, 3), np.float32)}  # 1 / sqrt(3) is rounded; no weight takes that
+    for given in (parse(SCALED, SCALED_STORED), parse(SCALED, thirds), parse(ROTATED, ROTATED_STORED)):
+        width = given.graph.input[0].type.tensor_type.shape.dim[1].dim_value or 3
+        feed = {"x": np.random.default_rng(0).standard_normal((2, width, 8)).astype(np.float32)}
+        made = (ampgraph.convert(given, level, rewrite=rewrite) for rewrite in ("number", "no-number"))
+        first, second = (run_strict(model, feed)["z"] for model in made)
+        assert np.array_equal(first, second)
 
 
 # A number of known sizes is stored as the runtime makes it, and where that is not sure it stays computed.
@@ -192,30 +196,19 @@ def test_a_scale_of_a_known_size_is_stored() -> None:
     assert [kind for kind in kinds(found) if kind != "Constant"] == low
     kept = kinds(ampgraph.convert(given, rewrite="no-number"))
     assert {"Shape", "Slice", "Sqrt", "Div"} <= set(kept)
-
-
-@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-def test_it_is_the_same_to_the_bit(level: str) -> None:
-    thirds = {**SCALED_STORED, "w": np.ones((8, 3), np.float32)}  # 1 / sqrt(3) is rounded; no weight takes that
-    for given in (parse(SCALED, SCALED_STORED), parse(SCALED, thirds), parse(ROTATED, ROTATED_STORED)):
-        width = given.graph.input[0].type.tensor_type.shape.dim[1].dim_value or 3
-        feed = {"x": np.random.default_rng(0).standard_normal((2, width, 8)).astype(np.float32)}
-        made = (ampgraph.convert(given, level, rewrite=rewrite) for rewrite in ("number", "no-number"))
-        first, second = (run_strict(model, feed)["z"] for model in made)
-        assert np.array_equal(first, second)
-
-
-def test_a_shape_of_some_places_alone_is_read() -> None:
-    """As torch's dynamo exporter writes a size."""
+    # As torch's dynamo exporter writes a size.
     text = SCALED.replace("sizes = Shape (q)  size = Slice (sizes, last, end)", "size = Shape <start = 2, end = 3> (q)")
     assert "Shape" not in kinds(converted(parse(text, SCALED_STORED, opset=17)))
-
-
-def test_whole_numbers_are_stored_once_for_all_that_read_them() -> None:
+    # whole numbers are stored once for all that read them
     given = parse(ROTATED, ROTATED_STORED, opset=17)
     found = converted(given)
     low = ["Cast", "MatMul", "Slice", "Slice", "Neg", "Concat", "MatMul", "Cast"]
     assert [kind for kind in kinds(found) if kind != "Constant"] == low
+    # what is named or given out stays
+    given = parse(SCALED, SCALED_STORED)
+    assert "Sqrt" in kinds(ampgraph.convert(given, fp32=["op:Sqrt"]))
+    given.graph.output.append(onnx.helper.make_tensor_value_info("scale", onnx.TensorProto.FLOAT, [1]))
+    assert "Sqrt" in kinds(ampgraph.convert(given))
 
 
 @pytest.mark.parametrize("sizes", ["[2,4,8]", "[N,4,K]"])
@@ -224,14 +217,7 @@ def test_what_is_known_whole_or_open_stays(sizes: str) -> None:
     assert "Shape" in kinds(ampgraph.convert(given))
 
 
-def test_what_is_named_or_given_out_stays() -> None:
-    given = parse(SCALED, SCALED_STORED)
-    assert "Sqrt" in kinds(ampgraph.convert(given, fp32=["op:Sqrt"]))
-    given.graph.output.append(onnx.helper.make_tensor_value_info("scale", onnx.TensorProto.FLOAT, [1]))
-    assert "Sqrt" in kinds(ampgraph.convert(given))
-
-
-def test_it_is_named_by_the_summary_and_by_explain() -> None:
+def test_numbers_are_named() -> None:
     given = parse(SCALED, SCALED_STORED)
     (rewrite,) = ampgraph.plan(given).rewrites
     assert (
@@ -240,6 +226,9 @@ def test_it_is_named_by_the_summary_and_by_explain() -> None:
     )
     assert ampgraph.explain(given, "root").region == "its region is written as one Constant (number)"
     assert not ampgraph.plan(given, "O0").rewrites
+    # other levels decide as before
+    assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
+    assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
 
 
 # A number follows from what the file says of its values only where that can be so.
@@ -343,14 +332,7 @@ def test_what_is_read_elsewhere_stays(body: str) -> None:
         np.testing.assert_array_equal(array, before.astype(np.float16))
 
 
-def test_low_numbers_stay_what_they_are() -> None:
-    held = stored(factor_model(BODIES["behind a product"], w=W.astype(np.float16).astype(np.float32)))
-    np.testing.assert_array_equal(held["w"], W.astype(np.float16))
-    exact = stored(factor_model(BODIES["behind a product"], s=np.float32(1.5)))
-    np.testing.assert_array_equal(exact["w"], W.astype(np.float16))
-
-
-def test_two_factors_of_one_product_and_what_is_nearly_too_large() -> None:
+def test_several_factors_and_readers() -> None:
     body = "a = Relu (x)  p = Mul (a, s)  c = MatMul (p, w)  r = Mul (c, s2)  t = Relu (r)"
     large = np.where(W > 0.4, np.float32(65503), W)
     held = stored(factor_model(body, w=large, s2=np.float32(0.9996)))
@@ -359,22 +341,22 @@ def test_two_factors_of_one_product_and_what_is_nearly_too_large() -> None:
     assert np.isfinite(held["w"]).all()
     small = W <= 0.4
     np.testing.assert_array_equal(held["w"][small], (W.astype(np.float64) * factor).astype(np.float16)[small])
-
-
-def test_a_factor_of_two_products_is_given_to_both() -> None:
-    """As attention scales queries and keys by the root of one number, which others may read as well."""
+    # As attention scales queries and keys by the root of one number, which others may read as well.
     body = "a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  u = Add (q, k)  t = Add (u, s)"
     held = stored(factor_model(body))
     factor = float(S) / float(held["s"])
     np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * factor).astype(np.float16))
-
-
-def test_what_several_read_is_given_where_it_moves_far() -> None:
+    # what several read is given where it moves far
     near = np.float32(0.451801)  # 0.94 times 2^-12 of it are lost
     body = "a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  t = Add (q, k)"
     np.testing.assert_array_equal(stored(factor_model(body, s=near))["w"], W.astype(np.float16))
     alone = stored(factor_model(BODIES["behind a product"], s=near))
     assert not np.array_equal(alone["w"], W.astype(np.float16))
+    # low numbers stay what they are
+    held = stored(factor_model(BODIES["behind a product"], w=W.astype(np.float16).astype(np.float32)))
+    np.testing.assert_array_equal(held["w"], W.astype(np.float16))
+    exact = stored(factor_model(BODIES["behind a product"], s=np.float32(1.5)))
+    np.testing.assert_array_equal(exact["w"], W.astype(np.float16))
 
 
 @pytest.mark.parametrize("zeros", ["z", "i"])
@@ -446,11 +428,6 @@ def test_a_power_of_two_changes_no_number(body: str, dtype: str) -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
     one, other = (run_strict(ampgraph.convert(given, "O1", dtype=dtype, target=t), feeds) for t in ("cuda", "tensorrt"))
     assert np.array_equal(one["y"], other["y"])
-
-
-def test_other_levels_decide_as_before() -> None:
-    assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
-    assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
 
 
 SIZE = "sizes = Shape (q)  size = Gather (sizes, last)  count = Cast <to = 1> (size)"

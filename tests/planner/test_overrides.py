@@ -98,7 +98,7 @@ def test_exporter_scopes_are_found_in_the_metadata() -> None:
     assert [name for name, dtype in got.items() if dtype == "f32"] == ["/layers.1/fc/MatMul", "/layers.1/act/Relu"]
 
 
-def test_a_pattern_is_stronger_than_the_list() -> None:
+def test_a_pattern_is_stronger_than_lists_guards_and_the_cut() -> None:
     assert chosen(layers(), "O1", low=["op:Sigmoid"]) == ALL_LOW
     norm = parse(
         "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = LayerNormalization (a, g)  y = MatMul (b, w) }",
@@ -112,9 +112,7 @@ def test_a_pattern_is_stronger_than_the_list() -> None:
     assert decisions(converted(norm, "O2", target="cann", low=["op:Layer*"])) == (
         "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
     )
-
-
-def test_a_pattern_is_stronger_than_an_accuracy_guard_and_than_its_hazard() -> None:
+    # a pattern is stronger than an accuracy guard and than its hazard
     model = parse(
         """g (float[4,8] x) => (float[4,8] y) {
             a = MatMul (x, w)  [square] b = Pow (a, two)  [after] c = Mul (b, a)  y = MatMul (c, w)
@@ -126,6 +124,15 @@ def test_a_pattern_is_stronger_than_an_accuracy_guard_and_than_its_hazard() -> N
     assert "Pow:f32 Mul:f32" in guarded
     assert "Pow:f16" in decisions(converted(model, "O2", low=["square"]))
     assert "Pow:f32 Cast>f16 Mul:f16" in decisions(converted(model, "O2", low=["after"]))
+    # a pattern is stronger than the cut
+    model = parse(
+        """g (float[4,8] x) => (float[8,4] y) {
+            a = MatMul (x, w)  [middle] b = Transpose <perm = [1, 0]> (a)  y = MatMul (w, b)
+        }""",
+        w=W,
+    )
+    assert "Transpose:f16" in decisions(converted(model, "auto"))
+    assert "Transpose:f32" in decisions(converted(model, "auto", fp32=["middle"]))
 
 
 def test_a_validity_guard_is_stronger_than_a_pattern() -> None:
@@ -142,17 +149,6 @@ def test_a_validity_guard_is_stronger_than_a_pattern() -> None:
         """g (float[1,6,4] x, float[1,1,6] s) => (int64[?,3] y) { b = Identity (x)  y = NonMaxSuppression (b, s) }"""
     )
     assert "NonMaxSuppression:f16" not in decisions(converted(boxes, "O3", low=["op:NonMaxSuppression"]))
-
-
-def test_a_pattern_is_stronger_than_the_cut() -> None:
-    model = parse(
-        """g (float[4,8] x) => (float[8,4] y) {
-            a = MatMul (x, w)  [middle] b = Transpose <perm = [1, 0]> (a)  y = MatMul (w, b)
-        }""",
-        w=W,
-    )
-    assert "Transpose:f16" in decisions(converted(model, "auto"))
-    assert "Transpose:f32" in decisions(converted(model, "auto", fp32=["middle"]))
 
 
 def region() -> ModelProto:
@@ -172,7 +168,7 @@ def region() -> ModelProto:
 NORM = ["mean", "centre", "square", "variance", "eps", "root", "norm"]
 
 
-def test_a_pattern_that_hits_part_of_a_region_takes_it_whole_and_says_so() -> None:
+def test_a_region_is_taken_whole() -> None:
     got = chosen(region(), "O2", low=["square"])
     assert {got[name] for name in NORM} == {"f16"}
     notes = [n for n in ampgraph.plan(region(), "O2", low=["square"]).notes if n.topic == "pattern"]
@@ -181,9 +177,7 @@ def test_a_pattern_that_hits_part_of_a_region_takes_it_whole_and_says_so() -> No
     assert {chosen(region(), "O3", fp32=["root"])[name] for name in NORM} == {"f32"}
     bias = chosen(region(), "O3", fp32=["first"])
     assert bias["first"] == bias["bias"] == "f32" and bias["norm"] == "f16"
-
-
-def test_a_pattern_that_takes_a_whole_region_has_nothing_to_tell() -> None:
+    # a pattern that takes a whole region has nothing to tell
     notes = ampgraph.plan(region(), "O2", low=NORM).notes
     told = [note for note in notes if note.topic == "pattern"]
     whole = ampgraph.plan(region(), "O2", low=["[mcsvern][eqaoep]*"])
@@ -215,10 +209,15 @@ def test_both_precisions_are_a_mistake(fp32: str, low: str) -> None:
     assert caught.value.code == "AMP306" and caught.value.where and caught.value.hint
 
 
-def test_both_precisions_by_way_of_a_region_are_a_mistake() -> None:
+def test_mistakes_of_patterns() -> None:
     with pytest.raises(AmpError) as caught:
         ampgraph.plan(region(), fp32=["mean"], low=["root"])
     assert caught.value.code == "AMP306"
+    # a mistake in a pattern is told at o0 too
+    path = Path(ampgraph.__file__).parent / "models" / "digits_cnn.onnx"
+    with pytest.raises(AmpError) as raised:
+        ampgraph.plan(path, level="O0", fp32=["op:Sofmax"])
+    assert raised.value.code == "AMP305"
 
 
 @pytest.mark.parametrize(
@@ -260,17 +259,6 @@ def test_the_work_of_a_pattern_grows_with_the_regions_not_with_their_square() ->
     assert_linear(lambda count: partial(ampgraph.plan, many_regions(count), fp32=["op:Add"]), 50)
 
 
-def test_a_mistake_in_a_pattern_is_told_at_o0_too() -> None:
-    from pathlib import Path
-
-    import ampgraph
-
-    path = Path(ampgraph.__file__).parent / "models" / "digits_cnn.onnx"
-    with pytest.raises(ampgraph.AmpError) as raised:
-        ampgraph.plan(path, level="O0", fp32=["op:Sofmax"])
-    assert raised.value.code == "AMP305"
-
-
 # The rules as a table: what is printed of them, and that each can be switched off by its name.
 
 LEVELS = Path(__file__).resolve().parents[2] / "docs" / "levels.md"
@@ -279,13 +267,19 @@ OTHERS = {"list", "unlisted", "region", "cut", "user"}
 MODEL = parse("g (float[2,8] x, float[8,8] w) => (float[2,8] y) { m = MatMul (x, w)  y = Sigmoid (m) }")
 
 
-def test_the_page_has_the_table() -> None:
+def test_the_rules_as_a_table() -> None:
     assert rule_table() in LEVELS.read_text(encoding="utf-8"), "make it again: ampgraph.report.listing.rule_table()"
-
-
-def test_a_line_a_rule() -> None:
+    # a line a rule
     assert [line.split()[0] for line in rule_lines()[1:]] == [rule.name for rule in RULES]
     assert len({rule.name for rule in RULES}) == len(RULES)
+    # a rule is switched off
+    assert dtype_of(converted(MODEL), "Sigmoid") == "f32"
+    assert ampgraph.explain(MODEL, "y").slots[0].rule == "tail"
+    assert dtype_of(converted(MODEL, rule="no-tail"), "Sigmoid") == "f16"
+    # frameworks have no rules of ours
+    assert not policy("apex").ours
+    with pytest.raises(AmpError, match="--rule is none of"):
+        ampgraph.convert(MODEL, policy="apex", rule="no-tail")
 
 
 def test_every_decision_names_a_rule() -> None:
@@ -294,12 +288,6 @@ def test_every_decision_names_a_rule() -> None:
         model = model_of_case(case)
         for level in case.levels:
             assert {one.why.rule for one in ampgraph.plan(model, level).decisions} <= known
-
-
-def test_a_rule_is_switched_off() -> None:
-    assert dtype_of(converted(MODEL), "Sigmoid") == "f32"
-    assert ampgraph.explain(MODEL, "y").slots[0].rule == "tail"
-    assert dtype_of(converted(MODEL, rule="no-tail"), "Sigmoid") == "f16"
 
 
 @pytest.mark.parametrize(
@@ -315,12 +303,6 @@ def test_words_that_switch_nothing_off(word: str, message: str, hint: str, level
     with pytest.raises(AmpError, match=message) as caught:
         ampgraph.convert(MODEL, level, rule=word)
     assert caught.value.code == "AMP301" and hint in (caught.value.hint or "")
-
-
-def test_frameworks_have_no_rules_of_ours() -> None:
-    assert not policy("apex").ours
-    with pytest.raises(AmpError, match="--rule is none of"):
-        ampgraph.convert(MODEL, policy="apex", rule="no-tail")
 
 
 # The ledger's precedence, and the order of the steps, which their types say.
@@ -359,13 +341,7 @@ def test_precedence(flow: Dataflow, words: Sequence[tuple[int, int]], side: int)
     assert after(flow, *words).side(0) == side
 
 
-def test_a_unit_asked_for_in_both_precisions(flow: Dataflow) -> None:
-    with pytest.raises(AmpError) as caught:
-        after(flow, (LOW, USER), (HIGH, USER))
-    assert caught.value.code == "AMP306"
-
-
-def test_what_is_tied_is_decided_together(flow: Dataflow) -> None:
+def test_what_is_tied_or_released(flow: Dataflow) -> None:
     ledger = Ledger(flow)
     ledger.decide(0, LOW, LIST, WHY)
     ledger.decide(1, HIGH, ACCURACY, WHY)
@@ -373,6 +349,10 @@ def test_what_is_tied_is_decided_together(flow: Dataflow) -> None:
     found = ledger.take()
     assert found.find(0) == found.find(1) == 0 and found.is_high(0) and found.is_high(1)
     assert flow.find(1) == 1  # the dataflow is as it was
+    # a unit asked for in both precisions
+    with pytest.raises(AmpError) as caught:
+        after(flow, (LOW, USER), (HIGH, USER))
+    assert caught.value.code == "AMP306"
 
 
 def test_only_a_list_or_a_region_is_released(flow: Dataflow) -> None:
@@ -381,18 +361,14 @@ def test_only_a_list_or_a_region_is_released(flow: Dataflow) -> None:
         ledger.decide(0, HIGH, rank, WHY)
         ledger.release(0, WHY)
         assert ledger.take().side(0) == side
-
-
-def test_a_hold_that_is_not_needed_keeps_the_reason(flow: Dataflow) -> None:
+    # a hold that is not needed keeps the reason
     ledger = Ledger(flow)
     ledger.decide(0, HIGH, LIST, WHY)
     assert not ledger.hold(Hold((0,), ACCURACY, Why("other", ""), unless_high=True))
     assert ledger.take().why(0) == WHY
     assert ledger.hold(Hold((0, 1), ACCURACY, Why("other", ""), unless_high=True))
     assert ledger.take().why(0) == Why("other", "")
-
-
-def test_decisions_that_were_taken_stay(flow: Dataflow) -> None:
+    # decisions that were taken stay
     ledger = Ledger(flow)
     before = ledger.take()
     ledger.decide(0, HIGH, CUT, WHY)

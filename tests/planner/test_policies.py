@@ -109,7 +109,7 @@ def test_the_command_line_knows_it(sixth: Policy, tmp_path: Path, amp: Callable[
     assert amp("inspect", out, "--policy", "sixth")[0] == 0
 
 
-def test_its_lists(sixth: Policy) -> None:
+def test_a_sixth_policy(sixth: Policy) -> None:
     rows = ampgraph.lists(policy="sixth")
     assert [(row.operator, row.cls, row.at_level) for row in rows] == [
         ("Exp", "slow", "float32"), ("MatMul", "fast", "low"), ("six::dot", "fast", "low")
@@ -118,6 +118,17 @@ def test_its_lists(sixth: Policy) -> None:
     assert "rule" in "\n".join(dot.lines()) and str(dot[0].to_dict()["rule"]).startswith("Sixth 1.0: made low")
     assert [row.at_level for row in ampgraph.lists("Exp", policy="sixth", level="O0")] == ["float32"]
     assert ampgraph.lists("Relu", policy="sixth")[0].at_level == "follows"
+    # patterns win and the report says that parity is gone
+    plan = ampgraph.plan(parse(MODEL), policy="sixth", fp32="op:MatMul", low="op:Exp")
+    assert types(plan)["MatMul0"] == "float32" and types(plan)["Exp1"] == "float16"
+    notes = [note.text for note in plan.notes if note.topic == "parity"]
+    assert notes == ["--fp32 and --low decided 3 slots: the result is not what Sixth does any more"]
+    # what has no meaning is refused with what has one
+    with pytest.raises(AmpError) as caught:
+        ampgraph.plan(parse(MODEL), policy="sixth", level="O2")
+    assert caught.value.code == "AMP302" and "O1: on" in caught.value.hint
+    with pytest.raises(AmpError, match="knows no bfloat16"):
+        ampgraph.plan(parse(MODEL), policy="sixth", dtype="bfloat16")
 
 
 def test_a_user_edits_its_list_by_its_own_classes(sixth: Policy, tmp_path: Path) -> None:
@@ -130,35 +141,16 @@ def test_a_user_edits_its_list_by_its_own_classes(sixth: Policy, tmp_path: Path)
         ampgraph.plan(parse(MODEL), policy="sixth", lists=mine)
 
 
-def test_patterns_win_and_the_report_says_that_parity_is_gone(sixth: Policy) -> None:
-    plan = ampgraph.plan(parse(MODEL), policy="sixth", fp32="op:MatMul", low="op:Exp")
-    assert types(plan)["MatMul0"] == "float32" and types(plan)["Exp1"] == "float16"
-    notes = [note.text for note in plan.notes if note.topic == "parity"]
-    assert notes == ["--fp32 and --low decided 3 slots: the result is not what Sixth does any more"]
-
-
-def test_what_has_no_meaning_is_refused_with_what_has_one(sixth: Policy) -> None:
-    with pytest.raises(AmpError) as caught:
-        ampgraph.plan(parse(MODEL), policy="sixth", level="O2")
-    assert caught.value.code == "AMP302" and "O1: on" in caught.value.hint
-    with pytest.raises(AmpError, match="knows no bfloat16"):
-        ampgraph.plan(parse(MODEL), policy="sixth", dtype="bfloat16")
-
-
-def test_every_policy_has_its_default_level_among_its_levels() -> None:
+def test_levels_and_names_are_checked() -> None:
     assert {"ampgraph", "mindspore"} <= set(registry.names())
     for name in registry.names():
         found = registry.policy(name)
         assert found.default_level in found.levels and found.name == name
         assert ampgraph.lists(policy=name)
-
-
-def test_an_unknown_policy() -> None:
+    # an unknown policy
     with pytest.raises(AmpError) as caught:
         registry.policy("mindsproe")
     assert caught.value.code == "AMP303" and "did you mean 'mindspore'?" in caught.value.hint
-
-
-def test_the_level_of_a_policy_is_checked_with_the_recipe() -> None:
+    # the level of a policy is checked with the recipe
     with pytest.raises(AmpError, match="AMP303"):
         registry.policy("mindspore").check(Recipe(policy="mindspore"), "ONNX")

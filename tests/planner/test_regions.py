@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto
 
+from ampgraph.core.dataflow import Dataflow
+from ampgraph.core.matching import PatternSet
 from ampgraph.formats import adapters
-from ampgraph.oplists.patterns import Region, find_regions
+from ampgraph.oplists import pattern_files
+from ampgraph.oplists.files import ListFile, data_folder, read_file
+from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_of
+from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, region_patterns
 from near import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low, kinds
+from planner.without import without
 
 MEAN = "m = ReduceMean <axes = [-1]> (x)"
 VARIANCE = "v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
@@ -125,6 +134,11 @@ def test_every_form_is_one_region(kind: str, body: str) -> None:
     found = regions(model)
     assert [region.kind for region in found] == [kind]
     assert len(found[0].ops) == len(model.graph.node) - 2, "all its nodes, each once"
+    # All casts are the product's; those of the file that do nothing go.
+    model = alone(body)
+    assert casts(converted(model, "auto", rewrite="no-cast")) == 2 + casts(model)
+    if kind.endswith("Normalization"):
+        assert casts(converted(model, "O2", rewrite="no-cast")) == 2 + casts(model)
 
 
 @pytest.mark.share(2)
@@ -140,24 +154,6 @@ def test_a_region_costs_at_most_two_casts(kind: str, body: str, level: str, targ
     assert len(set(inside)) == 1 or scaled_low, "a region has one type, but for the scale of a norm that CUDA fuses"
     reference, low = float32_and_low(model, {"f": data() / 2}, level, target=target)
     assert not difference(reference["o"], low["o"])
-
-
-@each_form
-def test_a_region_in_float32_gets_no_cast(kind: str, body: str) -> None:
-    """All casts are the product's; those of the file that do nothing go."""
-    model = alone(body)
-    assert casts(converted(model, "auto", rewrite="no-cast")) == 2 + casts(model)
-    if kind.endswith("Normalization"):
-        assert casts(converted(model, "O2", rewrite="no-cast")) == 2 + casts(model)
-
-
-@pytest.mark.parametrize("body", LAYER_NORMS.values(), ids=LAYER_NORMS.keys())
-def test_without_regions_a_norm_is_torn(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tie is for: at O2 the nodes of a norm would each follow their own list."""
-    monkeypatch.setattr("ampgraph.planner.regions.find_regions", lambda flow: [])
-    words = [w for w in decisions(converted(between(body), "O2")).split() if ":" in w and "MatMul" not in w]
-    inside = {word.split(":")[1] for word in words}
-    assert len(inside) == 2
 
 
 @each_norm
@@ -178,13 +174,17 @@ def test_the_standard_operator_computes_the_same(kind: str, body: str, level: st
 
 
 @pytest.mark.parametrize("level", ["O3", "auto"])
-def test_a_norm_of_a_norm(level: str) -> None:
+def test_a_norm_of_a_norm_and_one_without_bias(level: str) -> None:
     """The second one reads what the first one was replaced by."""
     again = re.sub(r"\bx\b", "u", re.sub(r"\b([mdqvarnz])\b", r"\1\1", TORCH))
     body = f"{TORCH.replace('y =', 'u =')}  {again}"
     assert kinds(converted(between(body, 17), level)).count("LayerNormalization") == 2
     reference, low = float32_and_low(between(body, 17), {"f": data()}, level)
     assert not difference(reference["o"], low["o"])
+    # The Add behind it stays an Add.
+    assert decisions(converted(between(BIASED, 23), level)) == (
+        "Cast>f16 MatMul:f16 RMSNormalization:f16 Add:f16 MatMul:f16 Cast>f32"
+    )
 
 
 @each_norm
@@ -238,17 +238,388 @@ def test_what_only_looks_like_a_norm_is_left_alone(body: str, level: str) -> Non
     assert [k for k in kinds(result) if k != "Cast"] == [k for k in kinds(model) if k != "Cast"]
 
 
-@pytest.mark.parametrize("level", ["O3", "auto"])
-def test_an_rms_norm_has_no_bias(level: str) -> None:
-    """The Add behind it stays an Add."""
-    assert decisions(converted(between(BIASED, 23), level)) == (
-        "Cast>f16 MatMul:f16 RMSNormalization:f16 Add:f16 MatMul:f16 Cast>f32"
-    )
-
-
 def test_a_bias_joins_its_product() -> None:
     """At O1 an Add is float32, but not the one that a product's kernel does on the way."""
     text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, h)  o = MatMul (r, w) }"
     assert decisions(converted(parse(text, used(text)), "O1")) == (
         "Cast>f16 MatMul:f16 Add:f16 Cast>f32 Add:f32 Cast>f16 MatMul:f16 Cast>f32"
     )
+
+
+# More ways in which exporters write norms, softmax and GELU: each is one region, and right where values are large.
+
+F = np.float32
+
+M = "m = ReduceMean <axes = [-1]> (x)"
+D = f"{M}  d = Sub (x, m)"
+ROOT = "a = Add (v, eps)  r = Sqrt (a)"
+INVERSE = f"{ROOT}  i = Reciprocal (r)"
+NORMAL = "n = Div (d, r)  z = Mul (n, g)  y = Add (z, b)"
+FACTOR = "s = Mul (i, g)  z = Mul (d, s)  y = Add (z, b)"
+FOLDED = "s = Mul (i, g)  h = Mul (x, s)  k = Mul (m, s)  t = Sub (b, k)  y = Add (h, t)"
+MOVED = "h = Mul (x, s)  j = Neg (m)  k = Mul (j, s)  t = Add (k, b)  y = Add (h, t)"
+MOMENTS = f"{M}  q = Mul (x, x)  e = ReduceMean <axes = [-1]> (q)  u = Mul (m, m)"
+
+LAYER = {
+    "Keras: Reciprocal, the scale in the root": f"{D}  q = Mul (d, d)"
+    f"  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  {FACTOR}",
+    "ReduceSumSquare and Div": f"{D}  q = ReduceSumSquare <axes = [-1]> (d)  v = Div (q, eight)  {ROOT}  {NORMAL}",
+    "ReduceSumSquare and Mul": f"{D}  q = ReduceSumSquare <axes = [-1]> (d)  v = Mul (q, eighth)  {ROOT}  {NORMAL}",
+    "ReduceSum and Div": f"{D}  u = Pow (d, two)  q = ReduceSum (u, last)  v = Div (q, eight)  {ROOT}  {NORMAL}",
+    "tf.nn.moments": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  {FOLDED}",
+    "Keras 3": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  s = Mul (i, g)  {MOVED}",
+    "Keras 3, without a bias": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  s = Mul (i, g)"
+    "  h = Mul (x, s)  j = Neg (m)  k = Mul (j, s)  y = Add (h, k)",
+    "Keras 3, without a scale": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {ROOT}  s = Reciprocal (r)"
+    f"  {MOVED}",
+    "folded, without a bias": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  s = Mul (i, g)"
+    "  h = Mul (x, s)  k = Mul (m, s)  y = Sub (h, k)",
+    "E[x^2] - E[x]^2": f"{MOMENTS}  v = Sub (e, u)  {ROOT}  d = Sub (x, m)  {NORMAL}",
+    "Flax": f"{MOMENTS}  l = Sub (e, u)  v = Max (l, zero)  {INVERSE}  d = Sub (x, m)  {FACTOR}",
+    "Haiku": f"{MOMENTS}  v = Sub (e, u)  {INVERSE}  d = Sub (x, m)  {FACTOR}",
+    "E[x^2] - E[x]^2, folded": f"{MOMENTS}  l = Sub (e, u)  v = Relu (l)  {INVERSE}  {FOLDED}",
+    "a power of -0.5": f"{D}  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)"
+    f"  i = Pow (a, minus_half)  n = Mul (d, i)  z = Mul (n, g)  y = Add (z, b)",
+    "a power of -0.5, the scale in it": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)"
+    f"  i = Pow (a, minus_half)  {FACTOR}",
+    "a power of 0.5": f"{D}  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)"
+    f"  r = Pow (a, half)  {NORMAL}",
+    "no less than zero by Clip": f"{MOMENTS}  l = Sub (e, u)  v = Clip (l, zero)  {INVERSE}  d = Sub (x, m)  {FACTOR}",
+    "no less than zero, the operands swapped": f"{MOMENTS}  l = Sub (e, u)  v = Max (zero, l)  {INVERSE}"
+    f"  d = Sub (x, m)  {FACTOR}",
+    "without scale and bias": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {ROOT}  y = Div (d, r)",
+    "with a scale alone": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {ROOT}  n = Div (d, r)"
+    "  y = Mul (n, g)",
+    "conversions to the same type": f"{M}  c1 = CastLike (x, m)  d = Sub (c1, m)  q = Mul (d, d)"
+    f"  v = ReduceMean <axes = [-1]> (q)  {ROOT}  {NORMAL}",
+    "a row as scale": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {ROOT}  {NORMAL}".replace(
+        "(n, g)", "(n, gr)"
+    ).replace("(z, b)", "(z, br)"),
+}
+DEVIATION = "j = Mul (q1, eight)  v = Div (j, seven)  r = Sqrt (v)  a = Add (r, eps)"
+STANDARD = {
+    "torch.std": f"{D}  q = Mul (d, d)  q1 = ReduceMean <axes = [-1]> (q)  {DEVIATION}  n = Div (d, a)  z = Mul (n, g)"
+    "  y = Add (z, b)",
+    "torch.std, scaled before": f"{D}  c = Mul (g, d)  m2 = ReduceMean <axes = [-1]> (x)  d2 = Sub (x, m2)"
+    f"  q = Mul (d2, d2)  q1 = ReduceMean <axes = [-1]> (q)  {DEVIATION}  z = Div (c, a)  y = Add (z, b)",
+    "torch.std, its size computed": f"""{D}  w1 = Shape (x)  w2 = Gather (w1, back)  w3 = Cast <to = 1> (w2)
+        q = Mul (d, d)  q1 = ReduceMean <axes = [-1]> (q)  j = Mul (q1, w3)  w4 = Sub (w3, one)  v = Div (j, w4)
+        r = Sqrt (v)  a = Add (r, eps)  n = Div (d, a)  z = Mul (n, g)  y = Add (z, b)""",
+    "with a scale alone": f"{D}  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)  r = Sqrt (v)"
+    "  a = Add (r, eps)  n = Div (d, a)  y = Mul (n, g)",
+    "numpy.std": f"{D}  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)  r = Sqrt (v)"
+    "  a = Add (r, eps)  y = Div (d, a)",
+}
+MEAN_SQUARE = "q = Mul (x, x)  v = ReduceMean <axes = [-1]> (q)"
+RMS = {
+    "a power of -0.5": "q = Pow (x, two)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)"
+    "  i = Pow (a, minus_half)  n = Mul (x, i)  y = Mul (n, g)",
+    "without a scale": f"{MEAN_SQUARE}  {ROOT}  y = Div (x, r)",
+    "the scale in the root": f"{MEAN_SQUARE}  {INVERSE}  s = Mul (i, g)  y = Mul (x, s)",
+    "1 / root, the scale in it": f"{MEAN_SQUARE}  {ROOT}  i = Div (one, r)  s = Mul (g, i)  y = Mul (x, s)",
+    "ReduceSumSquare and Div": f"q = ReduceSumSquare <axes = [-1]> (x)  v = Div (q, eight)  {ROOT}"
+    "  n = Div (x, r)  y = Mul (n, g)",
+    "ReduceSum and Mul": f"u = Mul (x, x)  q = ReduceSum (u, last)  v = Mul (q, eighth)  {INVERSE}"
+    "  n = Mul (x, i)  y = Mul (n, g)",
+}
+NORM = "n = ReduceL2 <axes = [-1]> (x)"
+L2 = {
+    "a power of -0.5": "s = ReduceSumSquare <axes = [-1]> (x)  c = Max (s, eps)  i = Pow (c, minus_half)"
+    "  y = Mul (x, i)",
+    "F.normalize": f"{NORM}  c = Clip (n, eps)  e = Expand (c, shape)  y = Div (x, e)",
+    "over ReduceL2": f"{NORM}  y = Div (x, n)",
+    "a maximum": f"{NORM}  c = Max (n, eps)  y = Div (x, c)",
+    "an eps, inverted": f"{NORM}  c = Add (n, eps)  i = Reciprocal (c)  y = Mul (x, i)",
+    "tf.math.l2_normalize": """q = Mul (x, x)  s = ReduceSum (q, last)  c = Max (s, eps)  r = Sqrt (c)
+        i = Reciprocal (r)  y = Mul (x, i)""",
+    "ReduceSumSquare": "s = ReduceSumSquare <axes = [-1]> (x)  c = Add (s, eps)  r = Sqrt (c)  y = Div (x, r)",
+    "a root": "q = Pow (x, two)  s = ReduceSum (q, last)  r = Sqrt (s)  y = Div (x, r)",
+    "a root kept from zero": """q = Pow (x, two)  s = ReduceSum (q, last)  r = Sqrt (s)  c = Clip (r, eps)
+        y = Div (x, c)""",
+}
+DOT = "p = Mul (x, other)  t = ReduceSum (p, last)"
+MORE_NORMS = "n = ReduceL2 <axes = [-1]> (x)  o1 = ReduceL2 <axes = [-1]> (other)  k = Mul (n, o1)"
+COSINE = {
+    "norms": f"{DOT}  {MORE_NORMS}  y = Div (t, k)",
+    "norms kept from zero": f"{DOT}  {MORE_NORMS}  c = Max (k, eps)  y = Div (t, c)",
+    "one root": f"""{DOT}  q = Mul (x, x)  s = ReduceSum (q, last)  q1 = Mul (other, other)  s1 = ReduceSum (q1, last)
+        k = Mul (s, s1)  c = Clip (k, eps)  r = Sqrt (c)  y = Div (t, r)""",
+}
+TOP = "t = ReduceMax <axes = [-1]> (x)  d = Sub (x, t)  e = Exp (d)"
+LOG_SOFTMAX = {
+    "the sum's logarithm": f"{TOP}  s = ReduceSum (e, last)  l = Log (s)  y = Sub (d, l)",
+    "with the maximum": f"{TOP}  s = ReduceSum (e, last)  l = Log (s)  u = Add (l, t)  y = Sub (x, u)",
+    "ReduceLogSum": f"{TOP}  l = ReduceLogSum <axes = [-1]> (e)  y = Sub (d, l)",
+    "ReduceLogSumExp": "l = ReduceLogSumExp <axes = [-1]> (x)  y = Sub (x, l)",
+}
+MORE_SOFTMAX = {"an inverse": f"{TOP}  s = ReduceSum (e, last)  i = Reciprocal (s)  y = Mul (e, i)"}
+MORE_TANH = "e = Tanh (i)  p = Add (e, one)  h = Mul (half, x)  y = Mul (h, p)"
+GELU = {
+    "tanh, (f x) (1 + c x x)": f"u = Mul (x, x)  k = Mul (u, cubic)  l = Add (k, one)  j = Mul (x, factor)"
+    f"  i = Mul (j, l)  {MORE_TANH}",
+    "tanh, x (f (1 + c x x))": f"u = Pow (x, two)  k = Mul (u, cubic)  l = Add (k, one)  j = Mul (l, factor)"
+    f"  i = Mul (x, j)  {MORE_TANH}",
+    "tanh, x (1 + (c x) x)": f"u = Mul (x, cubic)  k = Mul (u, x)  l = Add (k, one)  j = Mul (x, l)"
+    f"  i = Mul (j, factor)  {MORE_TANH}",
+    "a sigmoid": "i = Mul (x, slope)  s = Sigmoid (i)  y = Mul (x, s)",
+    "tanh, x (f + c f x x)": """u = Mul (x, x)  k = Mul (u, both)  l = Add (k, factor)  i = Mul (x, l)  e = Tanh (i)
+        p = Add (e, one)  h = Mul (half, x)  y = Mul (h, p)""",
+}
+MORE_FORMS = {
+    "LayerNormalization": LAYER,
+    "MeanVarianceNormalization": STANDARD,
+    "RMSNormalization": RMS,
+    "LpNormalization": {**L2, **{f"cosine, {name}": body for name, body in COSINE.items()}},
+    "Softmax": MORE_SOFTMAX,
+    "Gelu": GELU,
+}
+WEIGHTS |= {
+    **{"eight": F(8), "eighth": F(0.125), "seven": F(7), "zero": F(0), "minus_half": F(-0.5), "slope": F(1.702)},
+    **{"both": F(0.0356774), "back": np.array(-1), "back_flat": np.array([-1]), "shape": np.array([4, 8])},
+    **{"other": np.linspace(-300, 200, 32, dtype=F).reshape(4, 8), "wide": np.ones((1, 8), F)},
+    **{"gr": WEIGHTS["g"].reshape(1, 8), "br": WEIGHTS["b"].reshape(1, 8)},
+}
+
+
+def body_of(kind: str, body: str) -> str:
+    """A cosine has one column; the product behind needs eight."""
+    return body.replace("y =", "y1 =") + "  y = Mul (y1, wide)" if body in COSINE.values() else body
+
+
+def rows(scale: float = 1.0) -> np.ndarray:
+    """Rows far from zero, and rows whose squares leave the range; the product before doubles them."""
+    values = np.linspace(-1, 1, 32, dtype=F).reshape(4, 8)
+    return (values * np.array([[300], [2], [2], [0.5]], F) + np.array([[0], [200], [-100], [2]], F)) * F(scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [pytest.param(kind, b, id=f"{kind}: {n}") for kind, forms in MORE_FORMS.items() for n, b in forms.items()],
+)
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_region_is_found_has_one_type_and_is_right(kind: str, body: str, level: str) -> None:
+    model = between(body_of(kind, body))
+    found = regions(model)
+    assert {region.kind for region in found} == {kind}
+    assert len({frozenset(op.id for op in region.ops) for region in found}) == 1, "from either norm of a cosine"
+    beside = 2 + (body in COSINE.values()) + 3 * body.count("Shape")
+    assert len(found[0].ops) == len(model.graph.node) - beside, "all its nodes, each once"
+    result = converted(model, level)
+    inner = [word for word in decisions(result).split() if ":" in word and "MatMul" not in word]
+    inside = {word.split(":")[1] for word in (inner[:-1] if body in COSINE.values() else inner)}
+    assert len(inside) == 1
+    if kind.endswith("Normalization"):
+        assert inside == {"f32"}
+        assert casts(result) == 4
+    reference, low = float32_and_low(model, {"f": rows() / 2}, level)
+    assert not difference(reference["o"], low["o"])
+
+
+@pytest.mark.parametrize("body", LOG_SOFTMAX.values(), ids=LOG_SOFTMAX.keys())
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_log_softmax_is_no_region_but_right(body: str, level: str) -> None:
+    """It may be a loss: what adds up exponentials stays float32, with all that reads it."""
+    model = between(body)
+    assert not regions(model)
+    reference, low = float32_and_low(model, {"f": rows(0.1) / 2}, level)
+    assert not difference(reference["o"], low["o"])
+
+
+WITHOUT_PARAMETERS = ("a row as scale", "without scale and bias", "Keras 3, without a scale")
+
+
+@pytest.mark.parametrize("name", [name for name in LAYER if name not in WITHOUT_PARAMETERS])
+@pytest.mark.parametrize("level", ["O3", "auto"])
+def test_a_layer_norm_is_written_as_the_standard_operator(name: str, level: str) -> None:
+    result = converted(between(LAYER[name], 17), level)
+    assert decisions(result) == "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
+
+
+def test_a_scale_of_two_dimensions_is_squeezed_for_the_standard_operator() -> None:
+    found = decisions(converted(between(LAYER["a row as scale"], 17), "auto"))
+    assert found == "Cast>f16 MatMul:f16 Squeeze:f16 Squeeze:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
+
+
+POOLED = """g (float[4,8,8] f) => (float[4,8,8] o) {{ x = MatMul (f, w)  m = GlobalAveragePool (x)  d = Sub (x, m)
+    q = Mul (d, d)  v = GlobalAveragePool (q)  {INVERSE}  {FOLDED}  o = MatMul (y, w) }}"""
+BATCHED = {
+    "reshaped": f"""{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  ms = Reshape (m, back_flat)
+        vs = Reshape (v, back_flat)""",
+    "squeezed": f"""{D}  q = ReduceSumSquare <axes = [-1]> (d)  v = Div (q, eight)  ms = Squeeze (m, last)
+        vs = Squeeze (v, last)""",
+    "moments": f"{MOMENTS}  v = Sub (e, u)  ms = Squeeze (m, last)  vs = Squeeze (v, last)",
+    "without dimensions": f"""{D}  ms = ReduceMean <axes = [-1], keepdims = 0> (x)  q = Mul (d, d)
+        vs = ReduceMean <axes = [-1], keepdims = 0> (q)""",
+}
+
+
+def pooled() -> ModelProto:
+    """A norm over the last of three dimensions, as a pool."""
+    text = POOLED.format(INVERSE=INVERSE, FOLDED=FOLDED)
+    weights = {name: WEIGHTS[name] for name in ("w", "eps")}
+    return parse(text, **weights, g=WEIGHTS["g"], b=WEIGHTS["b"])
+
+
+def batched(name: str) -> ModelProto:
+    """The rows of a transposed batch, normalised as Keras does."""
+    body = f"{BATCHED[name]}  t = Transpose <perm = [1, 0]> (x)  n = BatchNormalization (t, ones, zeros, ms, vs)"
+    return between(f"{body}  y = Transpose <perm = [1, 0]> (n)", more={"ones": np.ones(4, F), "zeros": np.zeros(4, F)})
+
+
+def test_a_mean_may_be_a_global_pool() -> None:
+    model = pooled()
+    assert [region.kind for region in regions(model)] == ["LayerNormalization"]
+    words = [w for w in decisions(converted(model, "O2")).split() if ":" in w and "MatMul" not in w]
+    assert {w.split(":")[1] for w in words} == {"f32"}
+    assert casts(converted(model, "O2")) == 4
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_batch_normalization_with_computed_statistics(name: str) -> None:
+    model = batched(name)
+    assert [region.kind for region in regions(model)] == ["BatchNormalization"]
+    reference, low = float32_and_low(model, {"f": rows() / 2}, "O2")
+    assert not difference(reference["o"], low["o"])
+
+
+# Every text of op_lists/patterns is needed: without it a form is no region, and a norm no longer right by itself.
+
+TEXT_NORM = """main(x: f32[64,128])
+  parameter w: f32[128,128]
+  parameter g: f32[128]
+  l = Load(w, state)
+  s = Load(g, state)
+  a: f32[64,128] = MatMul(x, l, false, false)
+  {body}
+  b: f32[64,128] = MatMul(n, l, false, false)
+  return b
+"""
+TEXT_ROOT = "v: f32[64,1] = ReduceMean(q, [1], true)\n  e: f32[64,1] = Add(v, f32[]=1e-5)\n  r: f32[64,1] = Rsqrt(e)"
+OVER = "n: f32[64,128] = Mul({0}, r)"
+CENTRED = "m: f32[64,1] = ReduceMean(a, [1], true)\n  d: f32[64,128] = Sub(a, m)\n  q: f32[64,128] = Square(d)"
+MINDIR = {
+    "RMSNormalization": f"q: f32[64,128] = Square(a)\n  {TEXT_ROOT}\n  {OVER.format('a')}",
+    "LayerNormalization": f"{CENTRED}\n  {TEXT_ROOT}\n  {OVER.format('d')}",
+    "LayerNormalization, the scale in the root": f"{CENTRED}\n  {TEXT_ROOT}\n  f: f32[64,128] = Mul(r, s)"
+    "\n  n: f32[64,128] = Mul(d, f)",
+    "LpNormalization": f"q: f32[64,128] = Square(a)\n  {TEXT_ROOT}\n  {OVER.format('a')}".replace(
+        "ReduceMean", "ReduceSum"
+    ),
+}
+
+
+@cache
+def flows(kind: str) -> Sequence[Dataflow]:
+    """The forms of a region in all the ways that the tests know."""
+    from formats.mindir.parse import graph_of
+    from formats.mindir.parse import parse as parse_mindir
+
+    found = [between(body) for name, _, body in FORMS if name == kind]
+    found += [between(body_of(kind, b)) for b in MORE_FORMS.get(kind, {}).values()]
+    if kind == "BatchNormalization":
+        found += [batched(name) for name in BATCHED]
+    if kind == "LayerNormalization":
+        found.append(pooled())
+    if kind == BIAS:
+        text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  o = Add (x, b) }"
+        found.append(parse(text, used(text)))
+        found.append(parse(text.replace("=> (", "=> (float[4,8] x, "), used(text)))
+    given = [adapters.load(model)[0].dataflow("float16") for model in found]
+    bodies = [body for name, body in MINDIR.items() if name.split(",")[0] == kind]
+    return [*given, *(graph_of(parse_mindir(TEXT_NORM.format(body=body))).dataflow("float16") for body in bodies)]
+
+
+def seen(patterns: PatternSet, flow: Dataflow, kind: str) -> object:
+    """The regions of one kind, with their operators."""
+    products = {"Product": ["MatMul"]} if kind == BIAS else {}
+    return [(match.pattern.kind, sorted(op.id for op in match.ops)) for match in patterns.find(flow, products)]
+
+
+@cache
+def seen_by_all(kind: str) -> Sequence[object]:
+    shipped = bias_patterns() if kind == BIAS else region_patterns()
+    own = PatternSet([pattern for pattern in shipped.patterns if pattern.kind == kind], shipped.conventions)
+    return [seen(own, flow, kind) for flow in flows(kind)]
+
+
+def files() -> Iterator[ListFile]:
+    return (read_file(path) for path in sorted((data_folder() / "patterns").glob("*.toml")))
+
+
+def texts(file: ListFile) -> Iterator[tuple[str, str, int]]:
+    """Section, name and place of every text of a file."""
+    for section in ("variants", "functions"):
+        for name, held in file.data.get(section, {}).items():
+            yield from ((section, name, place) for place in range(1 if isinstance(held, str) else len(held)))
+    for section in ("anchors", "ends", "private"):
+        yield from ((section, name, 0) for name in file.data.get(section, ()))
+
+
+def dropped(file: ListFile, section: str, name: str, place: int) -> ListFile:
+    data = copy.deepcopy(dict(file.data))
+    if section == "variants":
+        del data[section][name]
+    elif section == "functions":
+        del data[section][name][place]
+    else:
+        data[section] = [other for other in data[section] if other != name]
+    return dataclasses.replace(file, data=data)
+
+
+CELLS = [
+    pytest.param(file, section, name, place, id=f"{file.name}: {section}: {name} {place}")
+    for file in files()
+    for section, name, place in texts(file)
+]
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(("file", "section", "name", "place"), CELLS)
+def test_without_a_text_some_form_is_no_region(
+    file: ListFile, section: str, name: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less = dropped(file, section, name, place)
+    if file.name.endswith(SHARED):
+        monkeypatch.setattr(pattern_files, "_shared", lambda: less)
+        regions = [other for other in files() if not other.name.endswith(SHARED)]
+    else:
+        regions = [less]
+    assert any(is_missed(region) for region in regions)
+
+
+def is_missed(file: ListFile) -> bool:
+    """Whether the patterns of a file do not find, or not whole, what those of the shipped file find."""
+    kind: str = file.data["region"]
+    try:
+        own = PatternSet(list(patterns_of(file)), conventions())
+    except Exception as error:  # a variant that nothing is left of
+        return "AmpError" in type(error).__name__
+    return any(seen(own, flow, kind) != whole for flow, whole in zip(flows(kind), seen_by_all(kind), strict=True))
+
+
+OTHER_RULES = ("pow", "cancelling", "eps", "long-sum")  # what would hold parts of a norm that is no region
+TEXT_NORMS: Mapping[str, tuple[str, str]] = {
+    **{f"{kind}: {name}": (kind, body) for kind, name, body in FORMS if kind.endswith("Normalization")},
+    **{
+        f"{kind}: {name}": (kind, body)
+        for kind, forms in MORE_FORMS.items()
+        for name, body in forms.items()
+        if kind.endswith("Normalization")
+    },
+}
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", TEXT_NORMS)
+def test_a_norm_is_right_by_its_text_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows far from zero, and rows whose squares leave the range: with no guard but the region's, and without it."""
+    kind, body = TEXT_NORMS[name]
+    large = 200 if body.count("ReduceL2") == 1 else 1  # a root leaves the range where its elements nearly do
+    model, data = between(body_of(kind, body)), {"f": rows(large) / 2}
+    without(monkeypatch, *OTHER_RULES)
+    reference, low = float32_and_low(model, data)
+    assert not difference(reference["o"], low["o"])
+    monkeypatch.setattr("ampgraph.planner.regions.find_regions", lambda flow: [])
+    reference, low = float32_and_low(model, data)
+    assert difference(reference["o"], low["o"])

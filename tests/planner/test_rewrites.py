@@ -40,7 +40,7 @@ def test_a_norm_divides(inverse: str, level: str) -> None:
     assert "Reciprocal" not in written and written.count("Div") == 1 and written.count("Mul") == 1
 
 
-def test_casts_stand_before_the_low_scale() -> None:
+def test_where_the_low_scale_is_cast() -> None:
     """One kernel on CUDA, low in and low out, which computes in float32."""
     assert decisions(converted(rms(INVERSES["Reciprocal"]))) == (
         "Cast>f16 MatMul:f16 Cast>f32 Pow:f32 ReduceMean:f32 Add:f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16 "
@@ -49,6 +49,20 @@ def test_casts_stand_before_the_low_scale() -> None:
     assert decisions(converted(layer_norm())).endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Cast>f32")
     part = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")  # without its bias CUDA does not fuse it
     assert decisions(converted(part)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+    # As an exporter writes equal scales of two norms: one stored, the other an Identity of it.
+    plain = layer_norm()
+    handed = layer_norm()
+    handed.graph.node.insert(0, helper.make_node("Identity", ["g"], ["g2"]))
+    scaled = next(node for node in handed.graph.node if node.output[0] == "s")
+    scaled.input[1] = "g2"
+    assert decisions(converted(handed)).replace("Identity:f16 ", "") == decisions(converted(plain))
+    # what the target does not fuse keeps its casts around the scale
+    other = rms(INVERSES["Reciprocal"])
+    assert "Div:f32" not in decisions(converted(other, target="tensorrt"))
+    assert decisions(converted(other, target="tensorrt")).endswith("Mul:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+    squared = model("q = Mul (x, x)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
+                    "  n = Div (x, r)  y = Mul (n, g)")  # fmt: skip
+    assert decisions(converted(squared)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
 
 
 @pytest.mark.parametrize(("target", "level"), [("cuda", "O1"), ("cpu", "O1"), ("cpu", "O2")])
@@ -58,25 +72,6 @@ def test_a_norm_that_would_be_fused_into_two_types_is_written_as_its_operator(ta
     result = converted(layer, level, target=target)
     assert kinds(result).count("LayerNormalization") == 1 and "Div" not in kinds(result)
     ort.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
-def test_a_scale_that_is_handed_on_is_the_same() -> None:
-    """As an exporter writes equal scales of two norms: one stored, the other an Identity of it."""
-    plain = layer_norm()
-    handed = layer_norm()
-    handed.graph.node.insert(0, helper.make_node("Identity", ["g"], ["g2"]))
-    scaled = next(node for node in handed.graph.node if node.output[0] == "s")
-    scaled.input[1] = "g2"
-    assert decisions(converted(handed)).replace("Identity:f16 ", "") == decisions(converted(plain))
-
-
-def test_what_the_target_does_not_fuse_keeps_its_casts_around_the_scale() -> None:
-    other = rms(INVERSES["Reciprocal"])
-    assert "Div:f32" not in decisions(converted(other, target="tensorrt"))
-    assert decisions(converted(other, target="tensorrt")).endswith("Mul:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
-    squared = model("q = Mul (x, x)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
-                    "  n = Div (x, r)  y = Mul (n, g)")  # fmt: skip
-    assert decisions(converted(squared)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
 
 
 @pytest.mark.parametrize("end", GELUS.values(), ids=GELUS)
@@ -103,33 +98,12 @@ def test_forms_are_as_exact_or_more(given: ModelProto) -> None:
     assert errors(given, level="O3") <= 1.01 * errors(given, level="O3", target="tensorrt")
 
 
-def test_a_value_that_holds_other_numbers_has_a_name_of_its_own() -> None:
-    """Errors by node compare values of one name: the product that is halved last is twice what it was."""
-    given = gelu(GELUS["swapped"])
-    found = ampgraph.verify(given, ampgraph.convert(given), samples=1, nodes=5)
-    assert found.ok and all(value.error is None or value.error < 0.01 for s in found.growth for value in s.makes)
-
-
-def test_what_the_user_names_is_left_as_it_is() -> None:
-    assert not ampgraph.plan(rms(INVERSES["Reciprocal"]), fp32=["op:Reciprocal"]).rewrites
-    assert not ampgraph.plan(gelu(GELUS["swapped"]), fp32=["op:Erf"]).rewrites
-
-
-def test_a_model_without_products_is_returned_as_it_is() -> None:
-    given = parse(
-        f"g (float[4,8] x) => (float[4,8] y) {{ {RMS}  i = Reciprocal (r)  n = Mul (x, i)  y = Mul (n, g) }}",
-        two=np.float32(2), eps=np.float32(1e-3), g=np.ones(8, np.float32), opset=16,
-    )  # fmt: skip
-    assert not ampgraph.plan(given, "O1").rewrites
-    assert ampgraph.convert(given, "O1").SerializeToString() == given.SerializeToString()
-
-
 def said(given: ModelProto) -> str:
     ((what, count),) = Counter(rewrite.what for rewrite in ampgraph.plan(given).rewrites).items()
     return rewrite_line(what, count)
 
 
-def test_the_summary_and_explain_name_them() -> None:
+def test_forms_are_named_and_matched() -> None:
     assert said(rms(INVERSES["Reciprocal"])).startswith(
         "1 group of nodes written as one Div (quotient) each: the form that"
     )
@@ -138,12 +112,24 @@ def test_the_summary_and_explain_name_them() -> None:
     )
     assert ampgraph.explain(gelu(GELUS["swapped"]), "h").region == "its region is written as x * y, halved last (half)"
     assert ampgraph.explain(rms(INVERSES["1 / root"]), "i").region == "its region is written as one Div (quotient)"
-
-
-def test_plans_with_a_form_are_matched_by_place() -> None:
+    # plans with a form are matched by place
     given = gelu(GELUS["swapped"])
     found = ampgraph.diff(ampgraph.plan(given), ampgraph.plan(given, target="tensorrt"))
     assert not found.decisions and len(found.nodes.first) == 1
+    # Errors by node compare values of one name: the product that is halved last is twice what it was.
+    given = gelu(GELUS["swapped"])
+    seen = ampgraph.verify(given, ampgraph.convert(given), samples=1, nodes=5)
+    assert seen.ok and all(value.error is None or value.error < 0.01 for s in seen.growth for value in s.makes)
+    # what the user names is left as it is
+    assert not ampgraph.plan(rms(INVERSES["Reciprocal"]), fp32=["op:Reciprocal"]).rewrites
+    assert not ampgraph.plan(gelu(GELUS["swapped"]), fp32=["op:Erf"]).rewrites
+    # a model without products is returned as it is
+    given = parse(
+        f"g (float[4,8] x) => (float[4,8] y) {{ {RMS}  i = Reciprocal (r)  n = Mul (x, i)  y = Mul (n, g) }}",
+        two=np.float32(2), eps=np.float32(1e-3), g=np.ones(8, np.float32), opset=16,
+    )  # fmt: skip
+    assert not ampgraph.plan(given, "O1").rewrites
+    assert ampgraph.convert(given, "O1").SerializeToString() == given.SerializeToString()
 
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
@@ -179,10 +165,6 @@ def test_such_a_mask_is_written_as_the_number_by_the_mask(target: str, lowest: f
     assert np.array_equal(run_strict(low, feed)["y"], run_strict(plain, feed)["y"])
 
 
-def test_at_o1_such_a_mask_stays_as_it_is() -> None:
-    assert not ampgraph.plan(attention(), "O1").rewrites
-
-
 # Constants behind a convolution go into its weights and its bias, by rewrites that have a name and a class.
 
 RANDOM = np.random.default_rng(5)
@@ -209,6 +191,19 @@ def test_what_is_added_becomes_the_bias() -> None:
     result = converted(fold_model())
     assert kinds(result) == ["Cast", "Conv", "Mul", "Add", "Relu", "Conv", "Cast"], decisions(result)
     assert any(np.array_equal(array, B.reshape(-1).astype(np.float16)) for array in held(result))
+    # all of it rounds less
+    exact, whole = (converted(fold_model(), rewrite=word) for word in ("none", "all"))
+    want = run_strict(fold_model(), X)["y"]
+    errors = [float(np.sqrt(np.mean(np.square(run_strict(one, X)["y"] - want)))) for one in (exact, whole)]
+    assert errors[1] < errors[0]
+    # what stays float32 stays as it is
+    given = fold_model("c = Conv (x, w)  a = Add (c, b)  z = Relu (a)")
+    for wide, low in (("value:c", []), ("value:a", []), ([], "value:a")):
+        assert "Add" in kinds(ampgraph.convert(given, fp32=wide, low=low))
+    large = fold_model("c = Conv (x, w)  a = Add (c, b)  z = Relu (a)", b=B * 1e6)
+    assert "Add" in kinds(converted(large)), "a bias beyond float16 does not take its product along"
+    # explain names the rewrite
+    assert "Conv (bias)" in str(ampgraph.explain(fold_model(), "a").region)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +220,6 @@ def test_words_choose(words: list[str], expected: list[str]) -> None:
     result = converted(fold_model(), rewrite=words)
     assert [kind for kind in kinds(result) if kind != "Cast"] == expected
     np.testing.assert_allclose(run_strict(result, X)["y"], run_strict(fold_model(), X)["y"], rtol=2e-2, atol=2e-2)
-
-
-def test_all_of_it_rounds_less() -> None:
-    exact, whole = (converted(fold_model(), rewrite=word) for word in ("none", "all"))
-    want = run_strict(fold_model(), X)["y"]
-    errors = [float(np.sqrt(np.mean(np.square(run_strict(one, X)["y"] - want)))) for one in (exact, whole)]
-    assert errors[1] < errors[0]
 
 
 POWER = "c = Conv (x, w)  m = Mul (c, s)  z = Relu (m)"
@@ -272,14 +260,6 @@ def test_what_becomes_a_bias(body: str, folds: bool) -> None:
         np.testing.assert_allclose(run_strict(result, X)["y"], run_strict(given, X)["y"], rtol=2e-2, atol=2e-2)
 
 
-def test_what_stays_float32_stays_as_it_is() -> None:
-    given = fold_model("c = Conv (x, w)  a = Add (c, b)  z = Relu (a)")
-    for held, low in (("value:c", ""), ("value:a", ""), ("", "value:a")):
-        assert "Add" in kinds(ampgraph.convert(given, fp32=[held] if held else [], low=[low] if low else []))
-    large = fold_model("c = Conv (x, w)  a = Add (c, b)  z = Relu (a)", b=B * 1e6)
-    assert "Add" in kinds(converted(large)), "a bias beyond float16 does not take its product along"
-
-
 def test_a_branch_and_the_plan_as_a_file() -> None:
     text = """g (float[2,3,8,8] x, bool q) => (float[2,c,h,v] y) {
         z = If (q) <then_branch = t () => (float[2,6,6,6] p) { u = Conv (x, w)  p = Add (u, b) },
@@ -296,20 +276,14 @@ def test_a_branch_and_the_plan_as_a_file() -> None:
     np.testing.assert_allclose(run_strict(result, feeds)["y"], run_strict(given, feeds)["y"], rtol=1e-2, atol=1e-2)
 
 
-def test_a_plan_that_folds_something_else_is_refused() -> None:
+def test_plans_of_folds() -> None:
     plan = ampgraph.plan(fold_model())
     text = plan.to_json().replace('"nodes":[0,1]', '"nodes":[0,2]')
     assert text != plan.to_json()
     with pytest.raises(AmpError) as raised:
         ampgraph.convert(fold_model(), plan=Plan.from_json(text))
     assert raised.value.code == "AMP402"
-
-
-def test_explain_names_the_rewrite() -> None:
-    assert "Conv (bias)" in str(ampgraph.explain(fold_model(), "a").region)
-
-
-def test_words() -> None:
+    # words
     exact = {name for name, cls in classes().items() if cls == "exact"}
     assert chosen(()) == exact < chosen(("all",)) == set(classes()) and not chosen(("none",))
     assert chosen(("all", "no-norm")) == set(classes()) - {"norm"} and chosen(("none", "clip")) == {"clip"}
@@ -317,6 +291,14 @@ def test_words() -> None:
         with pytest.raises(AmpError) as raised:
             ampgraph.convert(fold_model(), rewrite=word)
         assert raised.value.code == "AMP301" and raised.value.hint
+    # a border keeps its cast and a model without low nodes its bytes
+    body = f"s = Shape (x) n = Cast <to = {INT64}> (s) y = MatMul (x, w)"
+    given = parse(f"g (float[4,8] x) => (int64[k] n, float[4,8] y) {{ {body} }}", {"w": CAST_W})
+    assert kinds(converted(given)).count("Cast") == 3
+    nothing = parse(f"g (int64[4] x) => (int64[4] y) {{ t = Cast <to = {INT64}> (x) y = Add (t, t) }}", {})
+    assert ampgraph.convert(nothing).SerializeToString() == nothing.SerializeToString()
+    # at o1 such a mask stays as it is
+    assert not ampgraph.plan(attention(), "O1").rewrites
 
 
 # Casts of the file that do nothing go; no number changes, and converting again changes nothing.
@@ -382,14 +364,6 @@ def test_what_changes_numbers_stays(body: str) -> None:
     assert kinds(converted(given)).count("Cast") == kinds(given).count("Cast") + 2
 
 
-def test_a_border_keeps_its_cast_and_a_model_without_low_nodes_its_bytes() -> None:
-    body = f"s = Shape (x) n = Cast <to = {INT64}> (s) y = MatMul (x, w)"
-    given = parse(f"g (float[4,8] x) => (int64[k] n, float[4,8] y) {{ {body} }}", {"w": CAST_W})
-    assert kinds(converted(given)).count("Cast") == 3
-    nothing = parse(f"g (int64[4] x) => (int64[4] y) {{ t = Cast <to = {INT64}> (x) y = Add (t, t) }}", {})
-    assert ampgraph.convert(nothing).SerializeToString() == nothing.SerializeToString()
-
-
 # Pads that add nothing go; those that add something, that a border needs or that a pattern names stay.
 
 BODIES = {
@@ -415,11 +389,15 @@ def test_what_adds_nothing_goes(opset: int, dtype: str) -> None:
     assert "Pad" in kinds(ampgraph.convert(model, dtype=dtype, rewrite="no-pad"))
 
 
-def test_in_bfloat16_it_took_two_casts() -> None:
+def test_pads_are_told() -> None:
     """CUDA has no such kernel of it."""
     model = given(BODIES[18], 18)
     assert decisions(converted(model, dtype="bfloat16")) == "Cast>bf16 MatMul:bf16 MatMul:bf16 Cast>f32"
     assert decisions(converted(model, dtype="bfloat16", rewrite="none")).count("Cast") == 4
+    # explain and summary say so
+    model = given(BODIES[18], 18)
+    assert "did nothing and is taken away" in ampgraph.explain(model, "p").region
+    assert rewrite_line("Pad (pad)", 1) == "1 Pad of the file that added nothing taken away (pad)"
 
 
 @pytest.mark.parametrize(
@@ -434,12 +412,6 @@ def test_in_bfloat16_it_took_two_casts() -> None:
 )
 def test_others_stay(model: ModelProto, options: dict[str, Any]) -> None:
     assert not [rewrite for rewrite in ampgraph.plan(model, **options).rewrites if rewrite.name == "pad"]
-
-
-def test_explain_and_summary_say_so() -> None:
-    model = given(BODIES[18], 18)
-    assert "did nothing and is taken away" in ampgraph.explain(model, "p").region
-    assert rewrite_line("Pad (pad)", 1) == "1 Pad of the file that added nothing taken away (pad)"
 
 
 # A product behind a Transpose is written so that ONNX Runtime's CPU opens it, at every target.
@@ -518,14 +490,12 @@ def test_each_kills_the_runtime_without_it(tmp_path: Path) -> None:
     assert [name for name, how in zip(FORMS, opened, strict=True) if not how.died] == []
 
 
-def test_one_of_the_two_is_enough(tmp_path: Path) -> None:
+def test_what_opens_stays_as_it_is(tmp_path: Path) -> None:
     """Without the one the other does it, where it can."""
     given = transpose_model(FORMS["a bias"][0])
     assert transpose_kinds(written(tmp_path, "einsum", given, "no-transpose")) == "Transpose Einsum Add"
     assert open_each([tmp_path / "einsum.onnx"])[0].opens
-
-
-def test_what_opens_stays_as_it_is(tmp_path: Path) -> None:
+    # what opens stays as it is
     for name, form in OPEN.items():
         given = transpose_model(form)
         made = written(tmp_path, name, given)
@@ -533,18 +503,14 @@ def test_what_opens_stays_as_it_is(tmp_path: Path) -> None:
     assert all(how.opens for how in open_each([tmp_path / f"{name}.onnx" for name in OPEN]))
 
 
-def test_nodes_of_which_the_user_speaks_stay() -> None:
+def test_transposes_that_stay_and_the_plan() -> None:
     given = transpose_model("[p] c = Transpose<perm = [1, 0, 2]>(a) m = MatMul(c, w) y = Relu(m)")
     made = proto(ampgraph.convert(given, "O3", target="cuda", fp32=["p"], check="off"))
     assert transpose_kinds(made) == "Transpose MatMul Relu"
-
-
-def test_where_nothing_is_low_nothing_changes() -> None:
+    # where nothing is low nothing changes
     given = transpose_model(FORMS["a bias"][0])
     assert proto(ampgraph.convert(given, "O3", target="cuda", fp32=["op:*"], check="off")) == given
-
-
-def test_the_plan_says_so() -> None:
+    # the plan says so
     plan = ampgraph.plan(transpose_model(FORMS["a bias"][0]), level="O3", target="cuda")
     (rewrite,) = plan.rewrites
     assert rewrite.name == "transpose" and "crashes" in rewrite.said

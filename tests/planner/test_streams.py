@@ -63,42 +63,28 @@ def test_a_stream_that_norms_read_in_float32_stays_float32(monkeypatch: pytest.M
     assert errors[0] < 0.9 * errors[1]
 
 
-def test_the_reason_names_the_additions_and_what_they_add_up_to() -> None:
+def test_what_ends_a_stream() -> None:
     plan = ampgraph.plan(stream(12), "O2", target=WIDE)
     (text,) = {d.why.text for d in plan.decisions if d.why.rule == "stream"}
     assert "12 additions to float16 adds up to 1.0 steps" in text
-
-
-def test_a_short_stream_is_left_to_its_level() -> None:
+    # a short stream is left to its level
     assert additions(converted(stream(2), target=WIDE)) == ["f16"] * 2
-
-
-def test_a_stream_that_a_product_reads_is_left_to_its_level() -> None:
-    """Each addition before it would be rounded for the next one anyway."""
+    # Each addition before it would be rounded for the next one anyway.
     assert additions(converted(stream(4, end="y = MatMul (x4, w)"), target=WIDE)) == ["f16"] * 4
-
-
-def test_a_first_addition_that_nobody_reads_wide_stays_low() -> None:
+    # a first addition that nobody reads wide stays low
     before = "a = MatMul (input, w)  c = Tanh (a)  d = Sigmoid (a)  x0 = Add (c, d)"
     assert additions(converted(stream(4, before=before), target=WIDE)) == ["f16"] + ["f32"] * 4
-
-
-def test_what_moves_the_stream_to_a_norm_goes_with_it() -> None:
+    # what moves the stream to a norm goes with it
     end = (
         "s = Transpose <perm = [1, 0]> (x4)  n = LayerNormalization (s, ones, ones)  y = Transpose <perm = [1, 0]> (n)"
     )
     result = converted(stream(4, end=end), target=WIDE)
     assert additions(result) == ["f32"] * 4 and dtype_of(result, "Transpose") == "f32"
-
-
-def test_norms_that_go_low_take_the_stream_with_them() -> None:
-    """CUDA's LayerNormalization keeps float32 inside, so that nothing is widened for it; the CPU's does not."""
+    # CUDA's LayerNormalization keeps float32 inside, so that nothing is widened for it; the CPU's does not.
     for level in ("O2", "auto"):
         assert additions(converted(stream(4), level)) == ["f16"] * 4
         assert additions(converted(stream(4), level, target="cpu")) == ["f32"] * 4
-
-
-def test_the_users_pattern_wins() -> None:
+    # the users pattern wins
     assert additions(converted(stream(4), low=["op:Add"], target=WIDE)) == ["f16"] * 4
 
 
@@ -117,23 +103,16 @@ def test_a_result_is_widened_before_the_last_arithmetic(level: str, monkeypatch:
     assert casts(converted(model, level)) >= casts(result)
 
 
-def test_a_result_that_was_asked_for_low_is_not_widened() -> None:
+def test_what_is_not_widened_at_the_end() -> None:
     result = converted(parse(TAIL, WEIGHTS), io="low")
     assert decisions(result) == "MatMul:f16 Exp:f16 Sigmoid:f16 Mul:f16"
-
-
-def test_the_ceiling_of_speed_widens_at_the_end() -> None:
+    # the ceiling of speed widens at the end
     result = converted(parse(TAIL, WEIGHTS), "O3")
     assert decisions(result) == "Cast>f16 MatMul:f16 Exp:f16 Sigmoid:f16 Mul:f16 Cast>f32"
-
-
-def test_arithmetic_that_a_product_reads_is_no_tail() -> None:
+    # arithmetic that a product reads is no tail
     text = "g (float[4,8] x) => (float[4,8] y) { p = MatMul (x, w)  s = Sigmoid (p)  y = MatMul (s, w) }"
     assert decisions(converted(parse(text, WEIGHTS))) == "Cast>f16 MatMul:f16 Sigmoid:f16 MatMul:f16 Cast>f32"
-
-
-def test_a_state_that_is_made_anew_in_every_round_is_not_held() -> None:
-    """tanh(W h) bears the errors of one round, f h + g those that f has not forgotten; h + tanh(W h) those of all."""
+    # tanh(W h) bears the errors of one round, f h + g those that f has not forgotten; h + tanh(W h) those of all.
     text = """g (float[1,4] x, int64 n) => (float[1,4] y) {{ y = Loop (n, , x) <body = b (int64 i, bool c, float[1,4] h)
         => (bool d, float[1,4] k) {{ d = Identity (c)  m = MatMul (h, w)  {end} }}> }}"""
     gated = "f = Sigmoid (m)  t = Tanh (m)  o = Mul (f, h)  k = Add (o, t)"
@@ -172,28 +151,22 @@ def test_additions_and_norms_are_float32_and_products_low(level: str) -> None:
     assert "f16" in additions(ampgraph.convert(stream(3), "O2"))
 
 
-def test_a_stream_behind_norms() -> None:
+def test_wide_streams() -> None:
     model = stream(0, before=f"x0 = MatMul (input, w)  {POST}", end="y = MatMul (x4, w)")
     assert additions(wide(model)) == ["f32"] * 4
     assert set(additions(ampgraph.convert(model, "O2"))) == {"f16"}
-
-
-def test_the_reason_counts_the_additions() -> None:
+    # the reason counts the additions
     plan = ampgraph.plan(stream(4), "O2", fp32_stream=True)
     told = {d.kind: d.why.text for d in plan.decisions if d.why.rule == "fp32_stream"}
     assert told == dict.fromkeys(("Add", "LayerNormalization"), REASON.format(4))
     assert ampgraph.explain(stream(4), "x3", fp32_stream=True).slots[0].reason.endswith(REASON.format(4))
-
-
-def test_a_stream_that_is_moved_to_its_norms() -> None:
+    # a stream that is moved to its norms
     moved = "r = Reshape (x2, shape)  n = LayerNormalization (r, scale, shift)  y = MatMul (n, w)"
     model = stream(2, end=moved)
     model.graph.initializer.append(numpy_helper.from_array(np.array([8, WIDTH]), "shape"))
     for level in ("O2", "O3"):
         assert "Reshape:f32" in decisions(wide(model, level))
-
-
-def test_sums_of_a_branch_are_low() -> None:
+    # sums of a branch are low
     block = "  ".join(
         f"n{n} = {NORM.format(n)}  a{n} = MatMul (n{n}, w)  m{n} = MatMul (n{n}, w)  "
         f"b{n} = Add (a{n}, m{n})  x{n + 1} = Add (x{n}, b{n})"
@@ -201,24 +174,22 @@ def test_sums_of_a_branch_are_low() -> None:
     )
     model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end=f"n = {NORM.format(3)}  y = MatMul (n, w)")
     assert additions(wide(model)) == ["f16", "f32"] * 3
-
-
-def test_a_model_without_a_stream_says_so() -> None:
+    # a model without a stream says so
     plan = ampgraph.plan(stream(1, end="y = Softmax (x1)"), "O2", fp32_stream=True)
     assert [note.text for note in plan.notes if note.topic == "stream"] == [
         "--fp32-stream: no residual stream is there that norms read"
     ]
-
-
-def test_the_pattern_of_a_user_wins() -> None:
+    # the pattern of a user wins
     model = ampgraph.convert(stream(3), "O2", fp32_stream=True, low="op:Add")
     assert additions(model) == ["f16"] * 3
-
-
-def test_a_framework_has_no_such_rule() -> None:
+    # a framework has no such rule
     with pytest.raises(AmpError) as raised:
         ampgraph.plan(stream(2), policy="pytorch", fp32_stream=True)
     assert raised.value.code == "AMP305" and "--policy pytorch" in (raised.value.hint or "")
+    # a stream that products read as well
+    block = "  ".join(f"b{n} = MatMul (x{n}, w)  x{n + 1} = Add (x{n}, b{n})" for n in range(3))
+    model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end=f"n = {NORM.format(3)}  y = MatMul (n, w)")
+    assert additions(wide(model)) == ["f32"] * 3
 
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
@@ -229,12 +200,6 @@ def test_the_stream_is_more_exact(dtype: str) -> None:
     low = [ampgraph.convert(model, "O2", dtype=dtype, opset=21, fp32_stream=kept) for kept in (True, False)]
     errors = [np.linalg.norm(run_strict(one, feeds)["y"] - want) for one in low]
     assert errors[0] < 0.9 * errors[1]
-
-
-def test_a_stream_that_products_read_as_well() -> None:
-    block = "  ".join(f"b{n} = MatMul (x{n}, w)  x{n + 1} = Add (x{n}, b{n})" for n in range(3))
-    model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end=f"n = {NORM.format(3)}  y = MatMul (n, w)")
-    assert additions(wide(model)) == ["f32"] * 3
 
 
 @pytest.mark.slow
@@ -281,15 +246,13 @@ def test_a_norm_that_divides_is_as_exact_where_the_stream_is_alike(dtype: str) -
     assert streams["with"] < 0.9 * error(), "one kernel a norm reads a low stream"
 
 
-def test_a_norm_beside_the_stream_is_of_one_type_where_its_kernel_knows_no_other() -> None:
+def test_norms_beside_a_wide_stream() -> None:
     """bfloat16 from float32 data is none of CUDA's kernels: a Cast that others read as well is not taken along."""
     model = root_mean_squares(3)
     types = element_types(wide(model, dtype="bfloat16"))
     assert types["n0"] == types["n1"] == TensorProto.FLOAT
     assert element_types(wide(model))["n0"] == TensorProto.FLOAT16
-
-
-def test_a_stream_in_operators_that_add_and_normalize() -> None:
+    # a stream in operators that add and normalize
     block = "  ".join(
         f"b{n} = MatMul (x{n}, w)  x{n + 1} = com.microsoft.SkipLayerNormalization (x{n}, b{n}, scale, shift)"
         for n in range(3)
@@ -301,16 +264,11 @@ def test_a_stream_in_operators_that_add_and_normalize() -> None:
     assert {d.kind for d in ampgraph.plan(model, "O2").decisions if d.dtype == "float16"} >= {
         "com.microsoft::SkipLayerNormalization"
     }
-
-
-def test_the_file_names_one_node_of_each_norm() -> None:
+    # the file names one node of each norm
     made = wide(root_mean_squares(3))
     (said,) = [json.loads(item.value) for item in made.metadata_props if item.key == "ampgraph.fp32"]
     assert len(said) == 3 + 3, "additions, and the norms that read them"
-
-
-def test_an_addition_in_no_stream_holds_no_norm() -> None:
-    """What a Cast made of it in the result would hold the norm no more, were it converted again."""
+    # What a Cast made of it in the result would hold the norm no more, were it converted again.
     lines = (
         "a = MatMul (x, w)  m = ReduceMean <axes = [-1]> (a)  d = Sub (a, m)  s = Pow (d, two)",
         "v = ReduceMean <axes = [-1]> (s)  e = Add (v, eps)  r = Sqrt (e)  n = Div (d, r)  p = Mul (n, g)",
@@ -336,7 +294,7 @@ def said(model: ModelProto, level: str | None = None, policy: str = "ampgraph") 
     return [note["text"] for note in summary.notes if note["topic"] in ("level", "stream")]
 
 
-def test_what_auto_would_save_is_what_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_auto_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HARD_MODELS["bytes"].build()
     given, at_o2, at_auto = (
         measure.casts(m) for m in (model, ampgraph.convert(model, "O2"), ampgraph.convert(model, "auto"))
@@ -346,8 +304,6 @@ def test_what_auto_would_save_is_what_it_saves(monkeypatch: pytest.MonkeyPatch) 
     assert not said(model, level="auto") and not said(model, policy="pytorch")
     monkeypatch.setattr(alternatives, "MOST", 10)
     assert not said(model)
-
-
-def test_nothing_is_said_or_planned_where_only_borders_are_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    # nothing is said or planned where only borders are cast
     monkeypatch.setattr(alternatives, "decide", None)
     assert not said(stream(3))

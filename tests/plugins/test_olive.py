@@ -47,14 +47,12 @@ def run(folder: Path, model: Path, provider: str = "CUDAExecutionProvider", **wo
     return next(place.glob("*.onnx")) if place and place.is_dir() else place
 
 
-def test_a_workflow_writes_what_convert_writes(tmp_path: Path) -> None:
+def test_providers_and_workflows(tmp_path: Path) -> None:
     written = run(tmp_path, MODEL, level="O2", check="require", fp32=["op:Gemm"])
     assert written is not None
     expected = ampgraph.convert(MODEL, "O2", fp32=["op:Gemm"], output=tmp_path / "expected.onnx")
     assert written.read_bytes() == expected.read_bytes()
-
-
-def test_the_provider_says_the_target(tmp_path: Path) -> None:
+    # the provider says the target
     written = run(tmp_path, MODEL, "CPUExecutionProvider", level="auto")
     assert written is not None
     expected = ampgraph.convert(MODEL, "auto", target="cpu", output=tmp_path / "expected.onnx")

@@ -19,7 +19,7 @@ TEXT = """g (float[4, 8] x) => (float[4, 8] y) {
 }"""
 
 
-def test_precisions_and_casts_by_node(tmp_path: Path, amp: Any) -> None:
+def test_node_data(tmp_path: Path, amp: Any) -> None:
     made = proto(ampgraph.convert(parse(TEXT, w=(8, 8)), "O1"))
     onnx.save(made, tmp_path / "m.onnx")
     assert amp("inspect", tmp_path / "m.onnx", "--model-explorer", tmp_path / "colours.json")[0] == 0
@@ -32,9 +32,7 @@ def test_precisions_and_casts_by_node(tmp_path: Path, amp: Any) -> None:
         "Cast to float32",
     }
     assert len(results) == len(made.graph.node) and f"<node_{len(made.graph.node) - 1}>" in results
-
-
-def test_a_format_that_is_not_drawn(tmp_path: Path, amp: Any) -> None:
-    out = tmp_path / "colours.json"
+    # a format that is not drawn
+    out = tmp_path / "none.json"
     refused(amp("inspect", MODELS / "digits_cnn.mindir", "--model-explorer", out), "AMP304", "MindIR")
     assert not out.exists()

@@ -39,7 +39,7 @@ def mlp() -> onnx.ModelProto:
     )  # fmt: skip
 
 
-def test_every_node_has_its_precision_and_reason(tmp_path: Path) -> None:
+def test_nodes_and_lines(tmp_path: Path) -> None:
     ampgraph.convert(mlp(), "O1", output=tmp_path / "out.onnx", check="off", html=tmp_path / "p.html")
     held = data(tmp_path / "p.html")
     by_kind = {kind: (precision, rule, reason) for _, kind, precision, rule, reason, *_ in held["nodes"]}
@@ -47,9 +47,7 @@ def test_every_node_has_its_precision_and_reason(tmp_path: Path) -> None:
     assert all(rule and reason for _, rule, reason in (by_kind["MatMul"], by_kind["Exp"]))
     assert [bar["label"] for bar in held["bars"]] == ["nodes", "weights before", "weights after"]
     assert any("guards" in line for line in held["report"])
-
-
-def test_casts_are_part_of_the_lines(tmp_path: Path) -> None:
+    # casts are part of the lines
     ampgraph.convert(mlp(), "O1", output=tmp_path / "out.onnx", check="off", html=tmp_path / "p.html")
     held = data(tmp_path / "p.html")
     assert "Cast" not in {kind for _, kind, *_ in held["nodes"]}
@@ -58,30 +56,43 @@ def test_casts_are_part_of_the_lines(tmp_path: Path) -> None:
     written = onnx.load(tmp_path / "out.onnx")
     assert len(casts) >= sum(node.op_type == "Cast" for node in written.graph.node) > 0
     assert set(casts.values()) == {("float32", "float16"), ("float16", "float32")}
+    # the same model has the same page
+    pages = {Page("m", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html() for _ in range(2)}
+    assert len(pages) == 1
 
 
-def test_a_file_says_its_reasons_itself(tmp_path: Path) -> None:
+def test_reasons_and_names(tmp_path: Path) -> None:
     ampgraph.convert(mlp(), output=tmp_path / "out.onnx", check="off")
     ampgraph.inspect(tmp_path / "out.onnx", fusions=False, html=tmp_path / "p.html")
     assert {rule for _, kind, _, rule, *_ in data(tmp_path / "p.html")["nodes"] if kind == "MatMul"} != {""}
+    # names are no markup
+    given = mlp()
+    given.graph.node[0].name = "</script><script>alert(1)</script>"
+    page = Page("</title><b>", draw(see(given).flow)).html()
+    assert page.count("<script") == 5 and "</title><b>" not in page and "alert(1)</script>" not in page
+    assert not re.search(r"""(?:src|href)\s*=|url\(\s*["']?(?!#)|@import|fetch\(|XMLHttpRequest""", page)
+    # mindir is drawn too
+    model = str(MODELS / "digits_cnn.mindir")
+    ampgraph.convert(model, output=tmp_path / "o.mindir", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert {"Conv2D", "input", "output"} <= {kind for _, kind, *_ in held["nodes"]}
+    assert {cast for *_, cast in held["edges"]} == {"", "float16", "float32"}
 
 
-def test_verify_gives_errors_by_node(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_verbs_add_what_they_know(tmp_path: Path) -> None:
     given = mlp()
     found = ampgraph.verify(given, ampgraph.convert(given), samples=2, html=tmp_path / "p.html")
     heat = data(tmp_path / "p.html")["heat"]
     assert found.ok and not found.growth and heat["nodes"] and all(error > 0 for _, error in heat["nodes"])
-
-
-@pytest.mark.slow
-def test_tune_gives_its_candidates_and_each_nodes_part_of_the_error(tmp_path: Path) -> None:
-    found = ampgraph.tune(mlp(), samples=1, tolerance=1.0, sensitivity=True, html=tmp_path / "p.html")
+    # tune gives its candidates and each nodes part of the error
+    tuned = ampgraph.tune(mlp(), samples=1, tolerance=1.0, sensitivity=True, html=tmp_path / "p.html")
     held = data(tmp_path / "p.html")
-    assert len(held["frontier"]) == len(found.candidates) > 0 and sum(p["chosen"] for p in held["frontier"]) == 1
+    assert len(held["frontier"]) == len(tuned.candidates) > 0 and sum(p["chosen"] for p in held["frontier"]) == 1
     assert held["heat"]["title"] == "part of the squared error" and held["heat"]["nodes"]
 
 
-def test_guards_and_ranges_are_told(tmp_path: Path) -> None:
+def test_guards_are_told(tmp_path: Path) -> None:
     """Exp of 12 passes float16: the range that was measured stands beside the node that it holds."""
     samples = [{"x": np.full((2, 4), 12, np.float32)}]
     ampgraph.convert(mlp(), output=tmp_path / "out.onnx", check="off", data=samples, html=tmp_path / "p.html")
@@ -91,12 +102,14 @@ def test_guards_and_ranges_are_told(tmp_path: Path) -> None:
     assert held["guards"] == {"rules": ["range"], "said": ""}
     rules = {kind: (precision, rule) for _, kind, precision, rule, *_ in held["nodes"]}
     assert rules["Exp"] == ("float32", "range")
-
-
-def test_where_no_guard_fired_it_is_said(tmp_path: Path) -> None:
+    # where no guard fired it is said
     ampgraph.convert(mlp(), "O1", output=tmp_path / "out.onnx", check="off", html=tmp_path / "p.html")
     held = data(tmp_path / "p.html")
     assert held["guards"]["said"] == "none fired; ranges were not measured" and held["spans"] == {}
+    # a target that is not here is said
+    ampgraph.inspect(mlp(), target="cann", html=tmp_path / "p.html")
+    target = data(tmp_path / "p.html")["target"]
+    assert target["title"].startswith("on CANN: cannot be told: ") and target["kernels"] == []
 
 
 @pytest.mark.slow
@@ -116,12 +129,6 @@ def test_what_runs_as_one_kernel_is_told(tmp_path: Path) -> None:
     assert [bar["label"] for bar in held["bars"]] == ["nodes", "weights before", "weights after"]
     told = ampgraph.inspect(given, target="cpu").to_dict()["fusions"]
     assert isinstance(told, dict) and set(told) == {"runtime", "provider", "after", "before", "note"}
-
-
-def test_a_target_that_is_not_here_is_said(tmp_path: Path) -> None:
-    ampgraph.inspect(mlp(), target="cann", html=tmp_path / "p.html")
-    target = data(tmp_path / "p.html")["target"]
-    assert target["title"].startswith("on CANN: cannot be told: ") and target["kernels"] == []
 
 
 def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
@@ -147,27 +154,6 @@ def test_no_folder_is_wider_than_can_be_looked_at(count: int) -> None:
         entries[folder] += 1
     assert max(entries) <= WIDTH and sum(entries) == count + len(found.names) - 1
     assert all(parent < number for number, parent in enumerate(found.parents[1:], 1))
-
-
-def test_names_are_no_markup(tmp_path: Path) -> None:
-    given = mlp()
-    given.graph.node[0].name = "</script><script>alert(1)</script>"
-    page = Page("</title><b>", draw(see(given).flow)).html()
-    assert page.count("<script") == 5 and "</title><b>" not in page and "alert(1)</script>" not in page
-    assert not re.search(r"""(?:src|href)\s*=|url\(\s*["']?(?!#)|@import|fetch\(|XMLHttpRequest""", page)
-
-
-def test_the_same_model_has_the_same_page() -> None:
-    pages = {Page("m", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html() for _ in range(2)}
-    assert len(pages) == 1
-
-
-def test_mindir_is_drawn_too(tmp_path: Path) -> None:
-    model = str(MODELS / "digits_cnn.mindir")
-    ampgraph.convert(model, output=tmp_path / "o.mindir", check="off", html=tmp_path / "p.html")
-    held = data(tmp_path / "p.html")
-    assert {"Conv2D", "input", "output"} <= {kind for _, kind, *_ in held["nodes"]}
-    assert {cast for *_, cast in held["edges"]} == {"", "float16", "float32"}
 
 
 def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:

@@ -23,18 +23,16 @@ def result(loss: float, finite: bool = True, norm: float | None = None) -> StepR
     return StepResult(lambda number: number, *numbers)  # type: ignore[arg-type, return-value]
 
 
-def test_rates_count_updates_not_steps() -> None:
+def test_tables_and_pages() -> None:
     """A step that is left out does not use up a learning rate."""
     log = StepLog(lambda total: [0.1, 0.2, 0.3])
     for number, finite in enumerate([True, False, True, True, True], 1):
         log(number, 5, result(float(number), finite))
-    rows = list(csv.DictReader(io.StringIO(log.to_csv())))
-    assert [row["learning_rate"] for row in rows] == ["0.1", "0.2", "0.2", "0.3", "0.3"]
-    assert [row["finite"] for row in rows] == ["1", "0", "1", "1", "1"] and rows[0]["grad_norm"] == ""
-    assert list(rows[0]) == ["step", "loss", "finite", "scale", "grad_norm", "learning_rate"]
-
-
-def test_a_curve_keeps_its_peaks() -> None:
+    told = list(csv.DictReader(io.StringIO(log.to_csv())))
+    assert [row["learning_rate"] for row in told] == ["0.1", "0.2", "0.2", "0.3", "0.3"]
+    assert [row["finite"] for row in told] == ["1", "0", "1", "1", "1"] and told[0]["grad_norm"] == ""
+    assert list(told[0]) == ["step", "loss", "finite", "scale", "grad_norm", "learning_rate"]
+    # a curve keeps its peaks
     rows = [StepRow(i + 1, 9.0 if i == 5_001 else 1.0, True, 2.0**16, None, 0.1) for i in range(20_000)]
     page = training_page("t", rows)
     [points] = re.findall(r'aria-label="loss over the steps">.*?points="([^"]+)"', page)
@@ -42,16 +40,12 @@ def test_a_curve_keeps_its_peaks() -> None:
     assert "gradient norm" not in page and "learning rate" in page
     measured = training_page("t", rows, measured=[(10_000, 12.5), (20_000, float("nan"))])
     assert measured.count('<circle class="measured"') == 1 and "12.5</text>" in measured
-
-
-def test_steps_left_out_are_seen_and_words_are_no_markup() -> None:
+    # steps left out are seen and words are no markup
     rows = [StepRow(1, 1.0, True, 8.0, 2.0, 0.1), StepRow(2, float("inf"), False, 4.0, float("nan"), 0.1)]
     page = training_page("<b>", rows, ["a < b"])
     assert page.count('class="skip"') == 4 and "1 skipped" in page and "<b>" not in page and "a &lt; b" in page
     assert "inf" not in page.partition("<body>")[2] and page == training_page("<b>", rows, ["a < b"])
-
-
-def test_a_log_is_a_table() -> None:
+    # a log is a table
     check_log("steps.csv")
     with pytest.raises(AmpError, match="AMP105"):
         check_log("steps.txt")

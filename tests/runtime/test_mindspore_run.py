@@ -92,24 +92,18 @@ def test_outputs_are_those_of_the_network(folder: Path, device: str) -> None:
 
 
 @needs_mindspore
-def test_sizes_that_vary(folder: Path) -> None:
+def test_sizes_state_and_bfloat16(folder: Path) -> None:
     session = MindsporeSession(folder / "rows.mindir")
     for rows in (1, 3):
         assert session.run({"x": X[:rows]})["output0"].shape == (rows, 6)
     with pytest.raises(AmpError, match=r"AMP503.*'x' takes float32 \[any, 6\].*\[4, 5\]"):
         session.run({"x": X[:, :5]})
-
-
-@needs_mindspore
-def test_state_is_kept_from_run_to_run(folder: Path) -> None:
+    # state is kept from run to run
     session = MindsporeSession(folder / "count.mindir")
     ones = np.ones((4, 6), np.float32)
     assert [float(session.run({"x": ones})["output0"]) for _ in range(3)] == [24, 48, 72]
     assert float(MindsporeSession(folder / "count.mindir").run({"x": ones})["output0"]) == 24
-
-
-@needs_mindspore
-def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(folder: Path) -> None:
+    # bfloat16 comes and goes as ml dtypes has it
     low = X.astype(ml_dtypes.bfloat16)
     session = MindsporeSession(folder / "doubled.mindir")
     for fed in (low, low.view("V2")):  # numpy's files say V2
@@ -148,9 +142,22 @@ TAKES = MindirPorts(
 FITS = {"x": np.zeros((2, 3), np.float32), "n": np.int64(1), "any": np.zeros((1, 1), np.float16)}
 
 
-def test_feeds_that_fit_come_in_the_order_of_the_file() -> None:
+def test_feeds_errors_and_the_old_name() -> None:
     given = {"any": FITS["any"], "graph:n": FITS["n"], "x": FITS["x"]}
     assert list(TAKES.check(given)) == ["x", "n", "any"]
+    # an error of mindspore in one line
+    line = "-" * 52
+    text = f"\n{line}\n- Kernel select failed:\n{line}\nUnsupported op [X] on CPU, Please confirm whether\nnode: y\n"
+    assert fault(RuntimeError(text)) == "Unsupported op [X] on CPU"
+    assert fault(RuntimeError("Load MindIR failed.")) == "Load MindIR failed"
+    assert fault(RuntimeError("")) == "RuntimeError"
+    # the old name warns
+    code = (
+        "import ampgraph; from ampgraph.training.mindspore import train_step as new\n"
+        "assert ampgraph.mindspore.train_step is new"
+    )
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
+    assert "ampgraph.mindspore is now ampgraph.training.mindspore" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -202,14 +209,6 @@ def test_on_ascend_the_types_of_the_file_are_kept() -> None:
         select_device(ms, "ascend")
 
 
-def test_an_error_of_mindspore_in_one_line() -> None:
-    line = "-" * 52
-    text = f"\n{line}\n- Kernel select failed:\n{line}\nUnsupported op [X] on CPU, Please confirm whether\nnode: y\n"
-    assert fault(RuntimeError(text)) == "Unsupported op [X] on CPU"
-    assert fault(RuntimeError("Load MindIR failed.")) == "Load MindIR failed"
-    assert fault(RuntimeError("")) == "RuntimeError"
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mindspore") is None, reason="only where it could be imported")
 def test_nothing_imports_mindspore_before_it_is_needed() -> None:
@@ -220,12 +219,3 @@ def test_nothing_imports_mindspore_before_it_is_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-def test_the_old_name_warns() -> None:
-    code = (
-        "import ampgraph; from ampgraph.training.mindspore import train_step as new\n"
-        "assert ampgraph.mindspore.train_step is new"
-    )
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
-    assert "ampgraph.mindspore is now ampgraph.training.mindspore" in done.stderr

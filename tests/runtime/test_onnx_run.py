@@ -17,9 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.api.run import opened
 from ampgraph.core.errors import AmpError
+from ampgraph.report.fusions import TargetGraph, fused_operators
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
 from ampgraph.runtime.onnxruntime_session import OnnxSession
+from ampgraph.runtime.optimized import name_nodes, placements, read_optimized
+from ampgraph.runtime.optimizing import NotOptimized, optimized
 from ampgraph.runtime.ports import Port, Session, check_feeds
 from cli_helpers import MODELS
 from onnx_text import parse, proto
@@ -51,14 +54,6 @@ def test_the_outputs_are_those_of_the_model(folder: Path, device: str, strict: b
     assert got["y"].dtype == np.float32
 
 
-def test_an_input_with_a_default_may_be_fed() -> None:
-    session = OnnxSession(model(), "cpu")
-    assert session.device == "cpu" and session.required == ["x", "scale", "n"] and session.optional == {"bias"}
-    got = session.run({**FEEDS, "bias": BIAS * 0}, outputs=["y"])
-    assert list(got) == ["y"]
-    np.testing.assert_array_equal(got["y"], X * 2)
-
-
 @pytest.mark.filterwarnings("ignore:input 'x' holds NaN")
 def test_nan_and_infinity_go_in_and_come_out() -> None:
     fed = X.copy()
@@ -77,20 +72,24 @@ def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
         assert got.dtype == ml_dtypes.bfloat16 and (got == low).all()
 
 
-def test_a_strict_run_rounds_and_a_plain_one_need_not() -> None:
+def test_strict_runs_and_placement() -> None:
     feeds = {"image": np.load(MODELS / "digits_heldout.npz")["image"][:8]}
     plain = ampgraph.run(MODELS / "digits_cnn.onnx", feeds)["logits"]
     low = proto(ampgraph.convert(MODELS / "digits_cnn.onnx", "O2"))
     strict = ampgraph.run(low, feeds, strict=True)["logits"]
     assert 0 < np.abs(strict - plain).max() < 0.1
-
-
-def test_placement_says_where_nodes_ran() -> None:
+    # placement says where nodes ran
     session = OnnxSession(model(), "cpu", profile=True)
     session.run(FEEDS)
     found = session.placement()
     assert found["Mul", "CPUExecutionProvider"] == 1 and {provider for _, provider in found} == {"CPUExecutionProvider"}
     assert not Path(session._profile).exists()
+    # an input with a default may be fed
+    session = OnnxSession(model(), "cpu")
+    assert session.device == "cpu" and session.required == ["x", "scale", "n"] and session.optional == {"bias"}
+    got = session.run({**FEEDS, "bias": BIAS * 0}, outputs=["y"])
+    assert list(got) == ["y"]
+    np.testing.assert_array_equal(got["y"], X * 2)
 
 
 # -- what is fed ------------------------------------------------------------------------------------------------------
@@ -125,16 +124,6 @@ def test_a_strict_run_takes_no_more(change: dict[str, Any], told: str) -> None:
     with pytest.raises(AmpError) as caught:
         ampgraph.run(model(), feeds, strict=True)
     assert caught.value.code == "AMP503" and caught.value.hint and told in str(caught.value)
-
-
-def test_sizes_that_nothing_names_are_free() -> None:
-    ports = {"a": Port("a", "float32", (None, 2)), "b": Port("b", "float32", (None, 2)), "s": Port("s", "", ())}
-    feeds = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((5, 2), np.float32), "s": [X]}
-    checked = check_feeds(ports, feeds, set())
-    assert checked["a"].shape == (1, 2) and checked["s"] == [X]
-    assert str(ports["a"]) == "float32 [any, 2]"
-    turned = check_feeds({"a": ports["a"]}, {"a": np.asfortranarray(X[:, :2])}, set())["a"]
-    assert turned.flags.c_contiguous and (turned == X[:, :2]).all()
 
 
 def test_a_file_without_an_input_says_what_it_holds(folder: Path) -> None:
@@ -224,16 +213,18 @@ def test_what_the_runtime_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_runtime_older_than_the_model_is_named(strict: bool) -> None:
+def test_sessions_and_older_runtimes(strict: bool) -> None:
     young = model()
     young.ir_version = 99
     with pytest.raises(
         AmpError, match=r"AMP502.*IR version: 99(.|\n)*hint: onnxruntime .* may be older than the model"
     ):
         opened(young, "cpu", strict)
+    # sessions of onnx
+    check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
 
 
-def test_a_run_that_stops_is_told() -> None:
+def test_runs_that_stop() -> None:
     gather = helper.make_graph(
         [helper.make_node("Gather", ["x", "i"], ["y"])],
         "g",
@@ -244,6 +235,14 @@ def test_a_run_that_stops_is_told() -> None:
     feeds = {"x": X[0], "i": np.array([7], np.int64)}
     with pytest.raises(AmpError, match=r"AMP504.*ONNX Runtime stopped: .*\nhint: "):
         ampgraph.run(made, feeds)
+    # a type that a kernel refuses is no matter of shapes
+    inputs = "float16[8, 4] x, int64[6, 1] i, float16[6, 4] u"
+    text = f'g ({inputs}) => (float16[8, 4] y) {{ y = ScatterND <reduction = "add"> (x, i, u) }}'
+    feeds = {"x": np.ones((8, 4), np.float16), "i": np.zeros((6, 1), np.int64), "u": np.ones((6, 4), np.float16)}
+    with pytest.raises(AmpError) as raised:
+        ampgraph.run(parse(text), feeds)
+    assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
+    assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7
 
 
 @pytest.mark.slow
@@ -264,16 +263,6 @@ def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
     assert (made.returncode, made.stdout.split()) == (0, [b"7680.0"])
 
 
-def test_a_type_that_a_kernel_refuses_is_no_matter_of_shapes() -> None:
-    inputs = "float16[8, 4] x, int64[6, 1] i, float16[6, 4] u"
-    text = f'g ({inputs}) => (float16[8, 4] y) {{ y = ScatterND <reduction = "add"> (x, i, u) }}'
-    feeds = {"x": np.ones((8, 4), np.float16), "i": np.zeros((6, 1), np.int64), "u": np.ones((6, 4), np.float16)}
-    with pytest.raises(AmpError) as raised:
-        ampgraph.run(parse(text), feeds)
-    assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
-    assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7
-
-
 # Every session is a `Session`: its ports, what must be fed, and runs that give all outputs or some.
 
 SESSION_MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -292,20 +281,23 @@ def check(session: Session) -> None:
         session.run(feeds, outputs=["nothing is called so"])
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_sessions_of_onnx(strict: bool) -> None:
-    check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
-
-
 @pytest.mark.mindspore
 def test_sessions_of_mindspore() -> None:
     pytest.importorskip("mindspore")
     check(opened(SESSION_MODELS / "digits_cnn.mindir", "cpu"))
 
 
-def test_ports_in_words() -> None:
+def test_what_a_session_is() -> None:
     assert str(Port("x", "float32", ("N", None, 3))) == "float32 [N, any, 3]"
     assert str(Port("x", "float16", (), ranked=False)) == "float16 of any shape"
+    # sizes that nothing names are free
+    ports = {"a": Port("a", "float32", (None, 2)), "b": Port("b", "float32", (None, 2)), "s": Port("s", "", ())}
+    feeds = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((5, 2), np.float32), "s": [X]}
+    checked = check_feeds(ports, feeds, set())
+    assert checked["a"].shape == (1, 2) and checked["s"] == [X]
+    assert str(ports["a"]) == "float32 [any, 2]"
+    turned = check_feeds({"a": ports["a"]}, {"a": np.asfortranarray(X[:, :2])}, set())["a"]
+    assert turned.flags.c_contiguous and (turned == X[:, :2]).all()
 
 
 def test_a_runtime_without_cuda_is_not_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,3 +328,121 @@ def test_bfloat16_outputs_beside_others(first):
     found = ampgraph.run(parse(MODEL.format(first=FIRSTS[first])), {"x": low, "y": y}, device="cpu")
     assert found["both"].dtype == ml_dtypes.bfloat16 and found["both"].tobytes() == low.tobytes()
     assert np.array_equal(found["z"], -y)
+
+
+# The graph that a runtime would run: how it is asked for, and how it is read.
+
+LOG = """
+2026 [V:onnxruntime:, session_state.cc:1584 VerifyEachNodeIsAssignedToAnEp]  Node(s) placed on [CPUExecutionProvider]. Number of nodes: 2
+2026 [V:onnxruntime:, session_state.cc:1586 VerifyEachNodeIsAssignedToAnEp]   Add (a node (of mine))
+2026 [V:onnxruntime:, session_state.cc:1586 VerifyEachNodeIsAssignedToAnEp]   Mul ()
+2026 [V:onnxruntime:, session_state.cc:1584 VerifyEachNodeIsAssignedToAnEp]  Node(s) placed on [CUDAExecutionProvider]. Number of nodes: 1
+2026 [V:onnxruntime:, session_state.cc:1586 VerifyEachNodeIsAssignedToAnEp]   Mul ()
+2026 [V:onnxruntime:, allocation_planner.cc:1 Plan] Mul (not placed here)
+"""  # noqa: E501
+NORM = """g (float[2, 8] x) => (float[2, 8] y) <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}, float[8] shift =
+    {1, 2, 3, 4, 5, 6, 7, 8}, float two = {2}, float eps = {0.00001}>
+{ a = Relu(x) m = ReduceMean<axes = [-1]>(a) d = Sub(a, m) q = Pow(d, two) v = ReduceMean<axes = [-1]>(q)
+  e = Add(v, eps) s = Sqrt(e) n = Div(d, s) w = Mul(n, scale) y = Add(w, shift) }"""
+
+
+def test_what_the_log_and_the_graph_tell():
+    assert placements(LOG) == {("Add", "a node (of mine)"): "CPU", ("Mul", ""): "?"}
+    assert placements("AssignedToAnEp]  All nodes placed on [CPUExecutionProvider]. Number") == {("", ""): "CPU"}
+    # every node gets a name of its own bodies included
+    body = "g (float[1] x, bool c) => (float[1] y) { y = If (c) <then_branch = a () => (float[1] p) { p = Relu(x) }, "
+    proto = parse(body + "else_branch = b () => (float[1] q) { q = Relu(x) }> }")
+    name_nodes(proto.graph)
+    (node,) = proto.graph.node
+    names = [node.name, *(inner.name for a in node.attribute for inner in a.g.node)]
+    assert len(set(names)) == 3 and all(names)
+    # types casts and copies are read
+    after = parse("""g (float[2] x) => (float16[2] y) <float16[2] h>
+        { h = Cast<to = 10>(x) k = MemcpyFromHost(h) y = Add(k, h) }""")
+    found = read_optimized(after, after, "AssignedToAnEp]  All nodes placed on [CUDAExecutionProvider].")
+    assert [node.dtype for node in found.nodes] == ["float32->float16", "float16", "float16"]
+    assert found.copied() == {"MemcpyFromHost": 1} and found.cast() == {"float32->float16": 1}
+    assert found.providers() == {"CUDA": 3} and not found.fused()
+    # types that the runtime does not write follow from the operators
+    after = parse("""g (float[2] x, int64[1] n) => (float16[2] y) {
+        a = com.microsoft.Gelu(x) b = Expand(a, n) c = Softmax(b) h = Cast<to = 10>(c)
+        s = Shape(h) f = Cast<to = 1>(s) k = Cast<to = 10>(f) w = Less(k, h) v = Cast<to = 10>(w) y = Add(h, v) }""")
+    found = read_optimized(after, after, "AssignedToAnEp]  All nodes placed on [CUDAExecutionProvider].")
+    told = [node.dtype for node in found.nodes if node.kind == "Cast"]
+    assert told == ["float32->float16", "float32", "float32->float16", "float16"]
+    assert found.cast() == {"float32->float16": 2}
+
+
+@pytest.fixture(scope="module")
+def norm(tmp_path_factory) -> Path:
+    """A decomposed LayerNormalization whose scale lies in another file."""
+    path = tmp_path_factory.mktemp("norm") / "norm.onnx"
+    proto = parse(NORM, opset=13)
+    onnx.save(proto, path, save_as_external_data=True, location="norm.data", size_threshold=0)
+    return path
+
+
+def test_sessions_in_processes(norm):
+    found = optimized(norm, "CPUExecutionProvider")
+    assert found.fused() == {"LayerNormalization": 1} and found.providers() == {"CPU": 2}
+    assert found.runtime.startswith("ONNX Runtime 1.")
+    graph = TargetGraph.of(found)
+    assert graph.rows() == {("nodes", ""): 2, ("run by", "CPU"): 2, ("fused", "LayerNormalization"): 1}
+    # a fused node knows what it computes
+    relu, fused = optimized(norm, "CPUExecutionProvider").nodes
+    assert relu.computes == ("a",) and set(fused.computes) == {*"mdqvesnwy"}
+    # a provider that is not here is no fault of the model
+    with pytest.raises(NotOptimized, match="no NoSuchExecutionProvider here") as caught:
+        optimized(norm, "NoSuchExecutionProvider")
+    assert caught.value.elsewhere
+    told = fused_operators(str(norm), None, "NoSuchExecutionProvider")
+    assert told.after is None and "--runtime PYTHON" in told.note
+
+
+def test_kernels_are_known():
+    """It gives what a node makes another name, and the first one to its Cast; a Relu is part of a Conv."""
+    before = parse(
+        "g (float16[2] x) => (float16[2] z) { [one] y = Add(x, x) [two] c = Conv(y, y) [three] z = Relu(c) }"
+    )
+    after = parse("""g (float16[2] x) => (float16[2] z) {
+        [in] a = Cast<to = 1>(x) [one] b = Add(a, a) [out] y = Cast<to = 10>(b) [two] z = Conv(y, y) }""")
+    for one in (before, after):
+        name_nodes(one.graph)
+    found = read_optimized(before, after, "")
+    assert [node.computes for node in found.nodes] == [(), ("y",), (), ("z", "c")]
+    # A product and an Add over three axes become a Gemm between two Reshapes; one Reshape was in the file.
+    before = parse("""g (float[2,3,4] x) => (float[2,3,4] z) <float[4,4] w, float[4] b, int64[3] s>
+        { [one] y = MatMul(x, w) [two] a = Add(y, b) [three] z = Reshape(a, s) }""")
+    after = parse("""g (float[2,3,4] x) => (float[2,3,4] z) <float[4,4] w, float[4] b, int64[3] s, int64[2] t>
+        { [in] r = Reshape(x, t) [new] g = Gemm(r, w, b) [out] z = Reshape(g, s) }""")
+    found = read_optimized(before, after, "")
+    assert [(node.kind, node.computes) for node in found.nodes] == [
+        ("Reshape", ()), ("Gemm", ("z", "a", "y")), ("Reshape", ()),
+    ]  # fmt: skip
+
+
+def test_a_model_that_is_refused_is_named(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(
+        parse("g (float[2] x) => (float[2] y) { y = NoSuchThing(x) }").SerializeToString()
+    )
+    told = fused_operators(str(tmp_path / "m.onnx"), None, "CPUExecutionProvider")
+    assert told.after is None and "does not take m.onnx: ONNX Runtime 1." in told.note and "NoSuchThing" in told.note
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_runtime_that_dies_is_told_in_words(norm, tmp_path):
+    with pytest.raises(NotOptimized, match="dies of it while it loads: Segmentation fault"):
+        optimized(norm, python=script(tmp_path / "python", "kill -SEGV $$"))
+
+
+@pytest.mark.parametrize(("text", "why"), [("exit 3", "exit status 3"), (None, "cannot be started")])
+def test_what_is_no_python_is_a_mistake_of_the_user(norm, tmp_path, text, why):
+    python = script(tmp_path / "python", text) if text else str(tmp_path / "nothing")
+    with pytest.raises(AmpError, match=why) as caught:
+        optimized(norm, python=python)
+    assert caught.value.code == "AMP508"

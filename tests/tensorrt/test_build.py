@@ -18,7 +18,7 @@ from ampgraph.runtime.tensorrt_rtx import BuildJob, build, build_all, read_kerne
 from cli_helpers import process
 from onnx_text import parse
 from planner.support import dtype_of
-from tensorrt.environment import ROOT
+from set_up import ROOT
 
 HEAD = '<ir_version: 10, opset_import: ["" : 22]>'
 PLAIN = parse_model(HEAD + "g (float16[2, 8] x) => (float16[2, 8] y) { y = Relu(x) }")
@@ -56,14 +56,12 @@ LIST = "\n".join(
 )
 
 
-def test_kernels_are_read_from_the_builders_list() -> None:
+def test_what_is_read_and_said() -> None:
     first, cast, product = read_kernels(LIST)
     assert first.nodes == ("one, two", "three") and first.dtype == "float32->float16" and not first.casts
     assert cast.casts and cast.dtype == "float16->float32"
     assert product.attends and product.kind == "gemm" and product.dtype == "float16"
-
-
-def test_words_are_one_line_without_what_any_refusal_says() -> None:
+    # words are one line without what any refusal says
     said = (
         "Invalid Node - n\nITensor::getDimensions: Error Code 4: API Usage Error (types\n differ)\n"
         "[x.cpp::catch::250] Error Code 1: Cuda Runtime (cudaError 35: CUDA driver version is insufficient)"
@@ -71,13 +69,11 @@ def test_words_are_one_line_without_what_any_refusal_says() -> None:
     assert shown(said) == "API Usage Error (types differ)"
 
 
-def test_an_environment_without_tensorrt_is_one_line_with_a_hint() -> None:
+def test_environments_that_do_not_build() -> None:
     with pytest.raises(AmpError, match="TensorRT for RTX is not installed") as caught:
         build(BuildJob(PLAIN), python=sys.executable)
     assert caught.value.code == "AMP501" and "tensorrt-rtx-cu13-libs" in caught.value.hint
-
-
-def test_a_python_that_is_none_is_said() -> None:
+    # a python that is none is said
     with pytest.raises(AmpError, match="cannot be started") as caught:
         build(BuildJob(PLAIN), python="/nowhere/python")
     assert caught.value.code == "AMP508"
@@ -101,7 +97,7 @@ def test_a_process_that_dies_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "TensorRT dies of it: Aborted" in answers[1].why
 
 
-def test_what_is_refused_has_node_operator_and_words(trt_python: str) -> None:
+def test_what_is_refused_and_open(trt_python: str) -> None:
     plain, mixed, transposed = build_all([BuildJob(PLAIN), BuildJob(MIXED), BuildJob(TRANSPOSED)], python=trt_python)
     assert plain.ok and plain.engine is not None and plain.engine.types == {"float16": 1} and plain.engine.size > 0
     (refused,) = mixed.refused
@@ -109,9 +105,7 @@ def test_what_is_refused_has_node_operator_and_words(trt_python: str) -> None:
     assert "`input` type is Half and `grid` type is Float" in refused.words and "cudaError" not in mixed.why
     (refused,) = transposed.refused
     assert (refused.by, refused.node, refused.operator) == ("builder", "up", "ConvTranspose")
-
-
-def test_open_dimensions_get_a_profile(trt_python: str) -> None:
+    # open dimensions get a profile
     sizes = {"N": (1, 4, 16), "w:1": (8, 8, 8)}
     answer = build(BuildJob(OPEN, sizes=sizes), python=trt_python)
     assert answer.ok and answer.engine is not None and answer.engine.types["float16"] >= 1
@@ -140,7 +134,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return before, after
 
 
-def test_inspect_shows_kernels_and_types_beside_the_originals(files: tuple[Path, Path], trt_python: str) -> None:
+def test_inspect_and_check_build(files: tuple[Path, Path], trt_python: str) -> None:
     before, after = files
     found = ampgraph.inspect(after, before, target="tensorrt", runtime=trt_python, dims={"N": 8}).fusions
     assert found is not None and found.before is not None and found.after is not None and not found.note
@@ -149,18 +143,18 @@ def test_inspect_shows_kernels_and_types_beside_the_originals(files: tuple[Path,
     assert {name for node in found.nodes for name in node.computes} >= {"y"}
     ended = process("inspect", after, "--against", before, "--target", "tensorrt", "--runtime", trt_python)
     assert ended.returncode == 0 and "builds it; nothing was run" in ended.stdout and "types   float16" in ended.stdout
+    # check builds
+    checked = ampgraph.check(after, before, runtime=trt_python)
+    assert checked.ok and "builds" in checked.passed
 
 
-def test_inspect_without_tensorrt_says_so_in_one_line(files: tuple[Path, Path]) -> None:
+def test_nothing_builds_elsewhere(files: tuple[Path, Path]) -> None:
     ended = process("inspect", files[1], "--target", "tensorrt", "--runtime", sys.executable)
     assert ended.returncode == 2 and "error[AMP501]: TensorRT for RTX is not installed" in ended.stderr
     assert "hint:" in ended.stderr and "Traceback" not in ended.stderr
-
-
-def test_check_builds(files: tuple[Path, Path], trt_python: str) -> None:
-    before, after = files
-    found = ampgraph.check(after, before, runtime=trt_python)
-    assert found.ok and "builds" in found.passed
+    # nothing builds for other targets
+    ended = process("check", files[1], "--target", "cuda", "--runtime", sys.executable)
+    assert ended.returncode == 2 and "nothing builds for cuda" in ended.stderr
 
 
 def test_check_says_what_is_refused_and_what_mends_it(tmp_path: Path, trt_python: str) -> None:
@@ -176,11 +170,6 @@ def test_what_the_original_meets_as_well_is_a_warning(tmp_path: Path, trt_python
     found = ampgraph.check(tmp_path / "m.onnx", tmp_path / "m.onnx", runtime=trt_python)
     (finding,) = [one for one in found.findings if one.rule == "builds"]
     assert finding.level == "warning" and "is refused as well" in finding.hint
-
-
-def test_nothing_builds_for_other_targets(files: tuple[Path, Path]) -> None:
-    ended = process("check", files[1], "--target", "cuda", "--runtime", sys.executable)
-    assert ended.returncode == 2 and "nothing builds for cuda" in ended.stderr
 
 
 # Written attention with a test for NaN behind its Softmax is one kernel, and never what the builder dies of.
@@ -206,14 +195,10 @@ def made(level: str, dtype: str, target: str = "tensorrt", fp32: tuple[str, ...]
 
 
 @pytest.mark.slow
-def test_each_way_is_one_kernel(trt_python: str) -> None:
+def test_attention_is_one_kernel(trt_python: str) -> None:
     for way, answer in zip(WAYS, build_all([BuildJob(made(*way)) for way in WAYS], python=trt_python), strict=True):
         assert answer.ok and answer.engine is not None and answer.engine.attentions == 1, way
-
-
-@pytest.mark.slow
-def test_what_the_builder_dies_of_is_not_written(trt_python: str) -> None:
-    """Softmax, IsNaN and Where in float32 before a low product: the user's patterns do not lead there."""
+    # Softmax, IsNaN and Where in float32 before a low product: the user's patterns do not lead there.
     jobs = [BuildJob(made(level, dtype, fp32=FP32)) for level, dtype in WAYS]
     assert [answer.why for answer in build_all(jobs, python=trt_python)] == [""] * len(WAYS)
     attention_forms = pytest.importorskip("attention_forms")

@@ -12,8 +12,8 @@ import ampgraph
 from ampgraph.oplists.files import own_file
 from onnx_text import parse
 from planner.support import casts, dtype_of
+from set_up import ROOT
 from share import share
-from tensorrt.environment import ROOT
 
 sys.path.append(str(ROOT / "benchmarks" / "tensorrt"))
 kernel_table = pytest.importorskip("kernel_table")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tensorrt.environment import ROOT
+from set_up import ROOT
 
 sys.path.append(str(ROOT / "benchmarks" / "tensorrt"))
 node_suite = pytest.importorskip("node_suite")

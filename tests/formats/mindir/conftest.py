@@ -2,7 +2,7 @@
 
 import pytest
 
-from formats.mindir.build import dense, write, write_split
+from formats.mindir.files import dense, write, write_split
 
 
 @pytest.fixture

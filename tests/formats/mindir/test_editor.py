@@ -54,7 +54,7 @@ def test_pair(path: Path) -> None:
     assert data(followed(model, plan)) == data(result)
 
 
-def test_the_name_of_an_output_is_kept() -> None:
+def test_names_of_outputs_and_of_casts() -> None:
     model = parse("""
         main(x: f32[4,4])
           a = MatMul(x, x, false, false)
@@ -65,6 +65,22 @@ def test_the_name_of_an_output_is_kept() -> None:
     assert result.graph.output[0].name == "main:a" and faults(result, model) == []
     [product, other] = [node for node in result.graph.node if "MatMul" in node.op_type]
     assert product.output[0] == product.name == "main:a_amp" and list(other.input[:2]) == ["main:a_amp"] * 2
+    # names that are taken are not used
+    text = """
+        main(x: f32[4,4])
+          a = MatMul(x, x, false, false)
+          return a
+    """
+    model = parse(text)
+    model.graph.node[0].name = model.graph.node[0].output[0] = "amp_float16"
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            if name == "Const_0":
+                node.input[position] = "amp_float16"
+    model.primitives.add(name="Cast:amp", op_type="Exp")
+    result = convert(model)
+    assert faults(result, model) == []
+    assert [p.name for p in result.primitives if p.op_type == "Cast"] == ["Cast:amp_1"]
 
 
 def test_rounding_pairs_share_their_casts_with_low_readers() -> None:
@@ -162,24 +178,6 @@ def test_a_moved_cast_takes_what_stands_behind_it_along_once() -> None:
         editor.round(flow.values[flow.ops[0].outputs[0]], "float16", [("", flow.ops[1].index, 0)])
     names = [node.output[0] for node in graph.file.model.graph.node]
     assert len(names) == len(set(names)) and faults(graph.file.model, model) == []
-
-
-def test_names_that_are_taken_are_not_used() -> None:
-    text = """
-        main(x: f32[4,4])
-          a = MatMul(x, x, false, false)
-          return a
-    """
-    model = parse(text)
-    model.graph.node[0].name = model.graph.node[0].output[0] = "amp_float16"
-    for node in model.graph.node:
-        for position, name in enumerate(node.input):
-            if name == "Const_0":
-                node.input[position] = "amp_float16"
-    model.primitives.add(name="Cast:amp", op_type="Exp")
-    result = convert(model)
-    assert faults(result, model) == []
-    assert [p.name for p in result.primitives if p.op_type == "Cast"] == ["Cast:amp_1"]
 
 
 def test_every_graph_has_its_own_cast_and_constant() -> None:

@@ -9,7 +9,7 @@ import pytest
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import weights as mindir_weights
-from formats.mindir.build import dense, write, write_split
+from formats.mindir.files import dense, write, write_split
 
 pytestmark = pytest.mark.mindspore
 KEY = b"0123456789ABCDEF"

@@ -2,12 +2,12 @@
 
 Calls of operator_cases.py are exported, many to a file, and the types of their operands and results are read back.
 Nothing runs, so types need no kernel. A full run takes every operator in float32, float16 and bfloat16; other runs take
-a share of them, and hold the table to what the last full run has seen.
-"""
+a share of them, and hold the table to what the last full run has seen."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 from ampgraph.formats.mindir.schema import ELEMENT_TYPES, Model
-from ampgraph.oplists.mindspore_schemas import LOW_TYPES, Operator, is_slot, operator, operators
+from ampgraph.oplists.files import data_folder, known_operators, tomllib
+from ampgraph.oplists.mindspore_schemas import FIXED_TYPES, LOW_TYPES, Operator, Place, is_slot, operator, operators
+from ampgraph.oplists.operators import load_op_lists
+from ampgraph.oplists.traits import has
 from formats.mindir.operator_cases import CASES, Dtype, Tensor
+from present import present
 from share import share, turn
 
 FLOATS = {"float32", *LOW_TYPES}
@@ -51,16 +55,14 @@ SEEN = "8e23e139de556f4a"
 """The table that a full run has seen, with MindSpore 2.10.0: `AMPGRAPH_TESTS=full pytest tests/formats/mindir`."""
 
 
-def test_the_table_is_the_one_that_a_full_run_has_seen() -> None:
+def test_the_table_was_seen_whole() -> None:
     rows = [
         f"{name} {entry.inputs} {entry.outputs} {sorted(entry.admits)} {entry.variadic_input} {entry.variadic_output}"
         for name, entry in sorted(operators().items())
     ]
     found = hashlib.blake2b("\n".join(rows).encode(), digest_size=8).hexdigest()
     assert found == SEEN, f"after a full run of this file passed, write {found} here"
-
-
-def test_every_operator_has_a_call_or_a_reason() -> None:
+    # every operator has a call or a reason
     known = {name for name, entry in operators().items() if not entry.structural}
     assert known == {*CASES, *NOT_BUILT} and not set(NOT_BUILT) & set(CASES)
 
@@ -240,18 +242,14 @@ def test_types_are_those_that_mindspore_infers(ms: Any, tmp_path: Path, element:
 
 
 @pytest.mark.mindspore
-def test_slots_are_independent_of_each_other(ms: Any, tmp_path: Path) -> None:
+def test_slots_and_types_that_are_not_admitted(ms: Any, tmp_path: Path) -> None:
     wrong = []
     several = [name for name in CASES if len(_entry(name).slots) > 1 and name != "Cast"]
     for name in share(several, 8):
         for slot in _entry(name).slots:
             wrong += _check(ms, tmp_path, [name], {slot: "float16"})
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.mindspore
-def test_a_type_that_is_not_admitted_does_not_compile(ms: Any, tmp_path: Path) -> None:
-    """Of an operator that admits neither low type one is tried: each takes a compilation."""
+    # Of an operator that admits neither low type one is tried: each takes a compilation.
     wrongly = []
     for name in share([name for name in CASES if LOW_TYPES - _entry(name).admits], 40):
         for low in turn(name, sorted(LOW_TYPES - _entry(name).admits)):
@@ -259,3 +257,55 @@ def test_a_type_that_is_not_admitted_does_not_compile(ms: Any, tmp_path: Path) -
             if not _check(ms, tmp_path, [name], lowered):
                 wrongly.append(f"{name} takes {low}")
     assert not wrongly, "\n".join(wrongly)
+
+
+# The table of MindSpore's operators as the code reads it: form and look-ups.
+
+PATH = data_folder() / "schemas" / "mindspore.toml"
+
+
+def test_the_table() -> None:
+    names = list(tomllib.loads(PATH.read_text(encoding="utf-8")))
+    assert names == sorted(names) and len(names) >= 300
+    # every role is a standard operator with a class
+    lists = load_op_lists()
+    roles = {entry.role for entry in operators().values() if entry.role}
+    assert roles <= set(known_operators())
+    assert not [role for role in sorted(roles) if lists.of(role) is None and role not in UNLISTED]
+    # operands that are none of the roles have no slot or are shared
+    for known in operators().values():
+        assert not set(known.order) - set(range(len(known.inputs)))
+        assert known.role or not known.order, known.name
+    # writers of parameters leave their operands alone
+    free = [e.name for e in operators().values() if e.effect and e.slots]
+    assert sorted(free) == ["BatchNorm", "BatchNormExt", "Embedding", "InstanceNorm"]
+    # look ups
+    entry = operator("LayerNormExt")
+    assert entry is not None and entry.kind == "LayerNormalization" and entry.order == (0, 2, 3)
+    assert [entry.slot_of_input(place) for place in range(6)] == ["T", "-", "T", "T", "-", "-"]
+    assert [entry.slot_of_output(place) for place in range(4)] == ["T", "float32", "float32", "-"]
+    assert entry.attributes["epsilon"] == Place(operand=4)
+    assert present(operator("Conv2D")).attributes["kernel_shape"] == Place(attribute="kernel_size")
+    assert present(operator("Split")).slot_of_output(7) == "T"
+    assert present(operator("Square")).kind == "mindspore::Square"
+    assert operator("NoSuchOperator") is None
+    assert present(operator("MakeTuple")).structural
+    # low types that type inference refuses
+    assert present(operator("BatchNorm")).admits == {"float16"}
+    assert present(operator("Range")).admits == frozenset()
+    assert present(operator("MatMul")).admits == LOW_TYPES
+    # slots and fixed types
+    assert is_slot("T1") and not is_slot("-") and not is_slot("float32")
+
+
+UNLISTED: set[str] = set()
+
+
+@pytest.mark.parametrize("entry", [one for one in operators().values() if not one.structural], ids=lambda one: one.name)
+def test_an_entry_is_consistent(entry: Operator) -> None:
+    words = [*entry.inputs, *entry.outputs]
+    assert all(re.fullmatch("-|[A-Z][A-Z0-9]*", word) or word in FIXED_TYPES for word in words)
+    assert FIXED_TYPES.isdisjoint(entry.inputs)
+    assert has(entry.role, "casts") or {slot for slot in entry.outputs if is_slot(slot)} <= {*entry.inputs}
+    assert len({*entry.order}) == len(entry.order) and {*entry.order} <= {*range(len(entry.inputs))}
+    assert all(place.operand < len(entry.inputs) for place in entry.attributes.values()) and entry.admits <= LOW_TYPES

@@ -23,7 +23,7 @@ NORM = """
 """
 
 
-def test_slots_and_units() -> None:
+def test_slots_units_and_several_outputs() -> None:
     flow = flow_of(NORM)
     norm = op_of(flow, "LayerNorm")
     assert norm.role == "LayerNormalization" and norm.name == "Default/norm-LayerNorm/LayerNorm-op0"
@@ -33,9 +33,32 @@ def test_slots_and_units() -> None:
     assert flow.values[norm.outputs[0]].unit == norm.slots["T"]
     assert flow.units[flow.values[norm.outputs[1]].unit].fixed == "this result is float32 whatever goes in"
     assert [flow.values[v].name for v in flow.scopes[0].outputs] == [f"{norm.native.node.output[0]}[0]"]
+    # several outputs
+    flow = flow_of("""
+        main(x: f32[2,4])
+          a = ReLU(x)
+          i: i32[2] = Argmax(a, -1, 34)
+          t = MakeTuple(a, x)
+          o = MakeTuple(i, t, a)
+          d = Depend(o, state)
+          return d
+    """)
+    assert names(flow, flow.scopes[0].outputs) == ["i", "a", "x", "a"]
+    assert [unit.slot for unit in flow.units if unit.slot.startswith("output")] == ["output 1", "output 2", "output 3"]
+    assert [place.position for place in flow.scopes[0].native.outputs] == [0, 0, 1, 2]
+    # an unknown operator stays as it is
+    flow = flow_of("""
+        main(x: f32[2,4])
+          a = ReLU(x)
+          b = NobodyKnowsThis(a, 3)
+          return b
+    """)
+    op = op_of(flow, "NobodyKnowsThis")
+    assert flow.unknown_kinds == {"NobodyKnowsThis"} and op.role == "mindspore::NobodyKnowsThis"
+    assert {flow.units[u].fixed for u in op.slots.values()} == {"no schema is known for NobodyKnowsThis"}
 
 
-def test_an_operand_keeps_its_position_behind_one_that_is_no_tensor() -> None:
+def test_tuples_and_order() -> None:
     text = """
         main(x: f32[2,3,4,4])
           parameter g: f32[3]
@@ -45,6 +68,33 @@ def test_an_operand_keeps_its_position_behind_one_that_is_no_tensor() -> None:
     """
     norm = op_of(flow_of(text), "BatchNormExt")
     assert norm.inputs[1:5] == [NONE] * 4 and norm.inputs[5] != NONE  # parameters that are written, then the flag
+    # a tuple that an operator makes is no place for casts
+    flow = flow_of("""
+        main(x: f32[4,4])
+          s: (f32[2,4], f32[2,4]) = Split(x, 0, 2)
+          y: f32[4,4] = Concat(s, 0)
+          z = Cast(y, f16)
+          return z
+    """)
+    split, concat = op_of(flow, "Split"), op_of(flow, "Concat")
+    assert concat.native.places[:2] == [None, None]
+    assert flow.find(split.slots["T"]) == flow.find(concat.slots["T"])
+    # what only keeps order is another name
+    flow = flow_of("""
+        main(x: f32[4,4])
+          parameter w: f32[4,4]
+          u = UpdateState(state, x)
+          l = Load(w, u)
+          d = Depend(l, u)
+          y = MatMul(d, l, false, false)
+          e = Depend(y, u)
+          return e
+    """)
+    op = op_of(flow, "MatMul")
+    assert names(flow, op.inputs[:2]) == ["w", "w"] and len(flow.ops) == 1
+    native = flow.scopes[0].native
+    assert native.ordered == {"main:d", "main:e"} and native.names[op.inputs[0]] == "main:l"
+    assert native.outputs[0].node.output[0] == "main:e"  # in front of the last Depend
 
 
 @pytest.mark.parametrize("operator", ["AddN(t)", "Concat(t, 0)"])
@@ -82,64 +132,6 @@ def test_nested_tuples_and_tuples_behind_a_depend_have_places() -> None:
     assert flow.find(units(flow, "a")[0]) == root and flow.find(units(flow, "x")[0]) == root
 
 
-def test_a_tuple_that_an_operator_makes_is_no_place_for_casts() -> None:
-    flow = flow_of("""
-        main(x: f32[4,4])
-          s: (f32[2,4], f32[2,4]) = Split(x, 0, 2)
-          y: f32[4,4] = Concat(s, 0)
-          z = Cast(y, f16)
-          return z
-    """)
-    split, concat = op_of(flow, "Split"), op_of(flow, "Concat")
-    assert concat.native.places[:2] == [None, None]
-    assert flow.find(split.slots["T"]) == flow.find(concat.slots["T"])
-
-
-def test_what_only_keeps_order_is_another_name() -> None:
-    flow = flow_of("""
-        main(x: f32[4,4])
-          parameter w: f32[4,4]
-          u = UpdateState(state, x)
-          l = Load(w, u)
-          d = Depend(l, u)
-          y = MatMul(d, l, false, false)
-          e = Depend(y, u)
-          return e
-    """)
-    op = op_of(flow, "MatMul")
-    assert names(flow, op.inputs[:2]) == ["w", "w"] and len(flow.ops) == 1
-    native = flow.scopes[0].native
-    assert native.ordered == {"main:d", "main:e"} and native.names[op.inputs[0]] == "main:l"
-    assert native.outputs[0].node.output[0] == "main:e"  # in front of the last Depend
-
-
-def test_several_outputs() -> None:
-    flow = flow_of("""
-        main(x: f32[2,4])
-          a = ReLU(x)
-          i: i32[2] = Argmax(a, -1, 34)
-          t = MakeTuple(a, x)
-          o = MakeTuple(i, t, a)
-          d = Depend(o, state)
-          return d
-    """)
-    assert names(flow, flow.scopes[0].outputs) == ["i", "a", "x", "a"]
-    assert [unit.slot for unit in flow.units if unit.slot.startswith("output")] == ["output 1", "output 2", "output 3"]
-    assert [place.position for place in flow.scopes[0].native.outputs] == [0, 0, 1, 2]
-
-
-def test_an_unknown_operator_stays_as_it_is() -> None:
-    flow = flow_of("""
-        main(x: f32[2,4])
-          a = ReLU(x)
-          b = NobodyKnowsThis(a, 3)
-          return b
-    """)
-    op = op_of(flow, "NobodyKnowsThis")
-    assert flow.unknown_kinds == {"NobodyKnowsThis"} and op.role == "mindspore::NobodyKnowsThis"
-    assert {flow.units[u].fixed for u in op.slots.values()} == {"no schema is known for NobodyKnowsThis"}
-
-
 @pytest.mark.parametrize("node", ["MatMul(x)", "BatchNorm(x, x)", "LayerNorm(x, x)"])
 def test_an_operator_with_fewer_operands_than_the_table_says_is_unknown(node: str) -> None:
     flow = flow_of(f"""
@@ -150,7 +142,7 @@ def test_an_operator_with_fewer_operands_than_the_table_says_is_unknown(node: st
     assert flow.unknown_kinds == {node.split("(")[0]}
 
 
-def test_dynamic_shapes() -> None:
+def test_casts_shapes_and_attributes() -> None:
     flow = flow_of("""
         main(x: f32[-1,4])
           a = ReLU(x)
@@ -159,9 +151,7 @@ def test_dynamic_shapes() -> None:
     """)
     assert [flow.shape(op.outputs[0]) for op in flow.ops] == [(None, 4), None]
     assert flow.dims(flow.ops[0].outputs[0]) == [1, 4] and flow.dims(flow.ops[1].outputs[0]) == [1, 128, 128]
-
-
-def test_given_casts() -> None:
+    # given casts
     flow = flow_of("""
         main(x: f32[4])
           a = Cast(x, f16)
@@ -179,9 +169,7 @@ def test_given_casts() -> None:
     assert flow.find(same.slots["T1"]) == flow.find(same.slots["T2"])
     assert list(wide.slots) == list(whole.slots) == ["T1"]
     assert flow.attribute(whole, "to") == 35
-
-
-def test_the_operand_of_a_cast_says_its_type_not_the_abstract() -> None:
+    # the operand of a cast says its type not the abstract
     flow = flow_of("""
         main(x: f32[4])
           a: f32[4] = Cast(x, f16)
@@ -193,9 +181,7 @@ def test_the_operand_of_a_cast_says_its_type_not_the_abstract() -> None:
         "'main:a' is float16, and says float32",
         "ReLU '': makes float16 of T, not float32",
     ]
-
-
-def test_attributes_of_operands_and_primitives() -> None:
+    # attributes of operands and primitives
     model = parse("""
         main(x: f32[2,4])
           a = Softmax(x)
@@ -210,7 +196,7 @@ def test_attributes_of_operands_and_primitives() -> None:
     assert flow.attribute(mean, "keepdims") is True and flow.attribute(mean, "nonsense") is None
 
 
-def test_layers_and_cells() -> None:
+def test_names_layers_and_borders() -> None:
     flow = flow_of("""
         main(x: f32[2])
           a = ReLU(x) @Default/seq-SequentialCell/0-Dense/ReLU-op0
@@ -220,14 +206,10 @@ def test_layers_and_cells() -> None:
           return d
     """)
     assert [flow.layer(op) for op in flow.ops] == ["seq.0", "", "head", ""]
-
-
-def test_cells_of_a_network() -> None:
+    # cells of a network
     flow = flow_of("main(x: f32[2])\n a = ReLU(x) @Default/seq-SequentialCell/0-Dense/ReLU-op0\n return a")
     assert flow.cells(flow.ops[0]) == [("seq", "SequentialCell"), ("0", "Dense")]
-
-
-def test_inputs_may_be_tuples_and_outputs_low() -> None:
+    # inputs may be tuples and outputs low
     text = """
         main(x: f32[2], t: (f32[2], f32[2]))
           a = TupleGetItem(t, 1)
@@ -238,9 +220,7 @@ def test_inputs_may_be_tuples_and_outputs_low() -> None:
     assert names(flow, flow.scopes[0].inputs) == ["x", "t[0]", "t[1]"]
     assert [unit.fixed_low for unit in flow.units if unit.op == NONE] == [False, False, True, True]
     assert dump(convert(parse(text), io=["t[[]1]=low"])).startswith("graph main(x: f32[2], t: (f32[2], f16[2]))")
-
-
-def test_names_that_repeat_are_told_apart() -> None:
+    # names that repeat are told apart
     model = parse(
         """
         main(x: f32[2])
@@ -307,7 +287,7 @@ SWITCH = """
 """
 
 
-def test_a_switch_between_functions() -> None:
+def test_switches() -> None:
     flow = flow_of(SWITCH)
     assert [(scope.path, scope.kind) for scope in flow.scopes] == [
         ("", "main"),
@@ -322,9 +302,7 @@ def test_a_switch_between_functions() -> None:
     passed = {tuple(names(flow, list(pair))) for pair in flow.passed}
     assert passed == {("x", "a"), ("x", "b"), ("m", "y"), ("n", "y")}
     assert names(flow, op_of(flow, "MatMul").inputs[:2]) == ["a", "w"]  # one value in all graphs
-
-
-def test_functions_as_direct_operands_of_a_switch() -> None:
+    # functions as direct operands of a switch
     flow = flow_of("""
         main(x: f32[2,4], c: bool[])
           s = Switch(c, yes, no)
@@ -368,7 +346,7 @@ def test_a_while_loop() -> None:
     assert state == units(flow, "a") and not flow.conflicts
 
 
-def test_a_function_called_from_two_places() -> None:
+def test_calls() -> None:
     flow = flow_of("""
         main(x: f32[2,4])
           y: f32[2,4] = call f(x)
@@ -380,9 +358,7 @@ def test_a_function_called_from_two_places() -> None:
     """)
     assert len(set(units(flow, "y", "z"))) == 1
     assert flow.find(flow.uses[op_of(flow, "call").outputs[0]][0].unit) == units(flow, "a")[0]
-
-
-def test_a_function_that_is_handed_on_keeps_its_types() -> None:
+    # a function that is handed on keeps its types
     flow = flow_of("""
         main(x: f32[2,4])
           y: f32[2,4] = call apply(f, x)
@@ -506,7 +482,7 @@ def test_optimizers_write_what_they_are_given(operator: str) -> None:
     assert all(flow.units[unit].fixed for unit in op_of(flow, operator).slots.values())
 
 
-def test_what_is_written_in_place_is_never_cast() -> None:
+def test_what_is_written_in_place() -> None:
     flow = flow_of("""
         main(x: f32[4,4])
           a = MatMul(x, x, false, false)
@@ -519,9 +495,7 @@ def test_what_is_written_in_place_is_never_cast() -> None:
           return y
     """)
     assert [fixed(flow, name) for name in "avo"] == ["its memory is written in place"] * 3
-
-
-def test_what_nothing_else_sees_is_written_in_place_as_by_any_operator() -> None:
+    # what nothing else sees is written in place as by any operator
     flow = flow_of("""
         main(x: f32[4,4])
           a = MatMul(x, x, false, false)

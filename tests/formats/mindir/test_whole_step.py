@@ -88,16 +88,14 @@ def test_the_network_is_low_by_level_and_nothing_else(level: str, policy: str, l
     assert low_nodes(convert(parse(STEP), level, policy=policy)) == low
 
 
-def test_gradients_name_their_forward_operators() -> None:
+def test_gradients_are_looked_at() -> None:
     flow = MindirGraph(MindirFile(parse(STEP), None)).dataflow()
     names = {op.id: flow.values[op.outputs[0]].name.removeprefix("main:") for op in flow.ops if op.outputs}
     assert {names[op.id]: names[op.follows] for op in flow.ops if op.follows >= 0} == {
         "dh": "y", "dv": "y", "dp": "p", "dw": "p",
     }  # fmt: skip
     assert {names[op.id] for op in flow.ops if not op.held and op.id in names} == INSIDE
-
-
-def test_off_ascend_the_gradients_are_looked_at() -> None:
+    # off ascend the gradients are looked at
     model = parse(STEP)
     assert check_finite(model) == 2
     known = view.primitives(model)
@@ -108,14 +106,12 @@ def test_off_ascend_the_gradients_are_looked_at() -> None:
     assert check_finite(model) == 0
 
 
-def test_a_status_that_waits_for_something_else_is_refused() -> None:
+def test_steps_that_are_refused() -> None:
     model = parse(STEP.replace("Depend(status, grads)", "Depend(status, gw)"))
     with pytest.raises(AmpError, match="AMP205.*unknown form") as caught:
         check_finite(model)
     assert "TrainOneStepWithLossScaleCell" in caught.value.hint
-
-
-def test_a_step_without_a_network_of_its_own_is_refused() -> None:
+    # a step without a network of its own is refused
     with pytest.raises(AmpError, match="AMP205.*whole training step") as caught:
         convert(parse(STEP.replace("network-WithLossCell/_backbone-Net", "Net")))
     assert "TrainOneStepWithLossScaleCell" in caught.value.hint and "built anew" in caught.value.hint

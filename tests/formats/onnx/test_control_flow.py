@@ -152,7 +152,7 @@ def test_loop(body: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
+def test_a_weight_of_bodies_is_stored_and_cast_once() -> None:
     given = parse(
         f"""g (float[600,600] x) => (float[600,600] y, float[600,600] z) {STATE} {{
         y = Loop (n, t, k) <body = b (int64 i, bool go, float[600,600] a) => (bool on, float[600,600] next) {{
@@ -163,87 +163,7 @@ def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
     result = convert_everywhere(given, None, run=False, low=["MatMul"])
     for level in LEVELS:
         assert [name for name in stored(result[level]) if name not in ("n", "t")] == ["k"]
-
-
-def test_scan() -> None:
-    given = parse(
-        """g (float[5,4] x, float[4] s) => (float[4] y, float[5,4] z) {
-        h = MatMul (x, w)
-        y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
-            m = MatMul (a, w)  k = Add (m, e)  next = Tanh (k)  out = Exp (next) }> (s, h)
-    }""",
-        w=(4, 4),
-    )
-    convert_everywhere(given, {"x": x(5, 4), "s": x(4)}, low=["MatMul"])
-
-
-def test_scan_8_with_its_batches_and_lengths() -> None:
-    """ONNX Runtime has no Scan-8: the checker says whether it is right."""
-    given = parse(
-        """g (float[2,4] s, float[2,5,4] x, float[4,4] w) => (float[2,4] y, float[2,5,4] z) {
-        y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
-            m = MatMul (a, w)  k = Add (m, e)  next = Tanh (k)  out = Exp (next) }> (, s, x)
-    }""",
-        opset=8,
-        ir=3,
-        w=(4, 4),
-    )
-    result = convert_everywhere(given, None, run=False, bfloat16=False, low=["MatMul"])
-    assert casts(result["O2"])
-
-
-def test_a_formal_that_shadows_an_outer_name() -> None:
-    given = parse(
-        f"""g (float[2,4] x) => (float[2,4] y) {STATE} {{
-        h = MatMul (x, w)
-        l = Loop (n, t, h) <body = b (int64 i, bool go, float[2,4] st) => (bool on, float[2,4] next) {{
-            on = Identity (go)  a = MatMul (st, w)  next = Exp (a) }} >
-        a = Softmax (l)
-        y = MatMul (a, w)
-    }}""",
-        w=(4, 4),
-    )
-    body = given.graph.node[1].attribute[0].g
-    body.input[2].name = body.node[1].input[0] = "x"  # the body's x is its state, not the graph's
-    convert_everywhere(given, {"x": x(2, 4) * 0.2}, low=["MatMul"], checked=False)
-
-
-def _returns_outer(w: Sequence[int]) -> ModelProto:
-    return parse(
-        """g (float[2,4] x, bool c) => (float[2,4] y) {
-        h = MatMul (x, w)
-        b = If (c) <
-            then_branch = t () => (float[2,4] h) { },
-            else_branch = e () => (float[2,4] q) { q = Exp (h) } >
-        y = MatMul (b, w)
-    }""",
-        w=w,
-    )
-
-
-def test_a_branch_that_is_an_outer_value_stays_as_it_is() -> None:
-    """Neither the checker nor the runtime takes such a branch: it is converted all the same, and gets no worse."""
-    for level in LEVELS:
-        converted = convert_twice(_returns_outer((4, 4)), level, target="cpu")
-        assert "MatMul" in low_kinds(converted)
-        outputs = [g.output[0].name for g in graphs(converted.graph)][1:]
-        assert len(set(outputs)) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", LEVELS)
-def test_no_body_of_ours_returns_what_it_did_not_make(level: str) -> None:
-    for body in IFS.values():
-        given = parse(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4))
-        for target in ("cpu", "cuda"):
-            for node in nodes(convert_twice(given, level, target=target)):
-                for attribute in node.attribute:
-                    if attribute.type == onnx.AttributeProto.GRAPH:
-                        made = {o for inner in attribute.g.node for o in inner.output}
-                        assert {o.name for o in attribute.g.output} <= made
-
-
-def test_a_weight_is_cast_once_for_bodies_at_every_depth() -> None:
+    # a weight is cast once for bodies at every depth
     given = parse(
         """g (float[2,600] x, bool c) => (float[2,600] y) {
         a = CumSum (w, axis)
@@ -260,8 +180,51 @@ def test_a_weight_is_cast_once_for_bodies_at_every_depth() -> None:
     assert helper.get_attribute_value(of_w[0].attribute[0]) == onnx.TensorProto.FLOAT16
 
 
-def test_what_a_body_reads_is_sorted_before_it() -> None:
-    """Tools that append nodes leave a value behind the If that reads it from inside, which onnx refuses."""
+def test_scans() -> None:
+    given = parse(
+        """g (float[5,4] x, float[4] s) => (float[4] y, float[5,4] z) {
+        h = MatMul (x, w)
+        y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
+            m = MatMul (a, w)  k = Add (m, e)  next = Tanh (k)  out = Exp (next) }> (s, h)
+    }""",
+        w=(4, 4),
+    )
+    convert_everywhere(given, {"x": x(5, 4), "s": x(4)}, low=["MatMul"])
+    # ONNX Runtime has no Scan-8: the checker says whether it is right.
+    given = parse(
+        """g (float[2,4] s, float[2,5,4] x, float[4,4] w) => (float[2,4] y, float[2,5,4] z) {
+        y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
+            m = MatMul (a, w)  k = Add (m, e)  next = Tanh (k)  out = Exp (next) }> (, s, x)
+    }""",
+        opset=8,
+        ir=3,
+        w=(4, 4),
+    )
+    result = convert_everywhere(given, None, run=False, bfloat16=False, low=["MatMul"])
+    assert casts(result["O2"])
+
+
+def test_outer_values() -> None:
+    given = parse(
+        f"""g (float[2,4] x) => (float[2,4] y) {STATE} {{
+        h = MatMul (x, w)
+        l = Loop (n, t, h) <body = b (int64 i, bool go, float[2,4] st) => (bool on, float[2,4] next) {{
+            on = Identity (go)  a = MatMul (st, w)  next = Exp (a) }} >
+        a = Softmax (l)
+        y = MatMul (a, w)
+    }}""",
+        w=(4, 4),
+    )
+    body = given.graph.node[1].attribute[0].g
+    body.input[2].name = body.node[1].input[0] = "x"  # the body's x is its state, not the graph's
+    convert_everywhere(given, {"x": x(2, 4) * 0.2}, low=["MatMul"], checked=False)
+    # Neither the checker nor the runtime takes such a branch: it is converted all the same, and gets no worse.
+    for level in LEVELS:
+        converted = convert_twice(_returns_outer((4, 4)), level, target="cpu")
+        assert "MatMul" in low_kinds(converted)
+        outputs = [g.output[0].name for g in graphs(converted.graph)][1:]
+        assert len(set(outputs)) == 2
+    # Tools that append nodes leave a value behind the If that reads it from inside, which onnx refuses.
     text = """g (float[2,4] x, bool c) => (float[2,4] y) { a = MatMul (x, w)
         y = If (c) <then_branch = t () => (float[2,4] u) { u = MatMul (a, w) },
                     else_branch = e () => (float[2,4] v) { v = Relu (a) }> }"""
@@ -272,3 +235,29 @@ def test_what_a_body_reads_is_sorted_before_it() -> None:
     with pytest.raises(onnx.checker.ValidationError):
         onnx.checker.check_model(model)
     onnx.checker.check_model(ampgraph.convert(model, "O2"))
+
+
+def _returns_outer(w: Sequence[int]) -> ModelProto:
+    return parse(
+        """g (float[2,4] x, bool c) => (float[2,4] y) {
+        h = MatMul (x, w)
+        b = If (c) <
+            then_branch = t () => (float[2,4] h) { },
+            else_branch = e () => (float[2,4] q) { q = Exp (h) } >
+        y = MatMul (b, w)
+    }""",
+        w=w,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_body_of_ours_returns_what_it_did_not_make(level: str) -> None:
+    for body in IFS.values():
+        given = parse(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4))
+        for target in ("cpu", "cuda"):
+            for node in nodes(convert_twice(given, level, target=target)):
+                for attribute in node.attribute:
+                    if attribute.type == onnx.AttributeProto.GRAPH:
+                        made = {o for inner in attribute.g.node for o in inner.output}
+                        assert {o.name for o in attribute.g.output} <= made

@@ -59,7 +59,7 @@ def test_what_is_added_stands_behind_all_that_it_reads() -> None:
     np.testing.assert_allclose(found[exposed[2]], expected - np.abs(low) + value + low, rtol=1e-5, atol=1e-6)
 
 
-def test_names_are_not_taken_twice() -> None:
+def test_what_is_added_has_a_name_of_its_own_and_attributes() -> None:
     graph = opened("x_Neg = Exp (x)  y = Abs (x_Neg)")
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
@@ -68,9 +68,7 @@ def test_names_are_not_taken_twice() -> None:
     assert (first.name, second.name) == ("x_Neg_1", "x_Neg_2")
     names = [node.name for node in ir.to_proto(graph.model).graph.node if node.name]
     assert len(names) == len(set(names)) == 2
-
-
-def test_a_constant_and_an_operator_with_attributes() -> None:
+    # a constant and an operator with attributes
     graph = opened("y = Exp (x)")
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
@@ -80,7 +78,7 @@ def test_a_constant_and_an_operator_with_attributes() -> None:
     np.testing.assert_allclose(outputs_of(graph)[name], np.exp(x(4, 4)).sum(1), rtol=1e-6)
 
 
-def test_a_reader_in_a_branch_is_given_another_value() -> None:
+def test_bodies_are_edited() -> None:
     body = """a = Exp (x)  y = If (c) < then_branch = t () => (float[4,4] p) { p = Neg (a) },
                                         else_branch = e () => (float[4,4] q) { q = Abs (a) } >"""
     graph = opened(body)
@@ -90,9 +88,7 @@ def test_a_reader_in_a_branch_is_given_another_value() -> None:
         [doubled] = editor.add("Add", [a, a], ["float32"])
         editor.give(doubled, [flow.place(use) for use in flow.uses[a.id]])
     np.testing.assert_allclose(outputs_of(graph)["y"], -2 * np.exp(x(4, 4)), rtol=1e-6)
-
-
-def test_something_is_added_in_a_branch() -> None:
+    # something is added in a branch
     body = """a = Exp (x)  y = If (c) < then_branch = t () => (float[4,4] p) { b = Neg (a)  p = Abs (b) },
                                         else_branch = e () => (float[4,4] q) { q = Abs (a) } >"""
     graph = opened(body)
@@ -106,7 +102,7 @@ def test_something_is_added_in_a_branch() -> None:
     np.testing.assert_allclose(outputs_of(graph)["y"], np.exp(x(4, 4)) ** 2, rtol=1e-6)
 
 
-def test_exposing_is_by_name() -> None:
+def test_exposing_is_by_name_and_what_is_read_is_not_removed() -> None:
     graph = opened("a = Exp (x)  y = MatMul (a, w)")
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
@@ -115,9 +111,7 @@ def test_exposing_is_by_name() -> None:
     outputs = outputs_of(graph)
     assert list(outputs) == ["y", "a", "x_result", "w_result"]
     np.testing.assert_array_equal(outputs["x_result"], x(4, 4))
-
-
-def test_what_is_read_is_not_removed() -> None:
+    # what is read is not removed
     graph = opened("a = LeakyRelu <alpha = 0.5> (x)  y = Neg (a)")
     flow = graph.dataflow()
     with graph.editor(flow) as editor:

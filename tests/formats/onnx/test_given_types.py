@@ -32,7 +32,7 @@ MS = ["com.microsoft"]
 
 
 @pytest.mark.slow
-def test_a_float16_island() -> None:
+def test_given_casts_serve_or_go() -> None:
     given = parse(
         """g (float[2,4] x, float16[2,4] q) => (float[2,4] y, float16[2,4] z) {
         a = MatMul (x, w)  b = Cast <to = 10> (a)  c = Relu (b)  z = Add (c, q)
@@ -42,9 +42,7 @@ def test_a_float16_island() -> None:
     result = convert_everywhere(given, {"x": x(2, 4), "q": x(2, 4).astype(np.float16)}, low=["MatMul"])
     for level in LEVELS:
         assert kinds(result[level]) == ["Cast", "MatMul", "Relu", "Add", "MatMul", "Cast"]
-
-
-def test_a_given_cast_serves_readers_that_come_before_it() -> None:
+    # a given cast serves readers that come before it
     given = parse(
         """g (float[2,4] x) => (float[2,4] y, float16[2,4] z) {
         h = Exp (x)  y = MatMul (h, w)  c = Cast <to = 10> (h)  z = Relu (c) }""",
@@ -52,6 +50,21 @@ def test_a_given_cast_serves_readers_that_come_before_it() -> None:
     )
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
     assert kinds(result["O1"]) == ["Exp", "Cast", "MatMul", "Cast", "Relu"]
+    # The widening of b has no reader left, the narrowing of h narrows nothing.
+    given = parse(
+        """g (float[2,4] x, float16[2,4] b) => (float[2,4] y, float16[2,4] z) {
+        u = Cast <to = 1> (b)  h = MatMul (u, w)  c = Cast <to = 10> (h)  z = Relu (c)  y = MatMul (h, w) }""",
+        w=(4, 4),
+    )
+    result = convert_everywhere(given, {"x": x(2, 4), "b": x(2, 4).astype(np.float16)}, low=["MatMul"])
+    for level in LEVELS:
+        assert kinds(result[level]) == ["MatMul", "Relu", "MatMul", "Cast"]
+    # what was unread before is left alone
+    given = parse(
+        "g (float[2,4] x, float16[2,4] b) => (float[2,4] y) { dead = Cast <to = 1> (b)  y = MatMul (x, w) }", w=(4, 4)
+    )
+    result = convert_everywhere(given, {"x": x(2, 4), "b": x(2, 4).astype(np.float16)}, low=["MatMul"])
+    assert any(n.output[0] == "dead" for n in result["O3"].graph.node)
 
 
 @pytest.mark.parametrize("source", ["x", "w"])
@@ -83,27 +96,7 @@ def test_a_rounding_in_the_file_stays(low: int, dtype: str) -> None:
         assert sum("x" in n.input for n in converted.graph.node) == 1, "x is read past its rounding"
 
 
-def test_casts_that_nobody_needs_go() -> None:
-    """The widening of b has no reader left, the narrowing of h narrows nothing."""
-    given = parse(
-        """g (float[2,4] x, float16[2,4] b) => (float[2,4] y, float16[2,4] z) {
-        u = Cast <to = 1> (b)  h = MatMul (u, w)  c = Cast <to = 10> (h)  z = Relu (c)  y = MatMul (h, w) }""",
-        w=(4, 4),
-    )
-    result = convert_everywhere(given, {"x": x(2, 4), "b": x(2, 4).astype(np.float16)}, low=["MatMul"])
-    for level in LEVELS:
-        assert kinds(result[level]) == ["MatMul", "Relu", "MatMul", "Cast"]
-
-
-def test_what_was_unread_before_is_left_alone() -> None:
-    given = parse(
-        "g (float[2,4] x, float16[2,4] b) => (float[2,4] y) { dead = Cast <to = 1> (b)  y = MatMul (x, w) }", w=(4, 4)
-    )
-    result = convert_everywhere(given, {"x": x(2, 4), "b": x(2, 4).astype(np.float16)}, low=["MatMul"])
-    assert any(n.output[0] == "dead" for n in result["O3"].graph.node)
-
-
-def test_doubles_and_integers() -> None:
+def test_other_types() -> None:
     given = parse(
         """g (float[2,4] x, double[2,4] d) => (double[2,4] y, int32[2,4] n, int64[2] top) {
         a = MatMul (x, w)  b = Cast <to = 11> (a)  c = Add (b, d)  e = Cast <to = 1> (c)  f = MatMul (e, w)
@@ -115,9 +108,7 @@ def test_doubles_and_integers() -> None:
     result = convert_everywhere(given, {"x": x(2, 4), "d": x(2, 4).astype(np.float64)}, low=["MatMul"])
     for level in LEVELS:
         assert low_kinds(result[level])["Floor"] == 0
-
-
-def test_cast_like() -> None:
+    # cast like
     given = parse(
         """g (float[2,4] x, float16[1] d, float[2,4] u) => (float[2,4] y, float16[2,4] z) {
         a = MatMul (x, w)  z = CastLike (a, d)  c = CastLike (z, u)  y = MatMul (c, w) }""",
@@ -148,7 +139,7 @@ def test_quantize_and_dequantize(opset: int) -> None:
     assert bool(low["DequantizeLinear"]) == (opset >= 19), "scales are float32 before opset 19"
 
 
-def test_random_operators() -> None:
+def test_what_follows_its_input_says_its_type() -> None:
     given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,4] z, float[2,4] q) {
         a = MatMul (x, w)  r = RandomNormalLike <seed = 1.0> (a)
@@ -158,10 +149,7 @@ def test_random_operators() -> None:
         w=(4, 4),
     )
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"], tolerance=Tolerance(100, 100, 100))
-
-
-def test_a_random_operator_that_follows_its_input_says_its_type() -> None:
-    """The draw is asked for in float32 while what it is shaped like goes low: its type has to be written down."""
+    # The draw is asked for in float32 while what it is shaped like goes low: its type has to be written down.
     given = parse(
         "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  r = RandomNormalLike <seed = 1.0> (a)  y = Exp (r) }",
         w=(4, 4),
@@ -169,18 +157,13 @@ def test_a_random_operator_that_follows_its_input_says_its_type() -> None:
     result = convert_everywhere(given, None, run=False, target="cuda", fp32=["value:r"], low=["MatMul"])
     draw = next(n for n in nodes(result["O3"]) if n.op_type == "RandomNormalLike")
     assert [a.i for a in draw.attribute if a.name == "dtype"] == [TensorProto.FLOAT]
-
-
-def test_an_operator_that_follows_its_input_says_that_it_is_low() -> None:
-    """Its input stays float32, and what it makes is low: the type has to be written down."""
+    # Its input stays float32, and what it makes is low: the type has to be written down.
     body = "e = EyeLike (x)  y = MatMul (e, w)  d = CumSum (x, z)"
     given = parse(f"g (float[2,2] x) => (float[2,2] y, float[2,2] d) {{ {body} }}", w=(2, 2), z=np.array(0))
     result = convert_everywhere(given, None, run=False, low=["MatMul"], fp32=["value:d"], target="tensorrt")
     eye = next(n for n in nodes(result["O2"]) if n.op_type == "EyeLike")
     assert [a.i for a in eye.attribute if a.name == "dtype"] == [TensorProto.FLOAT16]
-
-
-def test_fills_and_attributes_that_name_a_type() -> None:
+    # fills and attributes that name a type
     given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,2] z) {
         a = MatMul (x, w)  s = Shape (a)  c = ConstantOfShape <value = float[1] {0.5}> (s)  b = Add (a, c)
@@ -316,13 +299,6 @@ def test_borders(rest: str) -> None:
     convert_everywhere(parse(f"g (float[2,4] x) => {rest}", w=(4, 4)), {"x": x(2, 4)}, low=["MatMul"])
 
 
-def test_an_output_listed_twice() -> None:
-    """The checker and the runtime have their doubts; the names stay what they were."""
-    given = parse("g (float[2,4] x) => (float[2,4] y, float[2,4] y) { y = MatMul (x, w) }", w=(4, 4))
-    result = convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
-    assert kinds(result["O2"]) == ["Cast", "MatMul", "Cast"]
-
-
 @pytest.mark.parametrize(("ir", "opset"), [(3, 8), (8, 17)])
 def test_initializers_listed_as_inputs_stay_float32_inputs(ir: int, opset: int) -> None:
     given = parse(
@@ -338,13 +314,17 @@ def test_initializers_listed_as_inputs_stay_float32_inputs(ir: int, opset: int) 
     assert set(stored(result["O3"]).values()) == {TensorProto.FLOAT}
 
 
-def test_graphs_with_little_in_them() -> None:
+def test_small_graphs() -> None:
     for text in (
         "g (float[2,4] x) => (float[2,4] x) { }",
         "g () => () { }",
         "g () => (float[2] y) { y = Constant <value_floats = [1.0, 2.0]> () }",
     ):
         convert_everywhere(parse(text), None, run=False)
+    # The checker and the runtime have their doubts; the names stay what they were.
+    given = parse("g (float[2,4] x) => (float[2,4] y, float[2,4] y) { y = MatMul (x, w) }", w=(4, 4))
+    result = convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
+    assert kinds(result["O2"]) == ["Cast", "MatMul", "Cast"]
 
 
 CACHE = """g (float[2,4] x, float[2,4] past_k) => (float[2,4] y, float[2,4] past_o, float[4,4] w) {
@@ -374,7 +354,7 @@ def test_io(io: str | list[str], low: str) -> None:
         assert shapes == [[2, 4]] * 4 + [[4, 4]]
 
 
-def test_io_never_takes_a_name_from_another_border() -> None:
+def test_io_keeps_names_and_shapes() -> None:
     """wide and y become low: they are what l and n are already, under names of their own."""
     given = parse(
         """g (float16[2,4] l) => (float16[2,4] l, float[2,4] wide, float[2,4] y, float16[2,4] n) {
@@ -385,9 +365,7 @@ def test_io_never_takes_a_name_from_another_border() -> None:
     for level in LEVELS:
         assert list(types(result[level].graph.output)) == ["l", "wide", "y", "n"]
         assert set(types(result[level].graph.output).values()) == {TensorProto.FLOAT16}
-
-
-def test_io_keeps_the_shape_where_a_given_cast_takes_over() -> None:
+    # io keeps the shape where a given cast takes over
     given = parse(
         "g (float[2,4] x) => (float[2,4] h, float16[2,4] z) { h = Exp (x)  c = Cast <to = 10> (h)  z = Relu (c) }"
     )
@@ -395,9 +373,7 @@ def test_io_keeps_the_shape_where_a_given_cast_takes_over() -> None:
     converted = convert_twice(given, "O1", target="cpu", io=["h=low"])
     assert types(converted.graph.output) == {"h": TensorProto.FLOAT16, "z": TensorProto.FLOAT16}
     assert [d.dim_value for d in converted.graph.output[0].type.tensor_type.shape.dim] == [2, 4]
-
-
-def test_io_mistakes() -> None:
+    # io mistakes
     given = parse(CACHE, w=(4, 4))
     for wrong in (["nothing*=low"], ["x=bfloat16"], ["x"]):
         assert code(partial(ampgraph.convert, given, io=wrong)) == "AMP305"
@@ -441,15 +417,13 @@ def test_sequences(body: str) -> None:
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
 
 
-def test_elements_of_a_sequence_are_low_with_it() -> None:
+def test_sequences_share_a_type() -> None:
     given = parse(f"g (float[2,4] x) => (float[2,4] y, float[4,4] z){next(iter(SEQUENCES.values()))}", w=(4, 4))
     converted = convert_everywhere(given, {"x": x(2, 4)}, levels=("O3",), bfloat16=False)["O3"]
     low = low_kinds(converted)
     assert casts(converted) == 3, "one for the input, one for each output"
     assert all(low[kind] == 1 for kind in ("SequenceConstruct", "SequenceInsert", "SequenceAt", "ConcatFromSequence"))
-
-
-def test_sequences_at_the_border_stay_float32() -> None:
+    # sequences at the border stay float32
     given = parse(
         """g (seq(float[2,4]) s, float[2,4] x) => (seq(float[2,4]) t, float[2,4] y, seq(float[1,4]) u) <int64 i = {0}> {
         a = SequenceAt (s, i)  b = MatMul (a, w)  t = SequenceInsert (s, b)
@@ -457,18 +431,14 @@ def test_sequences_at_the_border_stay_float32() -> None:
         w=(4, 4),
     )
     convert_everywhere(given, {"s": [x(2, 4), x(2, 4) * 2], "x": x(2, 4)}, low=["MatMul"])
-
-
-def test_an_empty_sequence_takes_the_type_of_what_it_will_hold() -> None:
+    # an empty sequence takes the type of what it will hold
     given = parse(
         "g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + SEQUENCES["a sequence that a loop fills"], w=(4, 4)
     )
     converted = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])["O3"]
     empty = next(n for n in nodes(converted) if n.op_type == "SequenceEmpty")
     assert [a.i for a in empty.attribute if a.name == "dtype"] == [onnx.TensorProto.FLOAT16]
-
-
-def test_a_sequence_of_another_type_is_none_of_ours() -> None:
+    # a sequence of another type is none of ours
     given = parse(
         """g (float[2,4] x) => (int64 n, float[2,4] y) {
         e = SequenceEmpty <dtype = 11> ()  n = SequenceLength (e)  y = MatMul (x, w) }""",
@@ -485,6 +455,22 @@ def test_optionals() -> None:
         a = MatMul (x, w)  o = Optional (a)  z = OptionalHasElement (o)
         k = OptionalGetElement (o)  y = MatMul (k, w) }""",
         w=(4, 4),
+    )
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+    # optional sequences at the border
+    given = parse(
+        """g (optional(seq(float[2,4])) o, float[2,4] x) => (float[2,4] y) <int64 i = {0}> {
+        s = OptionalGetElement (o)  a = SequenceAt (s, i)  b = MatMul (a, w)  y = Add (b, x) }""",
+        w=(4, 4),
+        opset=18,
+    )
+    convert_everywhere(given, {"o": [x(2, 4)], "x": x(2, 4)}, low=["MatMul"])
+    # the element of what is no optional
+    given = parse(
+        """g (float[2,4] x) => (float[2,4] y) {
+        e = Exp (x)  s = OptionalGetElement (e)  b = MatMul (s, w)  y = Add (b, x) }""",
+        w=(4, 4),
+        opset=18,
     )
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
 
@@ -508,23 +494,3 @@ def test_an_empty_optional_names_its_type() -> None:
         n.attribute[0].tp.tensor_type.elem_type for n in nodes(result["O3"]) if n.op_type == "Optional" and n.attribute
     }
     assert kinds == {onnx.TensorProto.FLOAT16}
-
-
-def test_optional_sequences_at_the_border() -> None:
-    given = parse(
-        """g (optional(seq(float[2,4])) o, float[2,4] x) => (float[2,4] y) <int64 i = {0}> {
-        s = OptionalGetElement (o)  a = SequenceAt (s, i)  b = MatMul (a, w)  y = Add (b, x) }""",
-        w=(4, 4),
-        opset=18,
-    )
-    convert_everywhere(given, {"o": [x(2, 4)], "x": x(2, 4)}, low=["MatMul"])
-
-
-def test_the_element_of_what_is_no_optional() -> None:
-    given = parse(
-        """g (float[2,4] x) => (float[2,4] y) {
-        e = Exp (x)  s = OptionalGetElement (e)  b = MatMul (s, w)  y = Add (b, x) }""",
-        w=(4, 4),
-        opset=18,
-    )
-    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])

@@ -128,17 +128,14 @@ def test_types_that_no_slot_tells(name: str) -> None:
     assert count and not wrong, "\n".join(wrong)
 
 
-def test_shapes_behind_an_operator_that_onnx_does_not_know() -> None:
+def test_shapes_that_onnx_does_not_infer() -> None:
     """Its inference ends where it has no type; the schemas of ONNX Runtime's operators tell it."""
     text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[2, 6] x) => (float[a, b] y)
     <int64[2] to = {3, 4}> { q = com.microsoft.QuickGelu (x)  r = Reshape (q, to)  y = Neg (r) }"""
     flow = OnnxGraph(onnx_io.deserialize(onnx.parser.parse_model(text), None)).dataflow()
     shapes = {value.name: flow.shape(value.id) for value in flow.values}
     assert shapes["r"] == (3, 4) and shapes["q"] is None
-
-
-def test_shapes_behind_sizes_below_zero() -> None:
-    """They are unknown ones, which onnx's rule for Gemm takes for sizes."""
+    # They are unknown ones, which onnx's rule for Gemm takes for sizes.
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 6] x) => (float[a, b] y)
     <int64[2] to = {3, 4}> { q = Gemm (x, x)  r = Reshape (q, to)  y = Neg (r) }"""
     model = onnx.parser.parse_model(text)

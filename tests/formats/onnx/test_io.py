@@ -77,12 +77,10 @@ def refused(code, model, folder):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_load_maps_external_weights(folder):
+def test_load_maps_weights_from_any_folder(folder, monkeypatch):
     model = onnx_io.load(folder / "m.onnx")
     np.testing.assert_array_equal(present(model.graph.initializers["w"].const_value).numpy(), VALUES)
-
-
-def test_load_reads_from_any_working_folder(folder, monkeypatch):
+    # load reads from any working folder
     monkeypatch.chdir(folder)
     model = onnx_io.load("m.onnx")
     monkeypatch.chdir("/")
@@ -110,6 +108,10 @@ def test_load_refuses_folders_and_missing_files(tmp_path):
         with pytest.raises(AmpError) as raised:
             onnx_io.load(path)
         assert raised.value.code == "AMP101"
+    # save into a missing folder
+    with pytest.raises(AmpError) as raised:
+        onnx_io.save(onnx_io.load(MODELS / "digits_cnn.onnx"), tmp_path / "none" / "out.onnx")
+    assert raised.value.code == "AMP105" and not (tmp_path / "none").exists()
 
 
 def test_data_inside_the_folder_passes(folder):
@@ -118,6 +120,16 @@ def test_data_inside_the_folder_passes(folder):
     (folder / "alias.bin").symlink_to(folder / "data.bin")
     for location in ("data.bin", "./data.bin", "sub/data.bin", "sub/../data.bin", "alias.bin"):
         check(model_of(external(location=location)), folder)
+    # a folder beside with the same beginning is outside
+    beside = folder.with_name(folder.name + "2")
+    beside.mkdir()
+    VALUES.tofile(beside / "data.bin")
+    refused("AMP103", model_of(external(location=f"../{beside.name}/data.bin")), folder)
+    # stored bytes must fit the shape
+    tensor = numpy_helper.from_array(VALUES, "w")
+    check(model_of(tensor), folder)
+    tensor.dims[0] += 1
+    refused("AMP102", model_of(tensor), folder)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +141,6 @@ def test_data_outside_the_folder_is_refused(folder, location):
     (folder / "link").symlink_to(folder.parent)
     (folder / "link.bin").symlink_to(folder.parent / "out.bin")
     assert "outside the model's folder" in refused("AMP103", model_of(external(location=location)), folder)
-
-
-def test_a_folder_beside_with_the_same_beginning_is_outside(folder):
-    beside = folder.with_name(folder.name + "2")
-    beside.mkdir()
-    VALUES.tofile(beside / "data.bin")
-    refused("AMP103", model_of(external(location=f"../{beside.name}/data.bin")), folder)
 
 
 @pytest.mark.parametrize(
@@ -158,23 +163,14 @@ def test_sizes_that_cannot_be_are_refused(folder, entries, code):
     refused(code, model_of(external(**entries)), folder)
 
 
-def test_stored_bytes_must_fit_the_shape(folder):
-    tensor = numpy_helper.from_array(VALUES, "w")
-    check(model_of(tensor), folder)
-    tensor.dims[0] += 1
-    refused("AMP102", model_of(tensor), folder)
-
-
-def test_tensors_in_bodies_are_checked(folder):
+def test_tensors_in_bodies_and_functions_are_checked(folder):
     bad = external("b", location="../out.bin")
     body = helper.make_graph([], "body", [], [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)], [bad])
     node = helper.make_node("If", ["c"], ["z"], then_branch=body, else_branch=body)
     refused("AMP103", model_of(external(), nodes=[node]), folder)
     constant = helper.make_node("Constant", [], ["k"], value=bad)
     refused("AMP103", model_of(external(), nodes=[constant]), folder)
-
-
-def test_tensors_in_functions_are_checked(folder):
+    # tensors in functions are checked
     VALUES.tofile(folder.parent / "out.bin")
     constant = helper.make_node("Constant", [], ["k"], value=external("k", location="../out.bin"))
     function = helper.make_function("own", "F", ["a"], ["k"], [constant], [helper.make_opsetid("", 18)])
@@ -213,21 +209,17 @@ def test_save_streams_external_weights_to_a_file_named_after_the_model(folder):
     assert data_of(folder, "out.onnx") == ["out.onnx.data"]
 
 
-def test_saving_other_weights_takes_the_old_data_file_away(folder):
+def test_a_data_file_is_replaced_with_its_model(folder):
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
     (VALUES + 1).tofile(folder / "data.bin")
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
     assert data_of(folder, "out.onnx") == ["out.onnx.data"]
+    # a result can be written over itself
+    onnx_io.save(onnx_io.load(folder / "out.onnx"), folder / "out.onnx")
     np.testing.assert_array_equal(weights(folder / "out.onnx")["w"], VALUES + 1)
 
 
-def test_a_result_can_be_written_over_itself(folder):
-    onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
-    onnx_io.save(onnx_io.load(folder / "out.onnx"), folder / "out.onnx")
-    np.testing.assert_array_equal(weights(folder / "out.onnx")["w"], VALUES)
-
-
-def test_save_leaves_files_of_others_alone(folder):
+def test_other_files_are_left_alone(folder):
     for name in (
         "out.onnx.saved-on-a-monday.data",
         "out.onnx.sixteen_letters_.data",
@@ -237,6 +229,12 @@ def test_save_leaves_files_of_others_alone(folder):
     before = set(os.listdir(folder))
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
     assert before <= set(os.listdir(folder))
+    # names with glob characters
+    for _ in range(2):
+        onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out[1].onnx")
+        (VALUES + 1).tofile(folder / "data.bin")
+    assert data_of(folder, "out[1].onnx") == ["out[1].onnx.data"]
+    np.testing.assert_array_equal(weights(folder / "out[1].onnx")["w"], VALUES + 1)
 
 
 def test_save_keeps_a_data_file_that_its_input_reads(folder):
@@ -249,14 +247,6 @@ def test_save_keeps_a_data_file_that_its_input_reads(folder):
     value.const_value = onnx_io.load(folder / "m.onnx").graph.initializers["w"].const_value
     onnx_io.save(renamed, folder / "out.onnx")
     np.testing.assert_array_equal(weights(folder / "renamed.onnx")["w"], VALUES)
-
-
-def test_names_with_glob_characters(folder):
-    for _ in range(2):
-        onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out[1].onnx")
-        (VALUES + 1).tofile(folder / "data.bin")
-    assert data_of(folder, "out[1].onnx") == ["out[1].onnx.data"]
-    np.testing.assert_array_equal(weights(folder / "out[1].onnx")["w"], VALUES + 1)
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
@@ -286,23 +276,15 @@ def test_a_failed_save_leaves_the_old_result(folder, monkeypatch, step):
     assert stored.path == str(folder / "data.bin")  # not changed by the attempt
 
 
-def test_save_into_a_missing_folder(tmp_path):
-    with pytest.raises(AmpError) as raised:
-        onnx_io.save(onnx_io.load(MODELS / "digits_cnn.onnx"), tmp_path / "none" / "out.onnx")
-    assert raised.value.code == "AMP105" and not (tmp_path / "none").exists()
-
-
-def test_copy_unchanged_takes_the_data_along(folder, tmp_path):
+def test_copy_unchanged_takes_the_data_along_or_shares_it(folder, tmp_path):
+    onnx_io.copy_unchanged(folder / "m.onnx", folder / "copy.onnx")
+    assert sorted(os.listdir(folder)) == ["copy.onnx", "data.bin", "m.onnx"]
+    # copy unchanged takes the data along
     other = tmp_path / "other"
     other.mkdir()
     onnx_io.copy_unchanged(folder / "m.onnx", other / "copy.onnx")
     assert (other / "copy.onnx").read_bytes() == (folder / "m.onnx").read_bytes()
     np.testing.assert_array_equal(weights(other / "copy.onnx")["w"], VALUES)
-
-
-def test_copy_unchanged_beside_shares_the_data(folder):
-    onnx_io.copy_unchanged(folder / "m.onnx", folder / "copy.onnx")
-    assert sorted(os.listdir(folder)) == ["copy.onnx", "data.bin", "m.onnx"]
 
 
 def test_copy_unchanged_never_writes_over_data_of_another_model(folder, tmp_path):
@@ -360,7 +342,7 @@ def test_what_replaces_it_leaves_no_data_behind(tmp_path: Path) -> None:
     assert named(tmp_path) == ["m.onnx", "m.onnx.data", "out.onnx"]
 
 
-def test_data_of_others_gets_out_of_the_way_of_nobody(tmp_path: Path) -> None:
+def test_data_of_others_and_of_the_input_stay(tmp_path: Path) -> None:
     source, out = written(tmp_path / "m.onnx"), written(tmp_path / "out.onnx", 3)
     theirs = (tmp_path / "out.onnx.data").read_bytes()
     ampgraph.convert(source, output=out, check="off")

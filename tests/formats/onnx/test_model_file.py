@@ -63,20 +63,15 @@ def test_a_model_is_written_as_by_onnx_ir(name: str) -> None:
     assert written(model) == expected(model)
 
 
-def test_bodies_docs_and_metadata_are_written_as_by_onnx_ir() -> None:
+def test_written_as_by_onnx_ir(tmp_path: Path) -> None:
     model = read(rich())
     assert written(model) == expected(model)
     assert expected(model).count(SAID.encode()) == 9
-
-
-def test_what_is_converted_is_written_as_by_onnx_ir(tmp_path: Path) -> None:
-    """Low weights, new Casts, retyped values, reasons in the metadata of nodes."""
+    # Low weights, new Casts, retyped values, reasons in the metadata of nodes.
     place = tmp_path / "low.onnx"
     ampgraph.convert(MODELS / "digits_cnn.onnx", "O1", output=place, check="off")
     assert place.read_bytes() == onnx.load(place).SerializeToString(deterministic=True)
-
-
-def test_annotations_of_quantization_are_not_lost() -> None:
+    # annotations of quantization are not lost
     proto = rich()
     note = proto.graph.quantization_annotation.add(tensor_name="r")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="s")
@@ -84,9 +79,7 @@ def test_annotations_of_quantization_are_not_lost() -> None:
     assert PLAIN not in model.graph.meta
     assert written(model) == expected(model)
     assert b"SCALE_TENSOR" in written(model)
-
-
-def test_attributes_that_differ_in_their_docs_alone_are_two() -> None:
+    # attributes that differ in their docs alone are two
     proto = parse("g (float[2] x) => (float[2] y) { h = Softmax <axis = 0> (x)  y = Softmax <axis = 0> (h) }")
     proto.graph.node[1].attribute[0].doc_string = SAID
     model = read(proto)
@@ -129,7 +122,6 @@ def test_a_conversion_walks_over_the_nodes_a_fixed_number_of_times(
 
 # The file that is written node by node says what onnx_ir's own writing says, annotations left out.
 
-WIRE_MODELS = Path(__file__).resolve().parents[2] / "models"
 LONG = "a" * 200
 BODIES = f"""g (float16[4] x, bool c, float[4] d) => (float16[4] y, float[4] z) <float[4] d = {{1, 2, 3, 4}}> {{
     {LONG} = Mul (x, x)
@@ -160,7 +152,7 @@ def written_by_onnx_ir(model: ir.Model) -> ModelProto:
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer", "bodies"])
 def test_content_is_what_onnx_ir_writes(name: str) -> None:
     text = parse(BODIES, domains=["com.microsoft"]) if name == "bodies" else None
-    graph = OnnxGraph(ir.load(WIRE_MODELS / f"{name}.onnx") if text is None else ir.from_proto(text))
+    graph = OnnxGraph(ir.load(MODELS / f"{name}.onnx") if text is None else ir.from_proto(text))
     if text is not None:
         last = list(graph.model.graph)[-1]
         last.attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
@@ -170,7 +162,7 @@ def test_content_is_what_onnx_ir_writes(name: str) -> None:
 
 # A model of one graph is read as onnx_ir reads it, to the last field; what is unusual is left to onnx_ir.
 
-FLAT_MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))
+FLAT_MODELS = sorted(MODELS.glob("*.onnx"))
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18, "mine" : 2], producer_name: "p", producer_version: "1", domain: "d",
  model_version: 3, doc_string: "doc", metadata_props: ["k": "v"]>
@@ -280,6 +272,8 @@ def test_a_graph_that_was_read_unsorted_is_sorted(tmp_path: Path) -> None:
     assert not graph.fault()
     assert SORTED not in deserialize(proto, None).graph.meta
 
+
+# Shapes are inferred from the nodes as the file has them, which says the same as writing them anew, until an edit.
 
 SHAPE_TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>

@@ -51,12 +51,24 @@ def kinds(*protos: NodeProto) -> list[Kind]:
     return [reader.of(proto)[3] for proto in protos]
 
 
-def test_nodes_that_differ_in_names_are_of_one_kind() -> None:
+def test_what_has_a_kind_of_its_own() -> None:
     first, second, third = (helper.make_node("Softmax", [name], ["y"], axis=axis) for name, axis in ("a1", "b1", "b2"))
     kind, same = kinds(first, second)
     assert kind is same and kind.shared
     third.attribute[0].i = 2
     assert kinds(first, third)[1] is not kind
+    # a node with metadata is of its own kind
+    proto = helper.make_node("Relu", ["x"], ["y"])
+    proto.metadata_props.add(key="k", value="v")
+    one, other = kinds(proto, proto)
+    assert one is not other and not one.shared
+    # an operator may turn out to be heavy
+    number = NodeProto(op_type="Constant", output=["n"], attribute=[helper.make_attribute("value_int", 1)])
+    reader = PartsReader()
+    for proto in (number, constant("c"), constant("d"), number):
+        inputs, outputs, name, kind = reader.of(proto)
+        assert (inputs, outputs, name) == ([], [proto.output[0].encode()], b"") and kind.proto == proto
+    assert reader.orderly
 
 
 def tensor(size: int) -> AttributeProto:
@@ -69,13 +81,6 @@ def test_a_node_with_a_tensor_is_of_its_own_kind(size: int) -> None:
     found = kinds(*protos)
     assert [kind.proto for kind in found] == protos and found[0] is not found[1]
     assert not any(kind.shared for kind in found)
-
-
-def test_a_node_with_metadata_is_of_its_own_kind() -> None:
-    proto = helper.make_node("Relu", ["x"], ["y"])
-    proto.metadata_props.add(key="k", value="v")
-    first, second = kinds(proto, proto)
-    assert first is not second and not first.shared
 
 
 @pytest.mark.parametrize("place", ["input", "output"])
@@ -108,12 +113,3 @@ def test_tensors_and_bodies_are_not_copied(node: NodeProto) -> None:
     tracemalloc.stop()
     assert peak < 1 << 20
     assert first.heavy and not second.heavy and (first.proto, second.proto) == (node, number)
-
-
-def test_an_operator_may_turn_out_to_be_heavy() -> None:
-    number = NodeProto(op_type="Constant", output=["n"], attribute=[helper.make_attribute("value_int", 1)])
-    reader = PartsReader()
-    for proto in (number, constant("c"), constant("d"), number):
-        inputs, outputs, name, kind = reader.of(proto)
-        assert (inputs, outputs, name) == ([], [proto.output[0].encode()], b"") and kind.proto == proto
-    assert reader.orderly

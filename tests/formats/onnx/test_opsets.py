@@ -26,7 +26,7 @@ from planner.support import FLOATS
 MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
 
 
-def test_only_the_ml_domain() -> None:
+def test_domains_and_casts() -> None:
     given = parse(
         """g (float[2,4] x) => (float[2,1] y) {
         y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0, 4.0], intercepts = [0.5]> (x) }""",
@@ -35,9 +35,7 @@ def test_only_the_ml_domain() -> None:
     )
     result = convert_everywhere(given, {"x": x(2, 4)})
     assert data(result["O3"]) == data(given)
-
-
-def test_casts_bring_the_default_domain() -> None:
+    # casts bring the default domain
     given = parse(
         "g (float[2,4] x) => (float[2,4] y) { a = com.microsoft.FusedMatMul (x, w)  y = com.microsoft.Gelu (a) }",
         opset=0,
@@ -46,9 +44,7 @@ def test_casts_bring_the_default_domain() -> None:
     )
     result = convert_everywhere(given, {"x": x(2, 4)}, target="cuda", checked=False, low=["FusedMatMul", "Gelu"])
     assert {o.domain for o in result["O2"].opset_import} == {"", "com.microsoft"}
-
-
-def test_com_microsoft_without_an_import() -> None:
+    # com microsoft without an import
     given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = com.microsoft.Gelu (a) }", w=(4, 4))
     convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
 
@@ -100,7 +96,7 @@ def test_an_mlp_and_a_convolution_at_every_opset(opset: int) -> None:
         assert why.rule == "opset" and "22" in why.text
 
 
-def test_another_opset_when_asked() -> None:
+def test_another_opset() -> None:
     given = parse(MATMUL.replace("Softmax", "Softmax <axis = 1>"), opset=11, w=(4, 4))
     given.doc_string = "kept"
     converted = ampgraph.convert(given, "O2", opset=21, target="cpu")
@@ -109,6 +105,14 @@ def test_another_opset_when_asked() -> None:
     assert "MatMul" in low_kinds(converted)
     for wrong in (0, 99, -1):
         assert code(partial(ampgraph.convert, given, opset=wrong)) == "AMP307"
+    # inputs and outputs are declared as before
+    text = "g (float[A,8] x) => (float[A,B] y) <float[8,4] w = {" + ", ".join(["1"] * 32) + "}> { y = MatMul (x, w) }"
+    model = parse(text, opset=9, ir=4)
+    moved = ir.to_proto(at_opset(OnnxGraph(ir.from_proto(model)), 22).model)
+    assert [*moved.graph.input, *moved.graph.output] == [*model.graph.input, *model.graph.output]
+    # In IR 3 every stored tensor is an input, which those of bodies cannot be.
+    model = parse("g (float[4] x) => (float[4] y) { y = Relu (x) }", opset=7, ir=3)
+    assert at_opset(OnnxGraph(ir.from_proto(model)), 22).model.ir_version == 10
 
 
 @pytest.mark.parametrize("name", ["", "ai.onnx"])
@@ -245,28 +249,18 @@ def test_resize_of_old_opsets(operator, opset, scale, mode):
     np.testing.assert_allclose(after, before, rtol=1e-6)
 
 
-def test_an_old_resize_that_rounds_in_two_directions_is_refused():
+def test_what_cannot_move_is_refused():
     text = (
         "g (float[1,1,4,7] x) => (float[1,1,H,W] y) <float[4] s = {1, 1, 1.5, 0.6}> "
         '{ y = Resize <mode = "nearest"> (x, s) }'
     )
-    model = parse(text, opset=10, ir=5)
+    resized = OnnxGraph(ir.from_proto(parse(text, opset=10, ir=5)))
     with pytest.raises(AmpError, match="AMP307.*Resize, which writes 'y'"):
-        at_opset(OnnxGraph(ir.from_proto(model)), 18)
-
-
-def test_inputs_and_outputs_are_declared_as_before():
-    text = "g (float[A,8] x) => (float[A,B] y) <float[8,4] w = {" + ", ".join(["1"] * 32) + "}> { y = MatMul (x, w) }"
-    model = parse(text, opset=9, ir=4)
-    moved = ir.to_proto(at_opset(OnnxGraph(ir.from_proto(model)), 22).model)
-    assert [*moved.graph.input, *moved.graph.output] == [*model.graph.input, *model.graph.output]
-
-
-def test_a_model_has_the_ir_of_its_opset():
-    """In IR 3 every stored tensor is an input, which those of bodies cannot be."""
-    model = parse("g (float[4] x) => (float[4] y) { y = Relu (x) }", opset=7, ir=3)
-    moved = at_opset(OnnxGraph(ir.from_proto(model)), 22)
-    assert moved.model.ir_version == 10
+        at_opset(resized, 18)
+    # what onnx cannot convert is said
+    source = model(OTHERS, 13, 17)
+    with pytest.raises(AmpError, match="AMP502.*onnx cannot convert function 'F'"):
+        StrictSession(source)
 
 
 # Functions of another opset than the model's: runs and checks see what they compute.
@@ -289,9 +283,3 @@ def test_what_runs_is_checked(outer: int, inner: int, body: str) -> None:
     expected = ort.InferenceSession(source.SerializeToString()).run(None, {"x": INLINE_X})[0]
     np.testing.assert_allclose(StrictSession(source).run({"x": INLINE_X})["y"], expected, rtol=1e-5)
     assert ampgraph.verify(source, ampgraph.convert(source, "O2"), data=[{"x": INLINE_X}]).ok
-
-
-def test_what_onnx_cannot_convert_is_said() -> None:
-    source = model(OTHERS, 13, 17)
-    with pytest.raises(AmpError, match="AMP502.*onnx cannot convert function 'F'"):
-        StrictSession(source)

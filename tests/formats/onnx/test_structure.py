@@ -5,31 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import onnxruntime as ort
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parser
 
 import ampgraph
+from ampgraph import convert
 from ampgraph.api import prepare
 from ampgraph.api.steps import Conversion, Job, run
 from ampgraph.core.recipe import Recipe
+from ampgraph.formats.onnx.graph import OnnxGraph
+from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime import optimizing
-from formats.onnx.helpers import (
-    LEVELS,
-    casts,
-    code,
-    convert_everywhere,
-    convert_twice,
-    data,
-    low_kinds,
-    nodes,
-    x,
-)
+from formats.onnx.helpers import LEVELS, code, convert_everywhere, convert_twice, data, low_kinds, nodes, x
 from onnx_text import parse, proto
 
 MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
@@ -56,11 +50,14 @@ def unsorted() -> ModelProto:
     return given
 
 
-def test_unsorted_nodes_in_every_graph() -> None:
+def test_files_without_repairs() -> None:
     for level in LEVELS:
         converted = convert_twice(unsorted(), level, target="cpu")
         onnx.checker.check_model(converted, full_check=True)
         assert low_kinds(converted)["MatMul"] == 2
+    # nothing is said of a file without repairs
+    done = run(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
+    assert not [note for note in notes(done) if note["topic"] == "repaired"]
 
 
 @pytest.mark.parametrize("options", [{}, {"opset": 20}, {"opset": "auto"}, {"optimize": True}])
@@ -142,15 +139,13 @@ def busy_model() -> ModelProto:
 # -- little in it, and odd tensors ------------------------------------------------------------------------------------
 
 
-def test_an_unchanged_model_comes_back_as_it_was() -> None:
+def test_little_graphs_and_odd_tensors() -> None:
     given = parse("g (float[2,4] x) => (float[2,4] y) { y = CumSum (x, axis) }", axis=np.array(1))
     given.graph.node[0].doc_string = "kept"
     assert all(data(ampgraph.convert(given, level)) == data(given) for level in ("O0", "O1", "auto"))
     busy = busy_model()
     assert data(ampgraph.convert(busy, "O0")) == data(busy)
-
-
-def test_empty_tensors_and_scalars() -> None:
+    # empty tensors and scalars
     given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,0] z, float q, float[0] u) <float s = {2.0}> {
         a = MatMul (x, w)  b = Mul (a, s)  y = Add (b, s)  z = MatMul (x, empty)
@@ -160,15 +155,17 @@ def test_empty_tensors_and_scalars() -> None:
         none=(0,),
     )
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
-
-
-def test_strings() -> None:
+    # strings
     given = parse(
         """g (float[2,4] x, string[2] s) => (float[2,4] y, string[2] t, string[2] u) <string[2] k = {"a", "bé"}> {
         y = MatMul (x, w)  t = Identity (s)  u = Identity (k) }""",
         w=(4, 4),
     )
     convert_everywhere(given, {"x": x(2, 4), "s": np.array(["p", "q"], dtype=object)}, low=["MatMul"])
+    # training information is refused
+    given = parse(MATMUL, w=(4, 4))
+    given.training_info.add().algorithm.name = "step"
+    assert code(lambda: ampgraph.convert(given)) == "AMP107"
 
 
 @pytest.mark.parametrize("form", ["initializer", "constant"])
@@ -230,18 +227,6 @@ def test_words_are_kept() -> None:
     ]
     assert {word: text.count(f'"{word}"') for word in words} == dict.fromkeys(words, 1)
     assert result["O2"].graph.input[0].type.tensor_type.shape.dim[1].denotation == "CHANNEL"
-
-
-def test_training_information_is_refused() -> None:
-    given = parse(MATMUL, w=(4, 4))
-    given.training_info.add().algorithm.name = "step"
-    assert code(lambda: ampgraph.convert(given)) == "AMP107"
-
-
-def test_the_number_of_casts_of_a_chain() -> None:
-    given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w) }", w=(4, 4))
-    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Relu"])
-    assert {casts(result[level]) for level in LEVELS} == {2}
 
 
 # Files that ONNX Runtime takes and onnx_ir does not: constants that are defined twice, sparse and odd initializers.
@@ -357,11 +342,6 @@ def test_scalar_bounds_of_a_slice_are_vectors():
     assert ampgraph.verify(model, converted, samples=1).ok
 
 
-def test_nothing_is_said_of_a_file_without_repairs():
-    done = run(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
-    assert not [note for note in notes(done) if note["topic"] == "repaired"]
-
-
 WRONG = {
     "a rank": ("float[N, 3, 1] h", "float[N, 3] y", ["'h' is annotated [N,3,1] and is [N,3]: repaired"]),
     "a size": ("float[N, 7] h", "float[N, 3] y", ["'h' is annotated [N,7] and is [N,3]: repaired"]),
@@ -399,3 +379,255 @@ def test_the_runtime_sees_the_interface_that_it_saw(output):
         session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
         seen.append([(item.name, item.type, len(item.shape)) for item in session.get_outputs()])
     assert seen[0] == seen[1]
+
+
+# Map types, which classifiers of scikit-learn and CoreML end in, pass through: onnx_ir has none.
+
+MAP_X = np.random.default_rng(3).standard_normal((5, 16)).astype(np.float32)
+
+
+def map_type(key=TensorProto.INT64):
+    """map(key, tensor(float))."""
+    return helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+
+
+def classifier(key=TensorProto.INT64, middle=False):
+    """Two products, Softmax, labels, and a ZipMap, as skl2onnx writes it."""
+    labels = {"classlabels_int64s": [0, 1, 2]} if key == TensorProto.INT64 else {"classlabels_strings": ["a", "b", "c"]}
+    model = parse(
+        """classifier (float[N, 16] x) => (int64[N] label, float[N, 3] p) {
+            h = MatMul(x, w)
+            r = Relu(h)
+            logits = MatMul(r, v)
+            p = Softmax <axis: int = -1> (logits)
+            label = ArgMax <axis: int = 1, keepdims: int = 0> (p)
+        }""",
+        opset=17, w=(16, 8), v=(8, 3),
+    )  # fmt: skip
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    name = "zipped" if middle else "probabilities"
+    model.graph.node.append(helper.make_node("ZipMap", ["p"], [name], "zip", domain="ai.onnx.ml", **labels))
+    kind = helper.make_sequence_type_proto(map_type(key))
+    model.graph.output.append(helper.make_value_info("probabilities", kind))
+    if middle:
+        model.graph.node.append(helper.make_node("Identity", [name], ["probabilities"], domain="own"))
+        model.opset_import.append(helper.make_opsetid("own", 1))
+        model.graph.value_info.append(helper.make_value_info(name, kind))
+    return model
+
+
+def types(model):
+    """Types of a file's inputs, outputs and what it annotates, by name."""
+    infos = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    return {info.name: info.type for info in infos}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+@pytest.mark.parametrize("key", [TensorProto.INT64, TensorProto.STRING])
+def test_a_zipmap_classifier_converts(level, key):
+    model = classifier(key)
+    converted = ampgraph.convert(model, level=level)
+    onnx.checker.check_model(converted, full_check=True)
+    assert types(converted)["probabilities"] == types(model)["probabilities"]
+    assert any(t.data_type == TensorProto.FLOAT16 for t in converted.graph.initializer)
+    before, after = (StrictSession(m).run({"x": MAP_X})["probabilities"] for m in (model, converted))
+    assert [list(row) for row in before] == [list(row) for row in after]
+    assert np.allclose([list(r.values()) for r in before], [list(r.values()) for r in after], atol=1e-2)
+    assert ampgraph.convert(converted, level=level) == converted
+
+
+def test_files_keep_their_maps(tmp_path):
+    source, target = tmp_path / "m.onnx", tmp_path / "low.onnx"
+    source.write_bytes(classifier().SerializeToString())
+    ampgraph.convert(source, output=target)
+    assert types(onnx.load(target))["probabilities"] == types(classifier())["probabilities"]
+    assert OnnxGraph.load(target).fault() == ""
+    # maps keep their type where weights lie in files
+    model, source = classifier(), tmp_path / "m.onnx"
+    onnx.save(model, source, save_as_external_data=True, location="m.data", size_threshold=0)
+    converted = ampgraph.convert(source)
+    assert types(converted)["probabilities"] == types(model)["probabilities"]
+    assert {numpy_helper.to_array(t).dtype.name for t in converted.graph.initializer} == {"float16"}
+
+
+def test_a_map_that_is_fed_passes():
+    """DictVectorizer takes one, and so do CoreML's models; TypeProto has maps in maps nowhere."""
+    given = helper.make_value_info("words", helper.make_map_type_proto(TensorProto.STRING, floats()))
+    nodes = [
+        helper.make_node(
+            "DictVectorizer", ["words"], ["x"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c", "d"]
+        ),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32) / 3, "w")
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "g", [given], [out], [weight])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    converted = ampgraph.convert(model)
+    assert types(converted)["words"] == types(model)["words"]
+    assert converted.graph.initializer[0].data_type == TensorProto.FLOAT16
+    found = StrictSession(converted).run({"words": {"a": 3.0, "c": 1.5}})["y"]
+    assert np.allclose(found, [[1, 0, 0.5, 0]], atol=1e-3)
+    assert ampgraph.verify(model, converted, data=[cast("Any", {"words": {"a": 3.0, "c": 1.5}})], nodes=2).ok
+
+
+def floats() -> TypeProto:
+    """The type of a scalar."""
+    return helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+
+
+def test_verify_ranges_and_tune_take_maps(tmp_path):
+    model = classifier()
+    found = ampgraph.verify(model, ampgraph.convert(model), tolerance=1e-2)
+    assert found.ok and {o.name for o in found.outputs} == {"label", "p", "probabilities"}
+    wrong = ampgraph.convert(model)
+    wrong.graph.node[-1].attribute[0].ints[:] = [0, 1, 7]
+    assert not ampgraph.verify(model, wrong).ok
+    # ranges and tune pass maps by
+    model = classifier()
+    data = [{"x": MAP_X + i} for i in range(3)]
+    assert ampgraph.convert(model, data=data) != model
+    assert ampgraph.tune(model, data=data).met
+    # a map inside the graph keeps its annotation
+    model = classifier(middle=True)
+    converted = ampgraph.convert(model)
+    assert converted != model
+    assert types(converted)["zipped"] == types(model)["zipped"]
+
+
+def test_a_run_shows_maps_and_writes_the_rest(amp, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(classifier().SerializeToString())
+    np.savez(tmp_path / "x.npz", x=MAP_X)
+    words = ("run", tmp_path / "m.onnx", "--data", tmp_path / "x.npz", "-o", tmp_path / "out.npz")
+    code, out, err = amp(*words, "--strict")
+    assert code == 0 and "probabilities  sequence of 5 maps 5x3  " in out
+    assert err == f"not in {tmp_path / 'out.npz'}, which holds arrays and no maps: probabilities\n"
+    assert sorted(np.load(tmp_path / "out.npz")) == ["label", "p"]
+
+
+# A decoder with a cache inside ONNX Runtime's searches, as its converter for GPT-2 writes them.
+
+WORDS, WIDTH, HEADS = 24, 16, 2
+
+DECODER = """
+decoder (int32[B,S] input_ids, int32[B,S] position_ids, int32[B,T] attention_mask, float[2,B,2,P,8] past_0)
+  => (float[B,S,24] logits, float[2,B,2,T,8] present_0)
+{
+  word = Gather (words, input_ids)
+  place = Gather (places, position_ids)
+  h = Add (word, place)
+  mask = Cast <to = 1> (attention_mask)
+  given = Unsqueeze (mask, axes)
+  hidden = Sub (one, given)
+  bias = Mul (hidden, large)
+  normed = LayerNormalization (h, scale, shift)
+  joined = MatMul (normed, w_in)
+  heads = Reshape (joined, by_heads)
+  turned = Transpose <perm = [2, 0, 3, 1, 4]> (heads)
+  q, new = Split (turned, one_two)
+  cache = Concat <axis = 3> (past_0, new)
+  present_0 = Identity (cache)
+  k, v = Split (cache, one_one)
+  k_t = Transpose <perm = [0, 1, 2, 4, 3]> (k)
+  scores = MatMul (q, k_t)
+  scaled = Mul (scores, factor)
+  masked = Add (scaled, bias)
+  weights = Softmax (masked)
+  mixed = MatMul (weights, v)
+  back = Transpose <perm = [1, 3, 0, 2, 4]> (mixed)
+  flat = Reshape (back, by_width)
+  out = MatMul (flat, w_out)
+  residual = Add (h, out)
+  logits = MatMul (residual, w_words)
+}
+"""
+
+
+def _weights() -> dict[str, np.ndarray]:
+    dice = np.random.default_rng(3)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return (dice.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+
+    return {
+        **{"words": drawn(WORDS, WIDTH) * 4, "places": drawn(32, WIDTH), "w_in": drawn(WIDTH, 3 * WIDTH)},
+        **{"w_out": drawn(WIDTH, WIDTH), "w_words": drawn(WIDTH, WORDS)},
+        **{"scale": np.ones(WIDTH, np.float32), "shift": np.zeros(WIDTH, np.float32)},
+        **{"one": _number(1.0), "large": _number(-10000.0), "factor": _number(0.35)},
+        **{"axes": np.array([1, 2]), "one_two": np.array([1, 2]), "one_one": np.array([1, 1])},
+        **{"by_heads": np.array([0, 0, 3, HEADS, WIDTH // HEADS]), "by_width": np.array([0, 0, WIDTH])},
+    }
+
+
+def _number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+def search(kind: str) -> onnx.ModelProto:
+    """A model of one ``BeamSearch``, ``GreedySearch`` or ``Sampling``: ``input_ids`` to ``sequences``."""
+    decoder = parser.parse_graph(DECODER)
+    decoder.initializer.extend(numpy_helper.from_array(array, name) for name, array in _weights().items())
+    given = {"max_length": 12, "min_length": 1}
+    beams = {"num_beams": 3, "num_return_sequences": 1} if kind == "BeamSearch" else {}
+    floats = {"length_penalty": 1.0} if beams else {}
+    numbers = {**given, **beams, **floats, "repetition_penalty": 1.0}
+    stored = [
+        numpy_helper.from_array(np.array([number], np.float32 if isinstance(number, float) else np.int32), name)
+        for name, number in numbers.items()
+    ]
+    certain = {"top_p": 0.1, "temperature": 0.5} if kind == "Sampling" else {}  # one word is left to draw from
+    attributes: dict[str, Any] = {
+        **certain,
+        "decoder": decoder,
+        "model_type": 0,
+        "eos_token_id": WORDS - 1,
+        "pad_token_id": WORDS - 1,
+    }
+    node = helper.make_node(
+        kind, ["input_ids", *numbers], ["sequences"], "search", domain="com.microsoft", **attributes
+    )
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT32, ["B", "S"])],
+        [helper.make_tensor_value_info("sequences", TensorProto.INT32, ["B", *([1] if beams else []), "L"])],
+        stored,
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+# Decoders inside ONNX Runtime's searches: low inside, with the names and types that its operators demand.
+
+KINDS = ("BeamSearch", "GreedySearch", "Sampling")
+PROMPTS = np.random.default_rng(1).integers(0, WORDS - 1, (2, 5)).astype(np.int32)
+
+
+def sequences(model: onnx.ModelProto) -> np.ndarray:
+    """What ONNX Runtime, as it comes, finds on the CPU."""
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"input_ids": PROMPTS})[0])
+
+
+def decoder(model: onnx.ModelProto) -> onnx.GraphProto:
+    return next(a.g for a in model.graph.node[0].attribute if a.name == "decoder")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+def test_a_search_loads_and_finds_the_same(kind: str, level: str) -> None:
+    given, low = search(kind), proto(convert(search(kind), level, check="off"))
+    assert np.array_equal(sequences(given), sequences(low))
+    old, new = decoder(given), decoder(low)
+    for before, after in ((old.input, new.input), (old.output, new.output)):
+        assert [(v.name, v.type) for v in before] == [(v.name, v.type) for v in after]
+    matrices = [t for t in new.initializer if t.name.startswith("w_")]
+    assert len(matrices) == 3 and all(t.data_type == onnx.TensorProto.FLOAT16 for t in matrices)
+
+
+def test_bfloat16_keeps_the_names_too() -> None:
+    """The CPU has no kernels to run it."""
+    low = decoder(proto(convert(search("BeamSearch"), "O2", dtype="bfloat16", check="off")))
+    assert [v.name for v in low.output] == ["logits", "present_0"]
+    assert any(t.data_type == onnx.TensorProto.BFLOAT16 for t in low.initializer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes,
 from near import difference
 from onnx_text import array, parse
 from planner.support import casts, converted, decisions, dtype_of, float32_and_low
+from private_memory import most_megabytes, needs_proc
 
 SIDE = 600  # a square of this side passes 1 MB
 TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{
@@ -51,12 +50,10 @@ def test_a_tied_weight_above_1_mb_is_never_stored_twice(fp32: tuple[str, ...], t
         assert fp32 or {t.data_type for t in held} == {TensorProto.FLOAT16}
 
 
-def test_a_tied_weight_gives_the_same_results() -> None:
+def test_large_and_small_weights_in_both_types() -> None:
     given = parse(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
     convert_everywhere(given, {"ids": np.array([[1, 2, 3]])}, bfloat16=False, levels=("O2",), fp32=("gather",))
-
-
-def test_a_small_weight_read_in_both_types_is_stored_twice() -> None:
+    # a small weight read in both types is stored twice
     given = parse(
         "g (float[2,4] x) => (float[2,4] y, float[4,4] z) { y = MatMul (x, w)  z = CumSum (w, axis) }",
         w=(4, 4),
@@ -65,6 +62,11 @@ def test_a_small_weight_read_in_both_types_is_stored_twice() -> None:
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
     expected = {"w": TensorProto.FLOAT, "w_float16": TensorProto.FLOAT16, "axis": TensorProto.INT64}
     assert all(stored(result[level]) == expected for level in ("O1", "O2"))
+    # a large weight read in both types is cast when it runs
+    result = convert_everywhere(large_in_both_types(), None, run=False, low=["MatMul"])
+    assert stored(result["O2"])["w"] == TensorProto.FLOAT and len(stored(result["O2"])) == 2
+    # a large weight read in both types is named
+    assert any(n.where == "w" and "1 MB" in n.text for n in ampgraph.plan(large_in_both_types()).notes)
 
 
 def large_in_both_types() -> ModelProto:
@@ -74,15 +76,6 @@ def large_in_both_types() -> ModelProto:
         w=(SIDE, SIDE),
         axis=np.array(0),
     )
-
-
-def test_a_large_weight_read_in_both_types_is_cast_when_it_runs() -> None:
-    result = convert_everywhere(large_in_both_types(), None, run=False, low=["MatMul"])
-    assert stored(result["O2"])["w"] == TensorProto.FLOAT and len(stored(result["O2"])) == 2
-
-
-def test_a_large_weight_read_in_both_types_is_named() -> None:
-    assert any(n.where == "w" and "1 MB" in n.text for n in ampgraph.plan(large_in_both_types()).notes)
 
 
 def test_constants_in_nodes_are_rounded_too() -> None:
@@ -203,29 +196,9 @@ def test_external_constants_in_functions(tmp_path: Path) -> None:
 
 # -- more than 2 GB ---------------------------------------------------------------------------------------------------
 
-MEASURED = """
-import sys, threading, time
-import ampgraph
-
-def anonymous():
-    fields = open("/proc/self/smaps_rollup").read().split()
-    return int(fields[fields.index("Anonymous:") + 1]) // 1024
-
-peak, done = [0], threading.Event()
-def watch():
-    while not done.wait(0.05):
-        peak[0] = max(peak[0], anonymous())
-thread = threading.Thread(target=watch)
-thread.start()
-ampgraph.convert(sys.argv[1], "O2", target="cuda", output=sys.argv[2])
-done.set()
-thread.join()
-print(peak[0])
-"""
-
 
 @pytest.mark.conformance
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
+@needs_proc
 def test_a_model_over_2_gb_is_streamed(tmp_path: Path) -> None:
     """11 weights of 200 MB, zeros in a sparse file: 2.2 GB in, 1.1 GB out, under 300 MB of memory of its own."""
     count, rows, columns = 11, 5000, 10000
@@ -243,13 +216,8 @@ def test_a_model_over_2_gb_is_streamed(tmp_path: Path) -> None:
         file.truncate(count * size)
     (tmp_path / "m.onnx").write_bytes(data(given))
     (tmp_path / "out").mkdir()
-    ran = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path / "m.onnx"), str(tmp_path / "out" / "m.onnx")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(ran.stdout) < 300, f"{ran.stdout.strip()} MB"
+    converted = 'import ampgraph; ampgraph.convert(source, "O2", target="cuda", output=target)'
+    assert most_megabytes(converted, tmp_path / "m.onnx", tmp_path / "out" / "m.onnx") < 300
     written = {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir()}
     assert len(written) == 2 and count * size // 2 <= sum(written.values()) < count * size // 2 + (1 << 20)
     onnx.checker.check_model(str(tmp_path / "out" / "m.onnx"))
@@ -391,16 +359,27 @@ def test_nothing_is_worse_than_rounding_one_by_one(seed: int, dtype: str) -> Non
         assert better <= worse / 2
 
 
-def test_what_the_low_type_holds_stays_as_it_is() -> None:
+def test_parameters_of_norms_that_are_rounded_one_by_one() -> None:
     parameters = [np.array(row, np.float32) for row in ([1, 2, 0], [0.5, 0, -1], [0, 3, 8], [1, 4, 0.25])]
     sources = [ir.tensor(part) for part in parameters]
     for exact, low in zip(parameters, NormParameters(sources, 0.0, "float16").rounded, strict=True):
         np.testing.assert_array_equal(exact, low)
-
-
-def test_beyond_the_range_they_are_rounded_one_by_one() -> None:
+    # beyond the range they are rounded one by one
     parameters = [np.array([x], np.float32) for x in (1, 0, 0, 1e6)]
     assert np.isinf(NormParameters([ir.tensor(part) for part in parameters], EPSILON, "float16").rounded[3])
+    # parameters that others read are rounded one by one
+    model = network()
+    model.graph.node[1].input[2] = model.graph.node[4].input[2]  # two norms share a bias
+    stored = {i.name: numpy_helper.to_array(i) for i in converted(model, "O2").graph.initializer}
+    given = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    for name in ("m0", "m1"):
+        np.testing.assert_array_equal(stored[name], given[name].astype(np.float16))
+    assert (stored["m2"] != given["m2"].astype(np.float16)).any()
+    # a norm that trains stays float32
+    text = """g (float[4,8,9,9] x, float[8] s, float[8] b, float[8] m, float[8] v, float[8,8,1,1] w)
+        => (float[4,8,9,9] y, float[8] r, float[8] t)
+        { c = Conv (x, w)  n, r, t = BatchNormalization <training_mode = 1> (c, s, b, m, v)  y = Relu (n) }"""
+    assert dtype_of(converted(parse(text, opset=14), "O2"), "BatchNormalization") == "f32"
 
 
 LAYERS = 6
@@ -453,20 +432,3 @@ def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert together < 3e-4
     monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
     assert error() > 5 * together
-
-
-def test_parameters_that_others_read_are_rounded_one_by_one() -> None:
-    model = network()
-    model.graph.node[1].input[2] = model.graph.node[4].input[2]  # two norms share a bias
-    stored = {i.name: numpy_helper.to_array(i) for i in converted(model, "O2").graph.initializer}
-    given = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
-    for name in ("m0", "m1"):
-        np.testing.assert_array_equal(stored[name], given[name].astype(np.float16))
-    assert (stored["m2"] != given["m2"].astype(np.float16)).any()
-
-
-def test_a_norm_that_trains_stays_float32() -> None:
-    text = """g (float[4,8,9,9] x, float[8] s, float[8] b, float[8] m, float[8] v, float[8,8,1,1] w)
-        => (float[4,8,9,9] y, float[8] r, float[8] t)
-        { c = Conv (x, w)  n, r, t = BatchNormalization <training_mode = 1> (c, s, b, m, v)  y = Relu (n) }"""
-    assert dtype_of(converted(parse(text, opset=14), "O2"), "BatchNormalization") == "f32"

@@ -105,19 +105,15 @@ def test_numbers_within_half_a_place_for_each_low_node(name: str, level: str) ->
     assert max(strict_errors(ANSWERS, name, level, **fields(level))) <= 1
 
 
-def test_nothing_is_low_at_o0() -> None:
-    assert all(set(types["O0"]) <= {"f", "."} for types in ANSWERS.types.values())
-    assert not ampgraph.plan(ANSWERS.model("convnet"), "O0", policy="apex").casts
-
-
-def test_what_has_no_meaning_is_refused() -> None:
+def test_what_apex_stores_and_refuses() -> None:
     with pytest.raises(AmpError, match="AMP302"):
         ampgraph.plan(ANSWERS.model("convnet"), "auto", policy="apex")
     with pytest.raises(AmpError, match="AMP303"):
         ampgraph.plan(ANSWERS.model("convnet"), policy="apex", dtype="bfloat16")
-
-
-def test_weights_are_stored_as_apex_does() -> None:
+    # nothing is low at o0
+    assert all(set(types["O0"]) <= {"f", "."} for types in ANSWERS.types.values())
+    assert not ampgraph.plan(ANSWERS.model("convnet"), "O0", policy="apex").casts
+    # weights are stored as apex does
     model = ANSWERS.model("convnet")
     assert not [edit for edit in ampgraph.plan(model, "O1", policy="apex").weights if "." in edit.value]
     stored = {edit.value for edit in ampgraph.plan(model, "O2", policy="apex").weights}

@@ -26,11 +26,9 @@ def types(policy: str, level: str) -> dict[str, str]:
     return {line[-1].rpartition("/")[2]: line[1].partition("[")[0] for line in lines if "Cast" not in line[3]}
 
 
-def test_pytorch() -> None:
+def test_frameworks_on_mindir() -> None:
     low = {"MatMul-op0": "f16", "ReLU-op0": "f16", "MatMul-op1": "f16"}
     assert types("pytorch", "auto") == {**low, "Softmax-op0": "f32", "Tanh-op0": "f32"}
-
-
-def test_apex_is_refused() -> None:
+    # apex is refused
     with pytest.raises(AmpError, match="AMP303"):
         types("apex", "O1")

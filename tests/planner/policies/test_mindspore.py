@@ -43,10 +43,20 @@ def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: s
     assert not any("even steps" in note for note in notes)
 
 
-def test_a_range_is_taken_for_one_that_the_network_makes(tmp_path: Path) -> None:
-    found, types = plan(tmp_path, [0, 1, 2, 3], "O2")
-    assert types["FloorDiv"] == "float32"
+def test_what_a_file_tells_of_its_network(tmp_path: Path) -> None:
+    found, by_kind = plan(tmp_path, [0, 1, 2, 3], "O2")
+    assert by_kind["FloorDiv"] == "float32"
     assert any("a constant in even steps: float32 here" in note.text for note in found.notes)
+    # What comes back to its cell was never given to another, which would have cast it.
+    (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
+    types = [d.dtype for d in found.decisions if d.kind.endswith(("Sigmoid", "Exp", "Reshape", "Add"))]
+    assert types == ["float16", "float16", "float32", "float32", "float32", "float32"]
+    # Cells of one class may have the scope of the first; a cell that is handed a parameter casts it.
+    (tmp_path / "m.mindir").write_bytes(parse(SCOPES).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
+    types = [d.dtype for d in found.decisions if d.kind.endswith("Exp")]
+    assert types == ["float32", "float16", "float16", "float16", "float32"]
 
 
 @pytest.mark.parametrize(("level", "told"), [("O2", 1), ("O3", 1), ("auto", 0)])
@@ -71,14 +81,6 @@ RETURNS = """
 """
 
 
-def test_a_function_may_have_the_scope_of_its_first_call(tmp_path: Path) -> None:
-    """What comes back to its cell was never given to another, which would have cast it."""
-    (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
-    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
-    types = [d.dtype for d in found.decisions if d.kind.endswith(("Sigmoid", "Exp", "Reshape", "Add"))]
-    assert types == ["float16", "float16", "float32", "float32", "float32", "float32"]
-
-
 SCOPES = """
     main(x: f32[1,4])
       parameter 2.shift: f32[1,4]
@@ -96,14 +98,6 @@ SCOPES = """
 """
 
 
-def test_cells_are_known_where_names_leave_out_their_list(tmp_path: Path) -> None:
-    """Cells of one class may have the scope of the first; a cell that is handed a parameter casts it."""
-    (tmp_path / "m.mindir").write_bytes(parse(SCOPES).SerializeToString())
-    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
-    types = [d.dtype for d in found.decisions if d.kind.endswith("Exp")]
-    assert types == ["float32", "float16", "float16", "float16", "float32"]
-
-
 NESTED = """
     main(x: f32[4,4])
       parameter w: f32[4,4]
@@ -116,22 +110,17 @@ NESTED = """
 """
 
 
-def test_o1_reaches_no_list_in_a_list_and_no_dictionary(tmp_path: Path) -> None:
+def test_what_o1_reaches(tmp_path: Path) -> None:
     """A loop over a list that is an attribute is followed, and what it calls."""
     (tmp_path / "m.mindir").write_bytes(parse(NESTED).SerializeToString())
     found = ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore")
     types = [d.dtype for d in found.decisions if d.kind.endswith(("MatMul", "ReLU"))]
     assert types == ["float16", "float16", "float32", "float32", "float16"]
-
-
-def test_o1_says_what_it_takes_from_scopes_alone(tmp_path: Path) -> None:
-    """MindSpore goes by source code there: the note names the operators and the classes that it would read."""
+    # MindSpore goes by source code there: the note names the operators and the classes that it would read.
     (tmp_path / "m.mindir").write_bytes(parse(NESTED).SerializeToString())
     [note] = ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore").notes
     assert note.topic == "mindspore" and note.where == "2 MatMul, 1 ReLU"
     assert "3 low by their scopes" in note.text and "source of Block and the network's own class" in note.text
-
-
-def test_o1_of_nothing_that_is_white_says_nothing(tmp_path: Path) -> None:
+    # o1 of nothing that is white says nothing
     (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
     assert not ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore").notes

@@ -46,17 +46,43 @@ def test_random_graphs_are_typed_as_by_mxnet(run: str) -> None:
     assert compared
 
 
-def test_an_excluded_operator_is_known_to_be_float32() -> None:
+def test_float32_operators() -> None:
     """Also after a copy of its result was cast to low for another reader."""
     text = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
         first = Add (x, x) low = Gemm (first, w) then = Relu (low) y = Add (then, first)
     }"""
     plan = ampgraph.plan(parse(text), policy="mxnet", fp32=["value:first"])
     assert [d.dtype for d in plan.decisions if d.index >= 0] == ["float32", "float16", "float16", "float32"]
+    # batch norm of one type stays float32
+    text = """<ir_version: 7, opset_import: ["": %d]> g (float[2, 2, 1] x, float[2, 2] w) => (float[2, 2, 1] y)
+    <float[2] s = {1, 2}, float[2, 2, 1] k = {1, 2, 3, 4}> { c = Conv (x, k) y = BatchNormalization (c, s, s, s, s) }"""
+    found = [
+        {d.slot: d.dtype for d in ampgraph.plan(parse(text % opset), policy="mxnet", target="tensorrt").decisions
+         if d.kind == "BatchNormalization"}
+        for opset in (14, 15)
+    ]  # fmt: skip
+    assert found == [{"T": "float32", "U": "float32"}, {"T": "float16", "T1": "float32", "T2": "float32"}]
 
 
-def test_three_hundred_graphs_are_recorded() -> None:
+def test_lists_and_plans() -> None:
     assert len([answer for answer in ANSWERS["auto"] if answer != "refused"]) >= 300
+    # lists
+    [row] = ampgraph.lists("FullyConnected", policy="mxnet")
+    assert (row.operator, row.cls, row.at_level) == ("mxnet::FullyConnected", "low", "low")
+    assert ampgraph.lists("Elu", policy="mxnet")[0].cls == "conditional"
+    # a plan is taken
+    plan = ampgraph.plan(parse(MODEL), policy="mxnet")
+    once = ampgraph.convert(parse(MODEL), policy="mxnet", check="off")
+    assert ampgraph.convert(parse(MODEL), plan=Plan.from_json(plan.to_json()), check="off") == once
+    assert ampgraph.convert(once, policy="mxnet", check="off") == once
+    # products of parameters are told
+    text = """g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"""
+    plan = ampgraph.plan(parse(text), policy="mxnet")
+    assert plan.changes_nothing and "1 MatMul of a parameter go by dot" in plan.notes[0].text
+    # conversion again changes nothing
+    for seed in (3, 7, 9, 12):
+        once = ampgraph.convert(onnx_graphs.model(*random_graphs.mxnet_graph(seed)), policy="mxnet", check="off")
+        assert ampgraph.convert(once, policy="mxnet", check="off") == once, seed
 
 
 def test_reasons_and_notes() -> None:
@@ -79,44 +105,8 @@ def test_reasons_and_notes() -> None:
     assert "MXNet 1.9.1, amp.convert_symbol: cast to float32 (contrib/amp/lists/symbol_fp16.py, FP32_FUNCS)" in told
 
 
-def test_products_of_parameters_are_told() -> None:
-    text = """g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"""
-    plan = ampgraph.plan(parse(text), policy="mxnet")
-    assert plan.changes_nothing and "1 MatMul of a parameter go by dot" in plan.notes[0].text
-
-
-def test_batch_norm_of_one_type_stays_float32() -> None:
-    text = """<ir_version: 7, opset_import: ["": %d]> g (float[2, 2, 1] x, float[2, 2] w) => (float[2, 2, 1] y)
-    <float[2] s = {1, 2}, float[2, 2, 1] k = {1, 2, 3, 4}> { c = Conv (x, k) y = BatchNormalization (c, s, s, s, s) }"""
-    found = [
-        {d.slot: d.dtype for d in ampgraph.plan(parse(text % opset), policy="mxnet", target="tensorrt").decisions
-         if d.kind == "BatchNormalization"}
-        for opset in (14, 15)
-    ]  # fmt: skip
-    assert found == [{"T": "float32", "U": "float32"}, {"T": "float16", "T1": "float32", "T2": "float32"}]
-
-
 @pytest.mark.parametrize(("level", "dtype", "code"), [("O2", "float16", "AMP302"), ("auto", "bfloat16", "AMP303")])
 def test_what_has_no_meaning_is_refused(level: str, dtype: str, code: str) -> None:
     with pytest.raises(AmpError) as caught:
         ampgraph.plan(parse(MODEL), level, dtype=dtype, policy="mxnet")
     assert caught.value.code == code and caught.value.hint
-
-
-def test_lists() -> None:
-    [row] = ampgraph.lists("FullyConnected", policy="mxnet")
-    assert (row.operator, row.cls, row.at_level) == ("mxnet::FullyConnected", "low", "low")
-    assert ampgraph.lists("Elu", policy="mxnet")[0].cls == "conditional"
-
-
-def test_a_plan_is_taken() -> None:
-    plan = ampgraph.plan(parse(MODEL), policy="mxnet")
-    once = ampgraph.convert(parse(MODEL), policy="mxnet", check="off")
-    assert ampgraph.convert(parse(MODEL), plan=Plan.from_json(plan.to_json()), check="off") == once
-    assert ampgraph.convert(once, policy="mxnet", check="off") == once
-
-
-def test_conversion_again_changes_nothing() -> None:
-    for seed in (3, 7, 9, 12):
-        once = ampgraph.convert(onnx_graphs.model(*random_graphs.mxnet_graph(seed)), policy="mxnet", check="off")
-        assert ampgraph.convert(once, policy="mxnet", check="off") == once, seed

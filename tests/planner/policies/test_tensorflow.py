@@ -88,21 +88,17 @@ def test_reasons_and_notes() -> None:
     assert "TensorFlow 2.21, auto_mixed_precision: float32, as is what it flows into" in told
 
 
-def test_lists_are_the_frameworks() -> None:
+def test_lists_and_plans() -> None:
     [row] = ampgraph.lists("BiasAdd", policy="tensorflow")
     assert (row.operator, row.cls, row.at_level) == ("tf::BiasAdd", "infer", "painted")
     assert [ampgraph.lists("ReduceMean", policy="tensorflow", dtype=t)[0].cls for t in ("float16", "bfloat16")] == [
         "deny", "infer"
     ]  # fmt: skip
-
-
-def test_a_schema_that_refuses_is_told() -> None:
+    # a schema that refuses is told
     text = 'g (float[2, 2] x) => (float[2, 2] y) { y = Einsum <equation = "ij,jk->ik"> (x, x) }'
     plan = ampgraph.plan(parse(text), dtype="bfloat16", policy="tensorflow")
     assert types(plan) == "F" and "float32 where TensorFlow computes low" in plan.notes[0].text
-
-
-def test_a_plan_is_taken() -> None:
+    # a plan is taken
     plan = ampgraph.plan(parse(MODEL), policy="tensorflow")
     once = ampgraph.convert(parse(MODEL), policy="tensorflow", check="off")
     assert ampgraph.convert(parse(MODEL), plan=Plan.from_json(plan.to_json()), check="off") == once
