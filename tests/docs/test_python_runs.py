@@ -27,7 +27,7 @@ ELSEWHERE = {
 }
 """Page -> what its Python needs, and what runs it where something does."""
 OTHERS = {
-    "class Critic": "torch's exporter: tests/training/test_penalty.py",
+    "class Critic": "torch's exporter: tests/training/test_losses.py",
     "generator_step": "two networks: examples/gan_digits.py",
     "straight_through": "it would hold for all that runs behind it: tests/training/test_rules_graphs.py",
 }
