@@ -21,7 +21,7 @@ SAID = {
     "mindir": "Conv2D-op0 is float16",
     "train_digits": "epoch 2: loss 0.",
 }
-ELSEWHERE = ["gan_digits", "mnist", "vowels"]  # what takes longer: tests/training/test_sharing.py, test_data.py
+ELSEWHERE = ["gan_digits", "mnist", "vowels"]  # what takes longer: tests/training/test_sharing.py, test_training.py
 NEEDS = {"encoder": ("torch", "onnxscript")}
 
 
