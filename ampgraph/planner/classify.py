@@ -202,9 +202,15 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
-        later = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
+        text, later = (
+            f"{kind}-{unit.version} does not admit {options.dtype} for {slot}",
+            freed_at(facts.flow, options, unit),
+        )
         if later:
-            return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
+            return Why("opset", f"{text}; opset {later} does")
+        admits = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
+        if admits:
+            return Why("schema", f"{text}; opset {admits} does, but {options.kernels.provider} has no kernel for it")
         named = f"the schema of {kind}-{unit.version}" if unit.version else kind
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:

@@ -35,13 +35,15 @@ Way = Callable[[ModelProto], ModelProto]
 
 @dataclass(frozen=True)
 class Row:
-    """One way of conversion over the suite. ``refused``: model -> what TensorRT says; ``low``: with a low kernel."""
+    """One way of conversion over the suite. ``refused``: model -> what TensorRT says; ``low``: with a low kernel.
+    ``before``: model -> what it says of the float32 file, which therefore does not count."""
 
     way: str
     taken: int
     low: tuple[str, ...]
     refused: Mapping[str, str]
     failed: Mapping[str, str]
+    before: Mapping[str, str]
 
 
 def suite(nth: int = 1, of: int = 1) -> dict[str, BuildJob]:
@@ -76,8 +78,9 @@ def ours(level: str, dtype: str) -> Way:
 
 def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kept: str = "") -> Iterator[Row]:
     """What becomes of the models that TensorRT takes as they are."""
-    answers = zip(jobs, built(jobs.values(), python, kept), strict=True)
-    good = {name: jobs[name] for name, answer in answers if answer.ok}
+    answers = dict(zip(jobs, built(jobs.values(), python, kept), strict=True))
+    before = {name: answer.why for name, answer in answers.items() if not answer.ok}
+    good = {name: job for name, job in jobs.items() if name not in before}
     for way, convert in ways.items():
         made: dict[str, BuildJob] = {}
         failed: dict[str, str] = {}
@@ -90,7 +93,7 @@ def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kep
         found = dict(zip(made, built(made.values(), python, kept), strict=True))
         refused = {name: answer.why for name, answer in found.items() if not answer.ok}
         low = tuple(name for name, answer in found.items() if is_low(answer))
-        yield Row(way, len(found) - len(refused), low, refused, failed)
+        yield Row(way, len(found) - len(refused), low, refused, failed, before)
 
 
 def main() -> int:

@@ -230,6 +230,25 @@ def test_scales_are_computed_in_float32_at_every_opset(kind: str, opset: int, in
             assert run_strict(converted(model, level, dtype=dtype), feeds)["y"].shape == (1, 1, 2, 1234)
 
 
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        (
+            "g (float[1,1,8,8] x) => (float[1,1,4,4] y) { y = MaxPool <kernel_shape = [5, 5]> (x) }",
+            "MaxPool-12 does not admit bfloat16 for T; opset 22 does",
+        ),
+        (
+            "g (float[5,1,8] x) => (float[5,1,1,8] y) { y = LSTM <hidden_size = 8> (x, w, r) }",
+            "LSTM-14 does not admit bfloat16 for T; opset 22 does, but CUDAExecutionProvider has no kernel for it",
+        ),
+    ],
+)
+def test_an_opset_is_named_only_where_the_target_has_a_kernel_of_it(graph: str, said: str) -> None:
+    stored = {name: np.full((1, 32, 8), 0.1, np.float32) for name in ("w", "r") if f", {name}" in graph}
+    plan = ampgraph.plan(parse(graph, stored, opset=17), "O3", dtype="bfloat16", target="cuda")
+    assert [one.why.text for one in plan.decisions if said in one.why.text], [one.why for one in plan.decisions]
+
+
 # Squares, however they are written, and those that are known to stay in range.
 
 F = np.float32
