@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -210,6 +211,9 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
     found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
+    if not found and not died:
+        hint = f"--runtime names a Python that has TensorRT for RTX: {pip_install(EXTRA)}"
+        raise AmpError("AMP508", f"{python or sys.executable} ended without an answer", hint=hint)
     if died and len(found) < len(written):
         found.append(BuildAnswer("TensorRT for RTX", died=died))
     return found

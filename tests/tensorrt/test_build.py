@@ -77,6 +77,10 @@ def test_environments_that_do_not_build() -> None:
     with pytest.raises(AmpError, match="cannot be started") as caught:
         build(BuildJob(PLAIN), python="/nowhere/python")
     assert caught.value.code == "AMP508"
+    # one that ends and says nothing is not asked for ever
+    with pytest.raises(AmpError, match="ended without an answer") as caught:
+        build(BuildJob(PLAIN), python="true")
+    assert caught.value.code == "AMP508"
 
 
 def test_a_process_that_dies_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
