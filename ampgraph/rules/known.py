@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from ..core.arrays import Array
-from ..core.dataflow import Dataflow, Op
+from ..core.dataflow import Dataflow
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
 from ..oplists.operators import OpLists
@@ -53,22 +53,6 @@ class NumbersOfFile(Protocol):
         ...
 
 
-class AddedMasks(Protocol):
-    """What is put upon scores before a Softmax."""
-
-    def is_shifted(self, value: int) -> bool:
-        """Whether a value is a mask less its own largest number in each row."""
-        ...
-
-    def hidden_by(self, value: int) -> float:
-        """The largest number behind a mask that float16 cannot add to scores; 0 for none."""
-        ...
-
-    def broken_number(self, op: Op) -> str:
-        """Why the target's runtime fails to read the number by which an operator makes a mask; or an empty string."""
-        ...
-
-
 class Known(Protocol):
     """A model, what is asked for, and what follows from both."""
 
@@ -82,8 +66,6 @@ class Known(Protocol):
     def passing(self) -> Collection[int]: ...  # values that were measured to leave the low range
     @property
     def numbers(self) -> NumbersOfFile: ...  # numbers that follow from the file alone
-    @property
-    def masks(self) -> AddedMasks: ...  # what is put upon scores before a Softmax
 
 
 IsLow = Callable[[int], bool]
