@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from ...core.dataflow import NONE, Dataflow, Op
+from ...core.dataflow import NONE, Op
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -153,7 +153,9 @@ class Cancelling:
         while work and len(seen) < TERMS:
             op = work.pop()
             yield op
-            for writer in _makers(self.flow, op) if op.id not in self.squares and not self._has(op, "products") else ():
+            if op.id in self.squares or self._has(op, "products"):
+                continue
+            for writer in self._makers(op):
                 if writer.id not in seen and self._adds(writer):
                     seen.add(writer.id)
                     work.append(writer)
@@ -179,41 +181,22 @@ class Cancelling:
                 found.update(op.outputs)
         return found
 
-    # -- what is left of a number from which a sum of products is taken that comes close to it -------------------------
+    # -- a number less a quadratic form --------------------------------------------------------------------------------
 
     def _remainder(self, op: Op) -> list[Op]:
-        """What must be float32 where one less a cosine similarity is the distance of near twins, or a prior's variance
-        less a quadratic form of covariances is almost nothing; empty where an operator takes no such thing."""
-        places = self.traits.positions(op.role, "subtracts")
-        for writer in _makers(self.flow, op) if places or self.regions.inside else ():
-            if self._ends_cosine(writer) and any(self.flow.scalar(v) is not None for v in op.inputs):
-                return [op, writer]
-            taken = [op.inputs[place] for place in places]
-            form = self._quadratic_form(writer) if taken == writer.outputs else []
-            if form:
-                return [op, writer, *form]
+        """A number less a sum of k times (K k): almost nothing is left of a prior's variance, as in a Gaussian
+        process."""
+        taken = [op.inputs[place] for place in self.traits.positions(op.role, "subtracts")]
+        totals = [w for w in self._makers(op) if w.outputs == taken and self._has(w, "sums")]
+        for form in (one for total in totals for one in self._makers(total) if self._has(one, "multiplies")):
+            products = [one for one in self._makers(form) if self._has(one, "products")]
+            if any(v in form.inputs for product in products for v in product.inputs):
+                return [op, *totals, form, *self._makers(form)]
         return []
 
-    def _quadratic_form(self, total: Op) -> list[Op]:
-        """What makes a sum of k times (K k), with a stored matrix K, and k; empty where it is none."""
-        form = self._summed(total)
-        if form is None or form.id not in self.squares or not self._has(form, "multiplies"):
-            return []
-        makers = _makers(self.flow, form)
-        return [form, *makers] if any(self._has(w, "products") for w in makers) else []
-
-    def _ends_cosine(self, op: Op) -> bool:
-        """Whether an operator ends a norm that divides a sum of products of two values."""
-        for total in _makers(self.flow, op) if op.id in self.regions.inside else ():
-            product = self._summed(total) if total.id in self.regions.of_op else None
-            if product is not None and self._has(product, "multiplies") and product.id not in self.squares:
-                return len({v for v in product.inputs if v != NONE}) == 2
-        return False
-
-    def _summed(self, total: Op) -> Op | None:
-        """What makes the elements that an operator sums."""
-        summed = total.inputs[0] if self._has(total, "sums") else NONE
-        return self.flow.writer(summed) if summed != NONE else None
+    def _makers(self, op: Op) -> list[Op]:
+        """The operators that make what one reads."""
+        return [w for v in op.inputs if v != NONE and (w := self.flow.writer(v)) is not None]
 
     # -- small things -------------------------------------------------------------------------------------------------
 
@@ -238,8 +221,3 @@ class Cancelling:
                 before = plain[0]
             found[op.id], value = op, before
         return value, found
-
-
-def _makers(flow: Dataflow, op: Op) -> list[Op]:
-    """The operators that make what one reads."""
-    return [w for v in op.inputs if v != NONE and (w := flow.writer(v)) is not None]

@@ -81,7 +81,8 @@ def hazards(sight: Sight, decided: Decisions) -> Findings:
             for use in _reads(facts, op):
                 reader = flow.ops[use.op]
                 cls = sight.regions.classes[reader.id]
-                ends = reader.role in bounded or cls in ("white", "kept", "")
+                bias = cls == "white" and not decided.units_of(reader).isdisjoint(decided.units_of(flow.ops[op]))
+                ends = reader.role in bounded or (cls in ("white", "kept", "") and not bias)
                 if cls != "white" if source.of_range else not ends and cls in ("gray", "black"):
                     holds.append(Hold(tuple(reader.slots.values()), rank, why))
                 if not ends:
