@@ -56,10 +56,11 @@ def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[
             return f"leaves out input {place} ('{formal.name}'), which its operator needs"
     for attribute in node.attribute:
         known = schema.attributes.get(attribute.name)
-        if known is None or attribute.ref_attr_name or not attribute.type or attribute.type == known.type.value:
+        if known is None or attribute.ref_attr_name or not attribute.type:
             continue
-        held, wanted = AttributeProto.AttributeType.Name(attribute.type), known.type.name
-        return f"has an attribute '{attribute.name}' of type {held}, and its operator takes {wanted}"
+        held, wanted = AttributeProto.AttributeType.Name(attribute.type), str(known.type).rpartition(".")[2]
+        if held != wanted:
+            return f"has an attribute '{attribute.name}' of type {held}, and its operator takes {wanted}"
     return ""
 
 
