@@ -8,9 +8,9 @@ from functools import cached_property
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import LOW
 from ...core.walk import upstream
+from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import Decisions
-from ..options import Options
 from .intervals import TRUTHS, Intervals
 
 ALL = (FLOAT32, *LOW)
