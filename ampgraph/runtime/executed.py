@@ -69,7 +69,9 @@ class Runtime:
             )
         except OSError as error:
             hint = f"name the python of an environment: {pip_install(kind)}"
-            raise AmpError("AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint) from error
+            raise AmpError(
+                "AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint
+            ) from error
         weakref.finalize(self, _end, self._child, self._errors, self._folder)
         about = self._answer()
         if about is None:
@@ -172,6 +174,10 @@ class ExecutedSession:
         low = numpy_type("bfloat16")
         return {name: array.view(low) if array.dtype.kind == "V" else array for name, array in found.items()}
 
+    def close(self) -> None:
+        """Frees what the runtime holds of the model."""
+        self._ask("close")
+
     def layers(self) -> tuple[Layer, ...]:
         """What the runtime made of the model; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
@@ -208,7 +214,9 @@ def refused(runtime: str, error: str, where: str) -> AmpError:
 def said(error: str) -> str:
     """The words of an error that say most: the last line that is no trace of C++ calls."""
     lines = [line.strip() for line in error.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Exception from ", "Check '", "While ", "Summary:"))]
+    told = [
+        line for line in lines if line and not line.startswith(("Exception from ", "Check '", "While ", "Summary:"))
+    ]
     return (told or lines)[-1].rstrip(".")
 
 

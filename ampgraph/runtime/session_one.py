@@ -4,6 +4,7 @@ A line of JSON is a question, another one its answer; arrays lie in .npz files, 
 but numpy and the runtime is imported: ampgraph need not be there.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ class OpenVino:
 
         self.ov, self.core = openvino, openvino.Core()
         self.opened: dict[int, Any] = {}
+        self.numbers = itertools.count()
 
     def about(self) -> dict[str, Any]:
         low = {"BF16": "bfloat16", "FP16": "float16"}
@@ -40,7 +42,7 @@ class OpenVino:
         if threads:
             settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
         compiled = self.core.compile_model(self.core.read_model(model), "CPU", settings)
-        number = len(self.opened)
+        number = next(self.numbers)
         self.opened[number] = compiled, compiled.create_infer_request()
         ports = {"inputs": list(map(self._port, compiled.inputs)), "outputs": list(map(self._port, compiled.outputs))}
         return {"session": number, **ports}
@@ -70,7 +72,7 @@ class OpenVino:
         tensors = [request.get_tensor(port) for port in compiled.outputs]
         low = self.ov.Type.bf16
         words = [np.array(t.data).view(WORDS) if t.element_type == low else np.array(t.data) for t in tensors]
-        return [array.reshape(tuple(tensor.shape)) for array, tensor in zip(words, tensors)]
+        return [array.reshape(tuple(tensor.shape)) for array, tensor in zip(words, tensors, strict=True)]
 
     def layers(self, session: int) -> list[dict[str, Any]]:
         rows = []
@@ -96,6 +98,7 @@ class OnnxRuntime:
 
         self.ort = onnxruntime
         self.opened: dict[int, Any] = {}
+        self.numbers = itertools.count()
         self.fed: dict[int, dict[str, Any]] = {}
         self.made: dict[int, list[Any]] = {}
 
@@ -105,7 +108,7 @@ class OnnxRuntime:
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
         options = self.ort.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
-        number = len(self.opened)
+        number = next(self.numbers)
         self.opened[number] = session = self.ort.InferenceSession(model, options, providers=[self.provider])
         return {
             "session": number, "inputs": list(map(self._port, session.get_inputs())),
@@ -164,7 +167,7 @@ def main(kind: str) -> None:
         said.flush()
 
     try:
-        runtime = KINDS[kind]()
+        runtime: Any = KINDS[kind]()
     except ImportError as error:
         tell({"lacking": str(error)})
         return
