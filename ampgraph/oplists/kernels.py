@@ -70,6 +70,12 @@ class Broken:
     without: int = 0
     """Only nodes that have this operand; 0: whatever they have."""
 
+    computed: int = 0
+    """Only nodes of which this operand is not stored; 0: whatever is."""
+
+    gives: int = 0
+    """Only nodes that have this output; 0: whatever they have."""
+
     @cached_property
     def reasons(self) -> Mapping[str, str]:
         """By low type."""
@@ -79,7 +85,8 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, self.without)
+        operands = (self.without, self.computed, self.gives)
+        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
