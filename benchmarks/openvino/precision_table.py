@@ -71,13 +71,13 @@ def table(forms: Mapping[str, list[Form]], python: str) -> dict[str, dict[str, A
 def broken_where(rows: list[Done]) -> dict[str, Any]:
     """As TensorRT's: refusals of some forms, and which; also by an operand that is computed, or by a further output."""
     found = broken(rows)  # type: ignore[arg-type]
-    if set(found) - set(LOW):
+    if not found or set(found) - set(LOW):
         return found
     bad, good = ([row for row in rows if row.answer.ok is ok and row.dtype in found] for ok in (False, True))
     for place in range(1, 6):
-        if all(_computes(row, place) for row in bad) and not any(_computes(row, place) for row in good):
+        if all(_computes(row, place) for row in bad) and not all(_computes(row, place) for row in good):
             return {**found, "computed": place}
-        if all(row.form.node.output[place:] for row in bad) and not any(row.form.node.output[place:] for row in good):
+        if all(row.form.node.output[place:] for row in bad) and not all(row.form.node.output[place:] for row in good):
             return {**found, "gives": place}
     return found
 
