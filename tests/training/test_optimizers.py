@@ -250,7 +250,7 @@ def test_groups_that_make_no_sense(optimizer, code, told):
     ("options", "told"),
     [
         ({"clip_value": 0}, "clip_value=0 is not a positive number"),
-        ({"clip_value": 1, "clip_norm": 1}, "cannot be had together"),
+        ({"clip_value": 1, "clip_norm": 1}, "cannot be combined"),
         ({"ema": 1}, "ema=1 is not a number between 0 and 1"),
     ],
 )
