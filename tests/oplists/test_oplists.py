@@ -301,6 +301,12 @@ MISTAKES = {
     "level key": ('[levels.O2]\nallows = "low"\n', 2, "unknown key 'allows'", "did you mean 'allow'?"),
     "level value": ('[levels.O2]\nfp32 = "float16"\n', 2, "'fp32' cannot be 'float16'", "float32"),
     "level type": ("[levels.O2]\nfp32 = 16\n", 2, "'fp32' cannot be a number", "one of low, float32, cut"),
+    "level text": (
+        "[levels.O2]\ndescription = 1\n",
+        2,
+        "'description' cannot be a number",
+        'write description = "why"',
+    ),
     "level table": ('[levels]\nO2 = "low"\n', 2, "'O2' is a table", "write [levels.O2]"),
 }
 
