@@ -36,7 +36,7 @@ COMMENT = """
 # a CPU with avx512_bf16. Every operator of ONNX was run in forms of ONNX's node suite and of tests/fuzz/forms.toml
 # (benchmarks/tensorrt/sweep.py), first in float32, then in each low type and in two types at once.
 #
-# level: the best where nobody says one (benchmarks/openvino/five_models.py). raises_opset: its frontend takes
+# level: the best where nobody says one (docs/openvino.md). raises_opset: its frontend takes
 # these types at any opset, so a model is moved to the one whose schemas admit them. newest_opset: the newest to which
 # that is. [float32_inside]: every layer that computes is float32 on bfloat16 data. [executed]: the types of the layers
 # that compute, in all forms, by the type of the file: no CPU of today multiplies float16 there. [tied], [refused],
