@@ -26,6 +26,7 @@ TARGETS = MappingProxyType(
             "tensorrt": "tensorrt.toml",
             "cann": "cann.toml",
             "cpu": "onnxruntime-cpu.toml",
+            "webgpu": "onnxruntime-webgpu.toml",
         },
         "MindIR": {"ascend": "ascend.toml", "cpu": "mindspore-cpu.toml"},
     }
@@ -189,6 +190,8 @@ class Kernels:
     """Operator -> low type without a kernel -> in the runtime's words."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
+    accumulates: str = "float32"
+    """The type in which its kernels add up products of low values."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     newest_opset: int = 0
