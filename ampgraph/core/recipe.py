@@ -130,17 +130,18 @@ def option(
 class Recipe:
     """What a conversion is to do: immutable, comparable, checked when it is made.
 
-    A field that is None follows from others: the level from the policy, the target from the model's format.
+    A field that is None follows from others: the target from the model's format, type and level from the
+    target, else from the policy.
     Raises AmpError AMP301 to AMP311 for a word that makes no sense; what lists or a model tell (a policy, a target, a
     pattern that matches nothing) is checked when the recipe is used.
     """
 
     # fmt: off
     level: str | None = option(
-        "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.", read.level)
-    dtype: str = option(
-        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16 if not given.", read.dtype,
-        default="float16")
+        "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the target's or policy's own, if not given.", read.level)
+    dtype: str | None = option(
+        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16, or what the target has, if not given.",
+        read.dtype)
     policy: str = option(
         "--policy", "POLICY", "Whose lists and rules: ampgraph (the default), or a framework's: pytorch, mindspore ...",
         read.word("policy"),
@@ -160,7 +161,8 @@ class Recipe:
         repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
     target: str | None = option(
         "--target", "TARGET",
-        "Where it will run: cuda (gpu, the default), tensorrt (trt), cann or cpu; MindIR: ascend (the default) or cpu.",
+        "Where it will run: cuda (gpu, the default), tensorrt (trt), openvino, cann or cpu; MindIR: ascend (the "
+        "default) or cpu.",
         read.target)
     dims: tuple[tuple[str, int], ...] = option(
         "--dim", "NAME=N", "Size of a symbolic dimension, for costs and generated inputs.", read.dims, repeats=True,

@@ -27,6 +27,7 @@ TARGETS = MappingProxyType(
             "cann": "cann.toml",
             "cpu": "onnxruntime-cpu.toml",
             "webgpu": "onnxruntime-webgpu.toml",
+            "openvino": "openvino.toml",
         },
         "MindIR": {"ascend": "ascend.toml", "cpu": "mindspore-cpu.toml"},
     }
@@ -180,6 +181,11 @@ class Kernels:
     broken: Mapping[str, Broken]
     builder: str = ""
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
+    executes: str = ""
+    """Who executes files for it in low precision on a CPU: an extra of the package."""
+    dtype: str = "float16"
+    """The low type, and the level of our policy, that are best there; where nobody says one."""
+    level: str = ""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     joined: tuple[Join, ...] = ()
