@@ -56,8 +56,8 @@ def check(
         dims: sizes of symbolic dimensions, for generated inputs.
         target: where it is to run. openvino executes it, where OpenVINO is here or in the environment that ``runtime``
             names; the run is strict elsewhere.
-        runtime: the Python of an environment with what the target needs. TensorRT for RTX parses the model and builds an
-            engine of it without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
+        runtime: the Python of an environment with what the target needs. TensorRT for RTX parses the model and builds
+            an engine of it without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:

@@ -80,14 +80,15 @@ class Ran:
 
 
 def ran(
-    model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str, runtime: str,
-    seed: int, dims: Mapping[str, int] | None,
+    model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str,
+    runtime: str, seed: int, dims: Mapping[str, int] | None,
 ) -> Ran:  # fmt: skip
     """As `run`, with what there is to say of the inputs."""
     if runtime and not target:
         raise AmpError("AMP311", "--runtime names an environment for --target, which is not given", hint="name both")
     session = by_target(model, target, runtime) if target else opened(model, device, strict)
-    doubts, notes = [], ()
+    doubts: list[str] = []
+    notes: tuple[str, ...] = ()
     if data is not None:
         feeds = feeds_of(data, session)
         doubts = list(_doubts(feeds))

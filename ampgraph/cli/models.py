@@ -89,7 +89,8 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
 
     A file reads, with data files that belong to it; it is valid; no stored tensor holds NaN; no Cast is idle; ONNX
     Runtime opens it, with its default optimisations; TensorRT builds it, with --runtime; a run is finite, and right
-    beside --against: a strict run, or by real kernels where --target openvino is installed or --runtime names it. The exit code is 1 where something of that is an error.
+    beside --against: a strict run, or with --target openvino one by its real kernels, where OpenVINO is installed or
+    --runtime names it. The exit code is 1 where something of that is an error.
     """
     with signals_wait():
         from ..api.check_model import check as look
@@ -207,8 +208,8 @@ def run(
         notes.append(f"not in {output}, which holds arrays and no maps: {', '.join(maps)}")
     rows = describe_outputs(found.outputs)
     by = [f"executed by {found.by}: {line}" for line in layer_lines(found.layers)]
-    data = {"outputs": rows, "by": found.by, "layers": found.layers} if found.by else rows
-    return Told(data, lambda: [*map(str, rows), *by], notes=tuple(notes))
+    report: object = {"outputs": rows, "by": found.by, "layers": found.layers} if found.by else rows
+    return Told(report, lambda: [*map(str, rows), *by], notes=tuple(notes))
 
 
 @command(
@@ -248,6 +249,32 @@ def verify(
 
     found = compare(reference, model, dims=dict(dims(dim)), cache=cache or (), progress=bar.part, **options)
     return told(found, found.ok)
+
+
+@command(
+    models=argument("MODEL...", "The .onnx files; the others are held against the first one.", kind=list[str]),
+    data=option("FILE.npz", "A sample, by input name; generated if not given."),
+    target=TARGET,
+    runtime=RUNTIME,
+    rounds=option("N", "How often each model runs, in turn.", 20),
+    seed=SEED,
+    dim=DIM,
+)
+def bench(bar: Display, *, models: list[str], dim: list[str] | None, **options: Any) -> Told:
+    """Time models side by side, on one thread and on all, on the runtimes that are here.
+
+    \b
+    ampgraph bench model.onnx model.O1.onnx
+    ampgraph bench model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
+
+    Models take turns, so that what else the machine does meets all of them. Where a runtime has a low precision of its
+    own (OpenVINO's bfloat16), the first model is timed with that too.
+    """
+    with signals_wait():
+        from ..api.bench import bench as timed
+
+    found = timed(models, dims=dict(dims(dim)), progress=bar.part, **options)
+    return Told(found, found.lines, notes=() if quiet() else found.notes)
 
 
 @command(

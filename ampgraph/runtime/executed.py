@@ -9,6 +9,7 @@ The process has every session of its runtime. A model that kills it is an error 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -120,8 +121,11 @@ class Runtime:
 
 def _end(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
     child.kill()
-    child.communicate()
-    errors.close()
+    child.wait()
+    for pipe in (child.stdin, child.stdout, errors):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # what was written last may have no reader any more
+                pipe.close()
     folder.cleanup()
 
 
@@ -161,9 +165,10 @@ class ExecutedSession:
         np.savez(path, **arrays)
         self._ask("feed", contradiction(self.inputs, checked), feeds=str(path))
 
-    def time(self) -> float:
-        """Runs once; how many seconds that took."""
-        return float(self._ask("run")["seconds"])
+    def time(self) -> tuple[float, float]:
+        """Runs once; the seconds that this took, and those of all threads together."""
+        told = self._ask("run")
+        return told["seconds"], told["cpu"]
 
     def results(self) -> dict[str, Result]:
         """What the last run made, by name."""

@@ -1,8 +1,9 @@
-"""What OpenVINO's CPU plugin does with models of one node, in the precisions of the file: refused, in which types run."""
+"""What OpenVINO does with models of one node, in the precisions of the file: refused, or run in which types."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,10 +21,14 @@ from ampgraph.api.executing import executed  # noqa: E402
 from ampgraph.core.errors import AmpError  # noqa: E402
 from ampgraph.core.low_types import numpy_type  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402
+from ampgraph.runtime.tensorrt_rtx import BuildAnswer, RefusedNode  # noqa: E402
 
 PYTHON = str(HERE.parents[1] / "build" / "openvino" / "bin" / "python")
 MOVES = ("Const", "Input", "Output", "Reorder", "Convert", "Reshape", "Concatenation", "MemoryInput")
 """Layers that compute nothing, or that carry what another one computes."""
+_NAMES = re.compile(
+    r"^-- |(?<=[A-Za-z])-\d+$|(?<=is not implemented for op: ).*? |(?<= with name )'.*?' ?|(?<=::[A-Z])$"
+)
 FLOATS = ("float32", *LOW)
 
 
@@ -35,7 +40,7 @@ class Done:
     form: Form
     dtype: str
     low: tuple[str, ...]
-    why: str
+    why: str = ""
     types: frozenset[str] = frozenset()
     error: float = 0.0
 
@@ -43,6 +48,11 @@ class Done:
     def uniform(self) -> bool:
         """Whether all of it is low."""
         return self.low == self.form.variables
+
+    @property
+    def answer(self) -> BuildAnswer:
+        """The same as the functions have it that read TensorRT's answers."""
+        return BuildAnswer("", (RefusedNode("", "", "", self.why),) if self.why else ())
 
 
 class Sweep:
@@ -72,7 +82,7 @@ class Sweep:
             layers = session.layers()
             session.close()
         except AmpError as error:
-            return Done(form, dtype, low, error.message.partition(": ")[2] or error.message), {}
+            return Done(form, dtype, low, _NAMES.sub("", error.message.partition(": ")[2] or error.message)), {}
         types = frozenset(layer.dtype for layer in layers if layer.kind not in MOVES and layer.dtype in FLOATS)
         return Done(form, dtype, low, "", types, apart(found, expected)), found
 
