@@ -200,6 +200,8 @@ class Kernels:
     """By its Softmax."""
     accumulates: str = "float32"
     """The type in which its kernels add up products of low values."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Low types of which it has no kernel at all, with the reason."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     newest_opset: int = 0

@@ -51,7 +51,9 @@ HEAD: dict[str, object] = {
     "lacks": {"bfloat16": "WGSL has no bfloat16"},
     "newest_opset": KEPT,
 }
-_ADDRESS = re.compile(r"\S*(?:/[\w.-]+)+:\d+ |0x[0-9a-f]+")
+_PLACES = re.compile(r".*(?:Status Message|initialization): |\S*\w+\.\w+:\d+ |\S+\(const [^)]*\) |<>")
+"""What names a node, or a place in the provider's source, in its words."""
+ELSEWHERE = "no kernel: it runs on the CPU"
 COMMENT = """
 # Every operator of ONNX was opened in forms of ONNX's node suite and of tests/fuzz/forms.toml
 # (benchmarks/tensorrt/sweep.py) at every version of its schema, in float32, in float16 and in both at once; where
@@ -84,7 +86,7 @@ class Sweep:
             del self.runtime
             return error.message.split(": ", 1)[-1]
         except RuntimeError as error:
-            return _ADDRESS.sub("", str(error).splitlines()[0])[:160]
+            return _PLACES.sub("", str(error).splitlines()[0]).strip(" .")
 
     def _placed(self, model: ModelProto, run: bool) -> str:
         path = self.runtime.scratch / "one.onnx"
@@ -92,7 +94,7 @@ class Sweep:
         session = self.runtime.ask("open", model=str(path), threads=1, hint="")["session"]
         rows = self.runtime.ask("layers", session=session)["layers"]
         if not rows or any(row["on"] != "webgpu" for row in rows):
-            said = "no kernel: it runs on the CPU"
+            said = ELSEWHERE
         else:
             said = self._ran(model, session) if run else ""
         self.runtime.ask("close", session=session)
@@ -100,14 +102,12 @@ class Sweep:
 
     def _ran(self, model: ModelProto, session: int) -> str:
         feeds = drawn(model)
-        wanted = expected(model, feeds)
-        if wanted is None:
-            return ""
         paths = [str(self.runtime.scratch / name) for name in ("in.npz", "out.npz")]
         np.savez(paths[0], **{str(place): array for place, array in enumerate(feeds.values())})
         self.runtime.ask("feed", session=session, feeds=paths[0])
         self.runtime.ask("run", session=session)
         self.runtime.ask("results", session=session, results=paths[1])
+        wanted = expected(model, feeds) or []
         with np.load(paths[1]) as found:
             errors = [apart(found[str(place)], one) for place, one in enumerate(wanted)]
         return "its result is wrong" if max(errors, default=0.0) > WRONG else ""
@@ -146,10 +146,12 @@ def apart(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def versions(operator: str) -> list[tuple[int, int | None]]:
-    """First and last opset of each version of a schema; no last one of the newest."""
+    """First and last opset of each version of a schema, of which the newest has no last one, and is asked in two parts."""
     since = sorted({s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (operator, "")})
     ends = [*(first - 1 for first in since[1:]), None]
-    return [(first, end) for first, end in zip(since, ends, strict=True) if (end or LAST) >= FIRST]
+    found = [(first, end) for first, end in zip(since, ends, strict=True) if (end or LAST) >= FIRST]
+    first, _ = found[-1]
+    return [*found[:-1], *([(first, KEPT), (KEPT + 1, None)] if first <= KEPT else [(first, None)])]
 
 
 def at(form: Form, opset: int) -> Form | None:
@@ -185,29 +187,53 @@ def table(forms: Mapping[str, list[Form]], python: str) -> dict[str, dict[str, A
     sections = ("float32_inside", "tied", "refused", "broken", "kernels")
     made: dict[str, dict[str, Any]] = {section: {} for section in sections}
     for operator, listed in forms.items():
-        entries, last = [], []
+        entries: list[tuple[int, int | None, str]] = []
+        last: list[Tried] = []
         for first, end in versions(operator):
-            run = first <= KEPT and (end is None or end >= KEPT)
+            run = end == KEPT or (first <= KEPT < (end or LAST))
             moved = [form for form in (at(form, min(end or LAST, LAST)) for form in listed) if form is not None]
             rows = [row for form in moved for row in tried(sweep, form, run)]
-            variables = sorted({variable for row in rows for variable in row.form.variables})
             if rows:
-                fits = any(row.answer.ok for row in rows if row.uniform)
-                types = "float,float16" if fits else "float"
-                entries.append(f"{first}-{end or ''} " + " ".join(f"{v}={types}" for v in variables))
+                entries.append((first, end, typed(rows)))
                 last = rows if run or not last else last
-        uniform = [row for row in last if row.uniform]
+        uniform = whole(last)
         row_of = {
             "float32_inside": inside(sweep, operator) if operator in WIDE else "",
             "tied": ties([row for row in last if not row.uniform], uniform),
             "refused": {low: why for low, why in refused(uniform).items() if low == "float16"},
             "broken": broken(uniform),
-            "kernels": entries,
+            "kernels": joined(entries),
         }
         for section, row in row_of.items():
             if row:
                 made[section][operator] = row
     return made
+
+
+def typed(rows: list[Tried]) -> str:
+    """The types of each type variable."""
+    low = {variable for row in rows if row.answer.ok for variable in row.low}
+    variables = sorted({variable for row in rows for variable in row.form.variables})
+    return " ".join(f"{name}=float{',float16' * (name in low)}" for name in variables)
+
+
+def joined(entries: list[tuple[int, int | None, str]]) -> list[str]:
+    """Opsets in a row that have the same types are one entry."""
+    found: list[tuple[int, int | None, str]] = []
+    for first, end, types in entries:
+        if found and found[-1][1] == first - 1 and found[-1][2] == types:
+            found[-1] = (found[-1][0], end, types)
+        else:
+            found.append((first, end, types))
+    return [f"{first}-{end or ''} {types}" for first, end, types in found]
+
+
+def whole(rows: list[Tried]) -> list[Tried]:
+    """Of each form the row with most low that is fine, or else the one that is low as a whole."""
+    best: dict[str, Tried] = {}
+    for row in sorted(rows, key=lambda row: (not row.answer.ok, -len(row.low), row.answer.died != ELSEWHERE)):
+        best.setdefault(row.form.key, row)
+    return list(best.values())
 
 
 def inside(sweep: Sweep, operator: str) -> str:

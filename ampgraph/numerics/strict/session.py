@@ -166,8 +166,9 @@ class SwitchedSession:
         types: of its inputs, by name, as the low model declares them.
     """
 
-    def __init__(self, reference: Model | Graph, low: Model | Graph) -> None:
-        """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
+    def __init__(self, reference: Model | Graph, low: Model | Graph, *, target: str = "") -> None:
+        """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first; ``target`` as in
+        `rewrite`.
 
         Raises AmpError AMP1xx for files, AMP208 for an opset before 9, AMP502 where the runtime refuses.
         """
@@ -177,7 +178,7 @@ class SwitchedSession:
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
-            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False))
+            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False, target=target))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
         self._session = opened(content, options)
@@ -206,7 +207,7 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
     """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
-    flow, accumulates = graph.dataflow(), accumulators(target or target_of(graph))
+    flow, (accumulates, _) = graph.dataflow(), accumulators(graph, target)
     ops: list[list[Op]] = [[] for _ in flow.scopes]
     weights: list[list[Value]] = [[] for _ in flow.scopes]
     for op in flow.ops:
@@ -228,16 +229,12 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
             edit.forget_annotations(scope)
 
 
-def target_of(graph: RunnableGraph) -> str:
-    """The target for which a file says that it was made; empty where it says none of ours."""
-    said = graph.metadata().get("ampgraph.target", "") if isinstance(graph, DescribedGraph) else ""
-    return said if said in TARGETS["ONNX"] else ""
-
-
-def accumulators(target: str) -> str:
-    """The low type in which a target's products add up; empty where it is float32, or none is asked for."""
-    found = load_kernels(target).accumulates if target else ""
-    return found if found in LOW else ""
+def accumulators(graph: Graph, target: str = "") -> tuple[str, str]:
+    """The low type in which products of a model add up, and on which target; empty where it is float32, or none is
+    known. ``target``: empty for the one that the file was made for, where it says so."""
+    said = graph.metadata().get("ampgraph.target", "") if isinstance(graph, DescribedGraph) and not target else target
+    found = load_kernels(said).accumulates if said in TARGETS["ONNX"] else ""
+    return (found, said) if found in LOW else ("", "")
 
 
 def _low(value: Value) -> bool:
