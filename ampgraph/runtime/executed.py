@@ -46,6 +46,8 @@ class Layer(Data):
     kind: str
     dtype: str
     nodes: tuple[str, ...]
+    on: str = ""
+    """The provider of ONNX Runtime that has it."""
 
 
 class Runtime:
@@ -186,7 +188,7 @@ class ExecutedSession:
     def layers(self) -> tuple[Layer, ...]:
         """What the runtime made of the model; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
-        return tuple(Layer(row["name"], row["kind"], row["dtype"], tuple(row["nodes"])) for row in rows)
+        return tuple(Layer(row["name"], row["kind"], row["dtype"], tuple(row["nodes"]), row.get("on", "")) for row in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
         try:

@@ -36,7 +36,7 @@ def models(kind: str, opset: int, shapes: Sequence[Sequence[int | str | None] | 
     if kind == "Conv":
         weight = shapes[1]
         return opset >= NEGATIVE_AXES and weight is not None and all(isinstance(n, int) and n > 0 for n in weight)
-    return opset >= NEGATIVE_AXES and all(shape is None or len(shape) > 1 for shape in shapes[:2])
+    return opset >= NEGATIVE_AXES and all(shape is not None and len(shape) > 1 for shape in shapes[:2])
 
 
 class Accumulators:
@@ -47,6 +47,7 @@ class Accumulators:
     def __init__(self, opset: int, to: Mapping[str, ir.Attr], name: Callable[[str], str]) -> None:
         self._opset, self._to, self._name = opset, to, name
         self._nodes: list[ir.Node] = []
+        self._rank = 0  # of the sum
 
     def behind(
         self, node: ir.Node, dtype: str, shapes: Sequence[Sequence[int | str | None] | None]
@@ -57,6 +58,7 @@ class Accumulators:
         self._nodes = []
         if node.op_type in PRODUCTS:
             weight = [n if isinstance(n, int) else 0 for n in shapes[1] or ()]
+            self._rank = 4 if node.op_type == "Conv" else max(len(shape or ()) for shape in shapes[:2])
             return self._nodes, getattr(self, f"_{node.op_type.lower()}")(node, dtype, weight)
         return self._nodes, (self._mean if node.op_type in MEANS else self._inner)(node, dtype)
 
@@ -139,6 +141,7 @@ class Accumulators:
         inner = Accumulators(self._opset, self._to, self._name)
         names = [self._name("@sum"), *(self._name("@slice") for _ in range(2 * lanes))]
         total, *slices = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT)) for name in names]
+        total.shape = ir.Shape([None] * self._rank)  # a runtime that infers none asks for it
         products = [
             inner._rounded(inner._do("Mul", [a, b]), dtype)
             for a, b in zip(slices[:lanes], slices[lanes:], strict=True)
@@ -147,7 +150,7 @@ class Accumulators:
         for product in products[1:]:
             added = inner._rounded(inner._do("Add", [added, product]), dtype)
         found = inner._rounded(inner._do("Add", [total, added]), dtype)
-        found.type = ir.TensorType(ir.DataType.FLOAT)
+        found.type, found.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([None] * self._rank)
         return ir.Graph([total, *slices], [found], nodes=inner._nodes, name=self._name("@step"))
 
     def _every(self, value: ir.Value, axis: int, first: int, step: int) -> ir.Value:
