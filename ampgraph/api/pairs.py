@@ -24,7 +24,7 @@ from ..numerics.strict.session import StrictSession, accumulators
 from ..numerics.trace.values import Tracer
 from ..report.quantized import QuantizedParts, quantized_parts
 from ..runtime.devices import choose
-from ..runtime.executed import Layer
+from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Port, Session
@@ -46,7 +46,7 @@ class Pair(ABC):
     run = ""
     reference: Graph | str
     low: Sequence[str] = ()  # the low types of the model
-    layers: tuple[Layer, ...] = ()  # of the model, where its runtime tells them
+    layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []

@@ -20,7 +20,7 @@ from ..formats.onnx.io import read_proto
 from ..numerics.inputs.samples import load_samples
 from ..numerics.strict.session import StrictSession
 from ..runtime.data import first_nan, load_inputs
-from ..runtime.executed import ExecutedSession, Layer
+from ..runtime.executed import ExecutedLayer, ExecutedSession
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Session
@@ -76,7 +76,7 @@ class Ran:
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     by: str = ""
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[ExecutedLayer, ...] = ()
 
 
 def ran(

@@ -85,13 +85,12 @@ def verify(
     """
     as_annotated(verify, locals())
     _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
-    paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
+    paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
         decoding = decoding_of(pair, steps, cache)
-        lacking = decoding.optional if decoding is not None else frozenset()
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_lacking(decoding))
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
@@ -108,14 +107,22 @@ def verify(
             job.withdraw()
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        names = ["in memory" if path is None else str(path) for path in paths]
         found = Verification(
-            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(seen.outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, seen.overall, seen.by_step,
-            pair.quantized(), job.left, job.errors, mended, pair.layers,
+            _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, len(drawn),
+            tuple(seen.outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
+            seen.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
         )  # fmt: skip
     picture_verification(html, model, found)
     return found
+
+
+def _lacking(decoding: Decoding | None) -> frozenset[str]:
+    """What a sample may lack."""
+    return decoding.optional if decoding is not None else frozenset()
+
+
+def _named(path: PathLike | None) -> str:
+    return "in memory" if path is None else str(path)
 
 
 def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:

@@ -71,6 +71,12 @@ class Broken:
     without: int = 0
     """Only nodes that have this operand; 0: whatever they have."""
 
+    computed: int = 0
+    """Only nodes of which this operand is not stored; 0: whatever is."""
+
+    gives: int = 0
+    """Only nodes that have this output; 0: whatever they have."""
+
     @cached_property
     def reasons(self) -> Mapping[str, str]:
         """By low type."""
@@ -80,7 +86,8 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, self.without)
+        operands = (self.without, self.computed, self.gives)
+        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
@@ -163,6 +170,8 @@ class Attention:
     """Low types in which it is one kernel only where all of that is low."""
     refused: str
     """What its builder says of all of that in float32 before a low product."""
+    stored: frozenset[str] = frozenset()
+    """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,8 @@ class Kernels:
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     newest_opset: int = 0
     """The newest opset to which a model is moved for it; 0: any."""
+    raises_inside: bool = False
+    """Every kernel takes the Casts to float32 in front of it, so that they cost nothing."""
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.shown import Data
-from ..runtime.executed import Layer, by_precision
+from ..runtime.executed import ExecutedLayer, by_precision
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Output(Data):
         return line
 
 
-def layer_lines(layers: Sequence[Layer]) -> list[str]:
+def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
     """What a runtime computed in which type: `104 bfloat16: 44 Transpose, 24 FullyConnected`."""
     return [
         f"{kinds.total()} {dtype}: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"

@@ -22,7 +22,7 @@ from .quantized import QuantizedParts
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
     from ..numerics.trace.suspects import Suspect, TracedValue
-    from ..runtime.executed import Layer
+    from ..runtime.executed import ExecutedLayer
 
 SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
@@ -65,7 +65,7 @@ class Verification(Shown):
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
     errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
     mended: Mended | None = None  # the search for a repair, where there was one
-    layers: tuple[Layer, ...] = ()  # that the model became where a target's runtime executed it
+    layers: tuple[ExecutedLayer, ...] = ()  # that the model became where a target's runtime executed it
 
     @property
     def repair(self) -> Repair | None:

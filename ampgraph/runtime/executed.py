@@ -39,7 +39,7 @@ ELSEWHERE = "; --runtime PYTHON names an environment that has it"
 
 
 @dataclass(frozen=True)
-class Layer(Data):
+class ExecutedLayer(Data):
     """A layer of what a runtime made of a model: its kind there, what it computes in, the nodes of the file in it."""
 
     name: str
@@ -185,10 +185,13 @@ class ExecutedSession:
         """Frees what the runtime holds of the model."""
         self._ask("close")
 
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[ExecutedLayer, ...]:
         """What the runtime made of the model; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
-        return tuple(Layer(row["name"], row["kind"], row["dtype"], tuple(row["nodes"]), row.get("on", "")) for row in rows)
+        told = ("name", "kind", "dtype")
+        return tuple(
+            ExecutedLayer(*(row[key] for key in told), tuple(row["nodes"]), row.get("on", "")) for row in rows
+        )
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
         try:
@@ -227,7 +230,7 @@ def said(error: str) -> str:
     return (told or lines)[-1].rstrip(".")
 
 
-def by_precision(layers: Sequence[Layer]) -> dict[str, Counter[str]]:
+def by_precision(layers: Sequence[ExecutedLayer]) -> dict[str, Counter[str]]:
     """Float type -> kinds of layers that compute in it, constants and borders left out."""
     found: dict[str, Counter[str]] = {}
     for layer in layers:

@@ -41,7 +41,8 @@ COMMENT = """
 # these types at any opset, so a model is moved to the one whose schemas admit them. newest_opset: the newest to which
 # that is. [float32_inside]: every layer that computes is float32 on bfloat16 data. [executed]: the types of the layers
 # that compute, in all forms, by the type of the file: no CPU of today multiplies float16 there. [tied], [refused],
-# [broken], [kernels]: as in tensorrt.toml.
+# [broken], [kernels]: as in tensorrt.toml; `computed`: the forms of which this operand is not stored, `gives`: those
+# with this output.
 """
 SECTIONS = ("float32_inside", "executed", "tied", "refused", "broken", "kernels")
 
@@ -58,13 +59,32 @@ def table(forms: Mapping[str, list[Form]], python: str) -> dict[str, dict[str, A
             "executed": executed_in(uniform),
             "tied": ties([row for row in rows if not row.uniform], uniform),  # type: ignore[arg-type]
             "refused": refused(uniform),  # type: ignore[arg-type]
-            "broken": broken(uniform),  # type: ignore[arg-type]
+            "broken": broken_where(uniform),
             "kernels": kernels(uniform),  # type: ignore[arg-type]
         }
         for section, row in row_of.items():
             if row:
                 made[section][operator] = row
     return made
+
+
+def broken_where(rows: list[Done]) -> dict[str, Any]:
+    """As TensorRT's: refusals of some forms, and which; also by an operand that is computed, or by a further output."""
+    found = broken(rows)  # type: ignore[arg-type]
+    if set(found) - set(LOW):
+        return found
+    bad, good = ([row for row in rows if row.answer.ok is ok and row.dtype in found] for ok in (False, True))
+    for place in range(1, 6):
+        if all(_computes(row, place) for row in bad) and not any(_computes(row, place) for row in good):
+            return {**found, "computed": place}
+        if all(row.form.node.output[place:] for row in bad) and not any(row.form.node.output[place:] for row in good):
+            return {**found, "gives": place}
+    return found
+
+
+def _computes(row: Done, place: int) -> bool:
+    """Whether an operand is fed."""
+    return bool({value.name for value in row.form.model.graph.input}.intersection(row.form.node.input[place:][:1]))
 
 
 def inside(rows: Iterable[Done]) -> str:
