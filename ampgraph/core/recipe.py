@@ -139,7 +139,7 @@ class Recipe:
     # fmt: off
     level: str | None = option(
         "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the target's or policy's own, if not given.", read.level)
-    dtype: str | None = option(
+    dtype: str = option(
         "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16, or what the target has, if not given.",
         read.dtype)
     policy: str = option(
@@ -207,6 +207,8 @@ class Recipe:
         for name, how in OPTIONS.items():
             value = getattr(self, name)
             object.__setattr__(self, name, DEFAULTS[name] if value is None else how.read(value))
+        if self.dtype is None:
+            object.__setattr__(self, "dtype", low_type_of(self.target))
 
     @staticmethod
     def of(recipe: Recipe | str | None = None, **fields: Unpack[RecipeFields]) -> Recipe:
@@ -227,7 +229,8 @@ class Recipe:
 
     def set(self) -> dict[str, object]:
         """The fields that are not at their default."""
-        return {name: value for name in OPTIONS if (value := getattr(self, name)) != DEFAULTS[name]}
+        usual = {**DEFAULTS, "dtype": low_type_of(self.target)}
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) != usual[name]}
 
     def to_text(self) -> str:
         """The short text, ``O2,float16,fp32=op:Pow``. Raises AmpError AMP311 for ranges that are in no file."""
@@ -303,6 +306,15 @@ class Recipe:
         return Recipe.from_dict(data, where)
 
 
+LOW_OF = {"openvino": "bfloat16"}
+"""By target, the low type that it is for where none is named; float16 for others."""
+
+
+def low_type_of(target: str | None) -> str:
+    """The low type of a recipe that names none."""
+    return LOW_OF.get(target or "", "float16")
+
+
 DEFAULTS: Mapping[str, object] = {one.name: one.default for one in fields(Recipe)}
 OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(Recipe)}
 """By field, in their order."""
@@ -324,6 +336,8 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
     if not isinstance(recipe, Recipe):
         message = f"recipe= is a {type(recipe).__name__}, not a recipe"
         raise AmpError("AMP301", message, hint='give an ampgraph.Recipe, or its text: "O2,float16,fp32=op:Pow"')
+    if "target" in words and "dtype" not in recipe.set():
+        words.setdefault("dtype", None)  # it follows the target
     return replace(recipe, **words) if words else recipe
 
 

@@ -192,9 +192,8 @@ class Kernels:
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     executes: str = ""
     """Who executes files for it in low precision on a CPU: an extra of the package."""
-    dtype: str = "float16"
-    """The low type, and the level of our policy, that are best there; where nobody says one."""
     level: str = ""
+    """The level of our policy that is best there, where nobody says one; the policy's own if empty."""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     joined: tuple[Join, ...] = ()

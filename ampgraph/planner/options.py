@@ -50,7 +50,6 @@ class Options:
     @property
     def dtype(self) -> str:
         """The low type."""
-        assert self.recipe.dtype is not None  # `resolve` settles it
         return self.recipe.dtype
 
     @property

@@ -43,10 +43,10 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 
 def settled(recipe: Recipe, target: str) -> Recipe:
-    """A recipe with the low type, and for our policy the level, of a target where it says none."""
+    """A recipe with the level of a target where it says none, for our policy."""
     known = load_kernels(target, "MindIR" if target in TARGETS["MindIR"] and target not in TARGETS["ONNX"] else "ONNX")
     level = known.level if recipe.policy == "ampgraph" else ""
-    return replace(recipe, dtype=recipe.dtype or known.dtype, level=recipe.level or level or None)
+    return replace(recipe, level=recipe.level or level or None)
 
 
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
@@ -55,7 +55,7 @@ def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
     recipe = settled(recipe, target)
     chosen = policy(recipe.policy)
     chosen.check(recipe)
-    setting = Setting(chosen.level(recipe), recipe.dtype or "", target)
+    setting = Setting(chosen.level(recipe), recipe.dtype, target)
     return load_op_lists(chosen.list_of(setting), recipe.lists)
 
 

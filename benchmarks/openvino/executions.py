@@ -26,7 +26,7 @@ from ampgraph.runtime.tensorrt_rtx import BuildAnswer, RefusedNode  # noqa: E402
 PYTHON = str(HERE.parents[1] / "build" / "openvino" / "bin" / "python")
 MOVES = ("Const", "Input", "Output", "Reorder", "Convert", "Reshape", "Concatenation", "MemoryInput")
 """Layers that compute nothing, or that carry what another one computes."""
-_NAMES = re.compile(r"^-- |(?<=[A-Za-z])-\d+$| \w+ \(\w+::Parameter.*| \(SnippetsOpset::.*|(?<= with name )'.*?' ?")
+_NAMES = re.compile(r"^-- |(?<=[A-Za-z])-\d+$| \w+ \(\w+::.*|(?<= with name )'.*?' ?")
 FLOATS = ("float32", *LOW)
 
 

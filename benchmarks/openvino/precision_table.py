@@ -27,7 +27,6 @@ HEAD: dict[str, object] = {
     "provider": "OpenVINO",
     "missing": "schema",
     "executes": "openvino",
-    "dtype": "bfloat16",
     "level": "O1",
     "raises_opset": ["bfloat16"],
     "newest_opset": 24,
@@ -37,7 +36,7 @@ COMMENT = """
 # a CPU with avx512_bf16. Every operator of ONNX was run in forms of ONNX's node suite and of tests/fuzz/forms.toml
 # (benchmarks/tensorrt/sweep.py), first in float32, then in each low type and in two types at once.
 #
-# dtype, level: the best where nobody says one (benchmarks/openvino/five_models.py). raises_opset: its frontend takes
+# level: the best where nobody says one (benchmarks/openvino/five_models.py). raises_opset: its frontend takes
 # these types at any opset, so a model is moved to the one whose schemas admit them. newest_opset: the newest to which
 # that is. [float32_inside]: every layer that computes is float32 on bfloat16 data. [executed]: the types of the layers
 # that compute, in all forms, by the type of the file: no CPU of today multiplies float16 there. [tied], [refused],
@@ -71,13 +70,13 @@ def table(forms: Mapping[str, list[Form]], python: str) -> dict[str, dict[str, A
 def broken_where(rows: list[Done]) -> dict[str, Any]:
     """As TensorRT's: refusals of some forms, and which; also by an operand that is computed, or by a further output."""
     found = broken(rows)  # type: ignore[arg-type]
-    if set(found) - set(LOW):
+    if not found or set(found) - set(LOW):
         return found
     bad, good = ([row for row in rows if row.answer.ok is ok and row.dtype in found] for ok in (False, True))
     for place in range(1, 6):
-        if all(_computes(row, place) for row in bad) and not any(_computes(row, place) for row in good):
+        if all(_computes(row, place) for row in bad) and not all(_computes(row, place) for row in good):
             return {**found, "computed": place}
-        if all(row.form.node.output[place:] for row in bad) and not any(row.form.node.output[place:] for row in good):
+        if all(row.form.node.output[place:] for row in bad) and not all(row.form.node.output[place:] for row in good):
             return {**found, "gives": place}
     return found
 
