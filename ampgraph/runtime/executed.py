@@ -188,10 +188,7 @@ class ExecutedSession:
     def layers(self) -> tuple[ExecutedLayer, ...]:
         """What the runtime made of the model; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
-        told = ("name", "kind", "dtype")
-        return tuple(
-            ExecutedLayer(*(row[key] for key in told), tuple(row["nodes"]), row.get("on", "")) for row in rows
-        )
+        return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
         try:

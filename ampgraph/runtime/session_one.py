@@ -177,7 +177,9 @@ class WebGpu(OnnxRuntime):
         opened = self.opened[session]
         if session in self.made:
             return self._executed(opened.end_profiling())
-        placed = [(found.ep_name, node) for found in opened.get_provider_graph_assignment_info() for node in found.get_nodes()]
+        placed = [
+            (found.ep_name, node) for found in opened.get_provider_graph_assignment_info() for node in found.get_nodes()
+        ]
         return [self._row(node.name, node.op_type, provider, []) for provider, node in placed]
 
     def _executed(self, profile: str) -> list[dict[str, Any]]:
@@ -187,7 +189,9 @@ class WebGpu(OnnxRuntime):
         end = "_kernel_time"
         rows = {event["name"].removesuffix(end): event["args"] for event in events if event["name"].endswith(end)}
         return [
-            self._row(name, said["op_name"], said["provider"], [kind for one in said["output_type_shape"] for kind in one])
+            self._row(
+                name, said["op_name"], said["provider"], [kind for one in said["output_type_shape"] for kind in one]
+            )
             for name, said in rows.items()
         ]
 

@@ -2,8 +2,8 @@
 
     python benchmarks/webgpu/executed.py MODEL ... [--levels O1 O2 auto O3] [--json FILE] [--table FILE]
 
-Beside MODEL.onnx lie its inputs, MODEL.npz, or it is models/MODEL.onnx and they are data/MODEL/*.npz. Errors are relative
-L2 at the output where it is largest, of the first --samples inputs together.
+Beside MODEL.onnx lie its inputs, MODEL.npz, or it is models/MODEL.onnx and they are data/MODEL/*.npz. Errors are
+relative L2 at the output where it is largest, of the first --samples inputs together.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def error(found: list[Feeds], wanted: list[Feeds]) -> float:
     """Relative L2 at the worst output; infinite where something is not finite there that is in the reference."""
     worst = 0.0
     for name in wanted[0]:
-        given, known = (np.concatenate([np.ravel(one[name]) for one in side]).astype(np.float64) for side in (found, wanted))
+        given, known = (
+            np.concatenate([np.ravel(one[name]) for one in side]).astype(np.float64) for side in (found, wanted)
+        )
         finite = np.isfinite(known)
         if known.size and np.asarray(wanted[0][name]).dtype.kind == "f":
             size = float(np.linalg.norm(known[finite]))
@@ -84,7 +86,17 @@ def measured(model: Path, level: str, runtime: Runtime, samples: list[Feeds], fo
     }  # fmt: skip
 
 
-COLUMNS = ("model", "level", "predicted", "real", "real / predicted", "products in float32", "for their depth", "Memcpys", "of float32")
+COLUMNS = (
+    "model",
+    "level",
+    "predicted",
+    "real",
+    "real / predicted",
+    "products in float32",
+    "for their depth",
+    "Memcpys",
+    "of float32",
+)
 
 
 def table(rows: list[Row]) -> str:
@@ -92,7 +104,7 @@ def table(rows: list[Row]) -> str:
     cells = [
         (
             row["model"], row["level"], f"{row['predicted']:.2e}", f"{row['real']:.2e}",
-            f"{row['real'] / row['predicted']:.2f}" if row["predicted"] else "",
+            f"{row['real'] / row['predicted']:.2f}" if 0 < row['predicted'] < np.inf else "",
             f"{row['wide']} of {row['products']}", row["deep"], row["memcpys"], row["memcpys_float32"],
         )
         for row in rows

@@ -40,7 +40,14 @@ KEPT = 21
 """The last opset of most kernels: forms are run there, and a model is not moved beyond."""
 WRONG = 0.05
 """Relative L2 from the CPU's result, beyond which a kernel is broken; low inputs and accumulators make 0.01 of it."""
-WIDE = ("GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax")
+WIDE = (
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LogSoftmax",
+    "RMSNormalization",
+    "Softmax",
+)
 """Asked for sums beyond float16 inside, on data and with results that it holds."""
 HEAD: dict[str, object] = {
     "provider": "WebGpuExecutionProvider",
@@ -59,7 +66,7 @@ COMMENT = """
 # (benchmarks/tensorrt/sweep.py) at every version of its schema, in float32, in float16 and in both at once; where
 # float16 was placed on WebGPU, it was run beside the CPU.
 #
-# accumulates: products add up in it, each product and each sum rounded (benchmarks/webgpu/accumulators.py).
+# accumulates: products add up in it, each product and each sum rounded (tests/webgpu).
 # lacks: low types of which it has nothing. newest_opset: the newest to which a model is moved for it.
 # [float32_inside]: right although a sum inside is beyond float16. [tied], [refused], [broken]: as in tensorrt.toml;
 # here an operator that is refused is placed on the CPU in float16, between Casts and copies. [kernels]: 'first
@@ -146,8 +153,10 @@ def apart(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def versions(operator: str) -> list[tuple[int, int | None]]:
-    """First and last opset of each version of a schema, of which the newest has no last one, and is asked in two parts."""
-    since = sorted({s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (operator, "")})
+    """First and last opset of each version of a schema; the newest has no last one, and is asked in two parts."""
+    since = sorted(
+        {s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (operator, "")}
+    )
     ends = [*(first - 1 for first in since[1:]), None]
     found = [(first, end) for first, end in zip(since, ends, strict=True) if (end or LAST) >= FIRST]
     first, _ = found[-1]

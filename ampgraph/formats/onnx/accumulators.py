@@ -1,20 +1,21 @@
 """Products as kernels compute them that accumulate in a low type: each product rounded, each sum rounded, in turn.
 
 A Scan over the depth of the contraction, in standard operators, so that any runtime of ONNX can run it: its body rounds
-by pairs of Casts. Measured on ONNX Runtime's WebGPU provider (benchmarks/webgpu/accumulators.py), bit for bit: MatMul and
-Gemm from the first element of the depth to the last; a Gemm that transposes its second operand, of a depth divisible by
-four, adds up each four before it adds them to the sum; Conv goes through the places of its kernel, and through the
-channels at each.
+by pairs of Casts. As ONNX Runtime's WebGPU provider does, bit for bit (tests/webgpu): MatMul and Gemm from the first
+element of the depth to the last; a Gemm that transposes its second operand, of a depth divisible by four, adds up each
+four before it adds them to the sum; Conv goes through the places of its kernel, and through the channels at each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import FLOAT32
 
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
@@ -65,9 +66,12 @@ class Accumulators:
     def _mean(self, node: ir.Node, dtype: str) -> ir.Value:
         """The sum is rounded, and overflows, before it is divided; no step of the sum is."""
         if "kernel_shape" in node.attributes:
-            count = self._constant(np.float32(np.prod(node.attributes["kernel_shape"].value)))
+            count = self._constant(np.array(np.prod(node.attributes["kernel_shape"].value), np.float32))
         else:
-            sizes = [self._do("Cast", [self._do("Size", [v])], to=ir.DataType.FLOAT.value) for v in (node.inputs[0], node.outputs[0])]
+            sizes = [
+                self._do("Cast", [self._do("Size", [v])], to=ir.DataType.FLOAT.value)
+                for v in (node.inputs[0], node.outputs[0])
+            ]
             count = self._do("Div", sizes)
         return self._do("Div", [self._rounded(self._do("Mul", [node.outputs[0], count]), dtype), count])
 
@@ -94,7 +98,7 @@ class Accumulators:
     def _times(self, value: ir.Value, factor: float, dtype: str) -> ir.Value:
         if factor == 1:
             return value
-        rounded = self._rounded(self._constant(np.float32(factor)), dtype)
+        rounded = self._rounded(self._constant(np.array(factor, np.float32)), dtype)
         return self._rounded(self._do("Mul", [value, rounded]), dtype)
 
     def _conv(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
@@ -126,11 +130,15 @@ class Accumulators:
 
     # -- sums ---------------------------------------------------------------------------------------------------------
 
-    def _sum(self, a: ir.Value, b: ir.Value, shape: ir.Value, dtype: str, lanes: int = 1) -> ir.Value:
+    def _sum(self, a: ir.Value | None, b: ir.Value | None, shape: ir.Value, dtype: str, lanes: int = 1) -> ir.Value:
         """a @ b; every ``lanes`` products are added up before they are added to the sum."""
+        assert a is not None and b is not None
         a, b = self._unsqueezed(a), self._unsqueezed(b)
         start = self._do("ConstantOfShape", [shape])
-        reads = [*(self._every(a, -1, i, lanes) for i in range(lanes)), *(self._every(b, -3, i, lanes) for i in range(lanes))]
+        reads = [
+            *(self._every(a, -1, i, lanes) for i in range(lanes)),
+            *(self._every(b, -3, i, lanes) for i in range(lanes)),
+        ]
         axes = [-1] * lanes + [-3] * lanes
         body = self._body(lanes, dtype)
         scan = ir.node("Scan", [start, *reads], {"body": body, "num_scan_inputs": 2 * lanes, "scan_input_axes": axes})
@@ -175,13 +183,13 @@ class Accumulators:
             maker.attributes["to"] = self._to[name]
         return value
 
-    def _reshape(self, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+    def _reshape(self, value: ir.Value | None, sizes: Sequence[int]) -> ir.Value:
         return self._do("Reshape", [value, self._constant(np.array(sizes))])
 
-    def _constant(self, array: np.ndarray) -> ir.Value:
+    def _constant(self, array: Array) -> ir.Value:
         return self._do("Constant", [], value=ir.Tensor(array))
 
-    def _do(self, kind: str, inputs: Sequence[ir.Value | None], **attributes: object) -> ir.Value:
+    def _do(self, kind: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
         return self._add(ir.node(kind, inputs, attributes))
 
     def _add(self, node: ir.Node) -> ir.Value:

@@ -65,7 +65,9 @@ class StrictSession:
     """
 
     def __init__(self, model: Model | Graph, *, threads: int = 0, target: str = "") -> None:
-        """``model``: what `convert` takes, or a Graph; ``target`` as in `rewrite`. Raises AmpError AMP1xx, AMP501, AMP502."""
+        """``model``: what `convert` takes, or a Graph; ``target`` as in `rewrite`.
+
+        Raises AmpError AMP1xx, AMP501, AMP502."""
         import_onnxruntime()
         with quiet_collector():
             graph = flat_graph(model)
