@@ -339,7 +339,11 @@ def norms_stay() -> None:
 CLAIMS: list[tuple[str, str, Callable[[], None]]] = [
     ("limits", "A Loop that carries no value has no gradient.", loops_have_gradients),
     ("limits", "`--rewrite none` leaves it all", rewrites_can_be_switched_off),
-    ("limits", "without the option the opset changes for bfloat16 on `--target tensorrt` and `openvino` alone", the_opset_stays),
+    (
+        "limits",
+        "without the option the opset changes for bfloat16 on `--target tensorrt` and `openvino` alone",
+        the_opset_stays,
+    ),
     ("faq", "norms are in class *fp32*", norms_stay),
     ("faq", "`tune` makes three to six strict runs as a rule and twenty at most", tune_has_a_budget),
     ("faq", "That is the default. `--io low` or `--io NAME=low` changes them; `keep_io_types` is", the_border_stays),
