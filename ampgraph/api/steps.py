@@ -48,12 +48,13 @@ SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 @dataclass(frozen=True)
 class Checking:
     """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``; ``metric``
-    None: the check's own measure."""
+    None: the check's own measure; ``memory``: the GB that the check may take, 4.3 if None."""
 
     mode: str | None = "off"
     tolerance: float | None = None
     repair: bool = False
     metric: str | Function | None = None
+    memory: float | None = None
 
 
 @dataclass(frozen=True)
