@@ -167,7 +167,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
         assert plan is not None  # one of the two is there
         made_plan, flow = pipeline.followed(plan, graph)
     notes = made_plan.notes
-    notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count)]
+    notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
     lists = chosen = None
     if job.report:
         from ..planner.resolve import lists_of_plan
@@ -181,7 +181,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     progress("converting", 0, 0)
     given = options is None  # its faults are not ours
     edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
-    changed = edited or graph is not as_given or count > 0
+    changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
     return Conversion(job, graph, back, made_plan, lists, options, changed, output, before, chosen)
 
 

@@ -420,7 +420,7 @@ def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
 def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Recipe | None] = []
 
-    def ask(request: Request) -> CheckVerdict:
+    def ask(request: Request, memory: int) -> CheckVerdict:
         asked.append(request.recipe)
         return CheckVerdict("ok")
 
