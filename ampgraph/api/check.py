@@ -85,13 +85,17 @@ def resolved(checking: Checking) -> Checking:
     mode: object = checking.mode if checking.mode is not None else os.environ.get(DEFAULT) or "auto"
     if not isinstance(mode, str) or mode not in MODES:
         hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
-        raise AmpError("AMP301", f"--check {mode} is none", hint=hint)
+        raise AmpError("AMP301", f"invalid value for --check: {mode}", hint=hint)
     given = checking.tolerance
     if given is not None and not (is_number(given) and math.isfinite(given) and given > 0):
+<<<<<<< HEAD
         raise AmpError("AMP312", f"tolerance {given!r} is no positive number", hint="for example 1e-2")
     memory = checking.memory
     if memory is not None and not (is_number(memory) and math.isfinite(memory) and memory > 0):
         raise AmpError("AMP312", f"--check-memory {memory!r} is no positive number", hint="in GB: for example 8")
+=======
+        raise AmpError("AMP312", f"the tolerance must be a positive number, not {given!r}", hint="for example 1e-2")
+>>>>>>> main
     return replace(checking, mode=mode, metric=_address(checking.metric))
 
 

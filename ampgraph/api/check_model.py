@@ -63,7 +63,9 @@ def check(
     """
     as_annotated(check, locals())
     if runtime and not load_kernels(target).builder:
-        raise AmpError("AMP404", f"nothing builds for {target}", hint="--runtime is for --target tensorrt")
+        raise AmpError(
+            "AMP404", f"no runtime builds engines for target {target}", hint="--runtime is for --target tensorrt"
+        )
     sound = _Check(os.fspath(model))
     with quiet_collector():
         graph = sound.read()

@@ -122,7 +122,9 @@ def check_rules(words: Iterable[str]) -> None:
             hint = nearest(name, list(names)) or "`ampgraph lists --rules` names them all"
             raise AmpError("AMP301", f"unknown rule '{name}'", hint=hint)
         if name == word:
-            raise AmpError("AMP301", f"rule '{name}' acts anyway", hint=f"--rule {WITHOUT}{name} switches it off")
+            raise AmpError(
+                "AMP301", f"rule '{name}' is switched on already", hint=f"--rule {WITHOUT}{name} switches it off"
+            )
         if names[name].validity:
             hint = "a rule of validity holds always: without it the result is wrong, or does not load"
             raise AmpError("AMP301", f"rule '{name}' cannot be switched off", hint=hint)

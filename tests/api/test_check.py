@@ -180,7 +180,7 @@ def test_nothing_to_check(amp, path, mode):
 def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
     monkeypatch.setenv("AMPGRAPH_CHECK", "require")
     assert amp("convert", path(LARGE))[0] == 1
-    assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: --check of is none")
+    assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: invalid value for --check: of")
 
 
 @here

@@ -247,7 +247,7 @@ def test_files_say_what_was_done() -> None:
     made = converted(said_model(), "O1")
     nodes = of_nodes(made)
     assert nodes["one"] == {PRECISION: "float16", REASON: nodes["three"][REASON]}
-    assert nodes["one"][REASON].startswith("list: ampgraph.toml:") and "white at O1 is low" in nodes["one"][REASON]
+    assert nodes["one"][REASON].startswith("list: ampgraph.toml:") and "allow at O1 is low" in nodes["one"][REASON]
     assert nodes["two"] == {}  # as it was
     casts = [node.name for node in made.graph.node if node.op_type == "Cast"]
     assert casts and all(set(nodes[name]) == {PRECISION, REASON} for name in casts)

@@ -72,7 +72,7 @@ def test_a_result_keeps_the_name_of_its_format(amp, folder, command, source, oth
     shutil.copy(MODELS / source, folder)
     before = contents(folder)
     done = amp(command, folder / source, "-o", (folder / "out").with_suffix(other))
-    refused(done, "AMP105", "named like another format")
+    refused(done, "AMP105", "the name is of another format")
     assert f"-o {(folder / 'out').with_suffix(Path(source).suffix)}" in done[2] and contents(folder) == before
 
 

@@ -174,7 +174,7 @@ def held(model: ModelProto, level: str) -> bool:
     return all(d.why.rule not in ("list", "region", "cut", "unlisted") for d in mine)
 
 
-_CLASSES = {"O1": ("white",), "auto": ("white",), "O2": ("white", "gray")}
+_CLASSES = {"O1": ("allow",), "auto": ("allow",), "O2": ("allow", "infer")}
 
 
 @cache

@@ -339,7 +339,7 @@ CLAIMS: list[tuple[str, str, Callable[[], None]]] = [
     ("limits", "A Loop that carries no value has no gradient.", loops_have_gradients),
     ("limits", "`--rewrite none` leaves it all", rewrites_can_be_switched_off),
     ("limits", "without the option the opset changes for `--target tensorrt --dtype bfloat16` alone", the_opset_stays),
-    ("faq", "norms are *kept*", norms_stay),
+    ("faq", "norms are in class *fp32*", norms_stay),
     ("faq", "`tune` makes three to six strict runs as a rule and twenty at most", tune_has_a_budget),
     ("faq", "That is the default. `--io low` or `--io NAME=low` changes them; `keep_io_types` is", the_border_stays),
     ("faq", "An operator in no list stays float32.", unknown_operators_stay),

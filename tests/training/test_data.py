@@ -322,7 +322,7 @@ def test_two_inputs_are_named():
     made = feeds.dataset(Normalized(Normalized(data, 2.0, input="a"), mean=0.5, std=0.25, input="b"))
     [rows] = made.in_order(4, whole=True)
     assert rows["a"].max() == rows["b"].min() == 2
-    for name, words in (("", "2 inputs can be normalised: a, b"), ("labels", "'labels' is no float32 input")):
+    for name, words in (("", "2 inputs can be normalised: a, b"), ("labels", "'labels' is not a float32 input")):
         with pytest.raises(AmpError, match=f"AMP325.*{words}"):
             feeds.dataset(Normalized(data, 2.0, input=name))
 
@@ -330,8 +330,8 @@ def test_two_inputs_are_named():
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"scale": 0}, "scale=0 is no factor"),
-        ({"scale": float("nan")}, "scale=nan is no factor"),
+        ({"scale": 0}, "scale=0 cannot scale data"),
+        ({"scale": float("nan")}, "scale=nan cannot scale data"),
         ({"std": 0}, "std=0 divides"),
         ({"std": (1.0, -1.0)}, "std=-1 divides"),
         ({"mean": "0.5"}, "mean='0.5' is neither"),

@@ -30,7 +30,7 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
             broken = options.kernels.broken[op.kind]
             if found := look(facts, op, broken):
                 yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
-                if look is _mask and options.level.kept != "low":
+                if look is _mask and options.level.fp32 != "low":
                     yield from _made_for(facts, op)
 
     return holds

@@ -198,7 +198,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
                 raise AmpError("AMP503", f"two files hold '{name}', the second is {path.name}", where=text, hint=hint)
             found[name] = array
     if not found:
-        raise AmpError("AMP101", "no arrays are there", where=text, hint=HINT)
+        raise AmpError("AMP101", "holds no arrays", where=text, hint=HINT)
     return found
 
 
@@ -222,7 +222,7 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
     except OSError as error:
         raise cannot_read(path, error) from None
     except DAMAGED as error:
-        message = f"is no array, or is damaged: {first_line(error)}"
+        message = f"is not an array, or is damaged: {first_line(error)}"
         raise AmpError("AMP108", message, where=str(path), hint=HINT) from None
     return {}
 
