@@ -88,14 +88,11 @@ def resolved(checking: Checking) -> Checking:
         raise AmpError("AMP301", f"invalid value for --check: {mode}", hint=hint)
     given = checking.tolerance
     if given is not None and not (is_number(given) and math.isfinite(given) and given > 0):
-<<<<<<< HEAD
-        raise AmpError("AMP312", f"tolerance {given!r} is no positive number", hint="for example 1e-2")
+        raise AmpError("AMP312", f"the tolerance must be a positive number, not {given!r}", hint="for example 1e-2")
     memory = checking.memory
     if memory is not None and not (is_number(memory) and math.isfinite(memory) and memory > 0):
-        raise AmpError("AMP312", f"--check-memory {memory!r} is no positive number", hint="in GB: for example 8")
-=======
-        raise AmpError("AMP312", f"the tolerance must be a positive number, not {given!r}", hint="for example 1e-2")
->>>>>>> main
+        message = f"--check-memory must be a positive number, not {memory!r}"
+        raise AmpError("AMP312", message, hint="in GB: for example 8")
     return replace(checking, mode=mode, metric=_address(checking.metric))
 
 
