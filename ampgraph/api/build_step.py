@@ -112,7 +112,7 @@ def build_training_step(
     as_annotated(build_training_step, locals())
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
-    policy = _policy(loss_scale, options.level.name, wanted.dtype)
+    policy = _policy(loss_scale, options.level.name, options.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
     losses, extra = loss_terms(loss), as_penalty(penalty)
     size = check_batch(batch)

@@ -24,13 +24,16 @@ from ..numerics.strict.session import StrictSession
 from ..numerics.trace.values import Tracer
 from ..report.quantized import QuantizedParts, quantized_parts
 from ..runtime.devices import choose
+from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Port, Session
+from .executing import executed, runtime_of, unproven
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+EXECUTED = "by real kernels of {}, in the precisions of the file; reference on ONNX Runtime's CPU"
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
 
 
@@ -42,6 +45,7 @@ class Pair(ABC):
     run = ""
     reference: Graph | str
     low: Sequence[str] = ()  # the low types of the model
+    layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []
@@ -82,20 +86,25 @@ class Pair(ABC):
 
 
 class OnnxPair(Pair):
-    """On ONNX Runtime; strictly on the CPU."""
+    """On ONNX Runtime, strictly on the CPU; or the model by the runtime of a target."""
 
-    def __init__(self, reference: Model, model: Model, device: str) -> None:
+    def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
-        self.device, providers = choose(device)
-        self.strict, self._provider = self.device == "cpu", providers[0]
+        self._runtime = runtime_of(target, runtime)
+        self.device, _ = choose(device if self._runtime is None else "cpu")
+        self.strict = self.device == "cpu" and self._runtime is None
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
+        self._model = model
         self.reference, self._takes, self.given = self._ours, interface_of(self._theirs), interface_of(self._ours)
         same_interface(self.given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
         self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
+        if self._runtime is not None:
+            self.device, self.run = target, EXECUTED.format(self._runtime.name)
+            self.notes += unproven(self._runtime, self.low)
         self._expected: Session | None = None
         self._found: Session | None = None
         self._profiled: OnnxSession | None = None
@@ -111,12 +120,20 @@ class OnnxPair(Pair):
         return self._theirs
 
     def open(self) -> None:
+<<<<<<< HEAD
         try:
             self._expected = StrictSession(self._ours)
         except AmpError as error:  # nothing that was made of it is to blame
             message = error.message.replace("refuses the model", "refuses your model, as it was before")
             raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
         if self.strict:
+=======
+        self._expected = StrictSession(self._ours)
+        if self._runtime is not None:
+            self._found = session = executed(self._runtime, self._model, self._theirs)
+            self.layers = session.layers()
+        elif self.strict:
+>>>>>>> main
             self._found = StrictSession(self._theirs)
         else:
             assert isinstance(self._theirs, OnnxGraph)
@@ -163,7 +180,7 @@ class OnnxPair(Pair):
 
     def tracer(self) -> Tracer:
         self._expected = self._found = None  # frees their weights
-        device = "" if self.strict else self.device
+        device = "" if self.strict or self._runtime is not None else self.device
         if device and "bfloat16" in self.low:
             device = ""
             self.notes.append("nodes are looked at in a strict run on the CPU: numpy has no bfloat16")
@@ -203,12 +220,16 @@ class MindirPair(Pair):
         return self._expected.run(feeds), self._found.run(theirs)
 
 
-def paired(reference: Model, model: Model, device: str) -> Pair:
-    """The two sides in their runtime. Raises AmpError AMP209 for models of two formats."""
+def paired(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
+    """The two sides in their runtime; ``target`` and ``runtime`` as `verify` takes them.
+
+    Raises AmpError AMP209 for models of two formats."""
     mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
     if len(mindir) == 1:
         raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
-    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
+    if mindir:
+        return MindirPair(mindir[0], mindir[1], device)
+    return OnnxPair(reference, model, device, target, runtime)
 
 
 def _low_types(graph: Graph) -> list[str]:

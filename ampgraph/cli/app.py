@@ -45,6 +45,7 @@ def ampgraph(
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
     ampgraph verify model.onnx model.O2.onnx    is it still right, and which nodes are to blame if not
     ampgraph check *.onnx                       are these files sound? for continuous integration
+    ampgraph bench model.onnx model.O1.onnx     how fast is it on the runtimes that are here?
     ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
@@ -54,7 +55,7 @@ def ampgraph(
 
 COMMANDS = (
     conversion.convert, models.inspect, models.check, models.diff, models.explain, models.run, models.verify,
-    models.tune, conversion.demo, models.lists, models.export_mixlist, train.build_step, train.train,
+    models.bench, models.tune, conversion.demo, models.lists, models.export_mixlist, train.build_step, train.train,
     train.export_weights,
 )  # fmt: skip
 OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
