@@ -120,20 +120,15 @@ class OnnxPair(Pair):
         return self._theirs
 
     def open(self) -> None:
-<<<<<<< HEAD
         try:
             self._expected = StrictSession(self._ours)
         except AmpError as error:  # nothing that was made of it is to blame
             message = error.message.replace("refuses the model", "refuses your model, as it was before")
             raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
-        if self.strict:
-=======
-        self._expected = StrictSession(self._ours)
         if self._runtime is not None:
             self._found = session = executed(self._runtime, self._model, self._theirs)
             self.layers = session.layers()
         elif self.strict:
->>>>>>> main
             self._found = StrictSession(self._theirs)
         else:
             assert isinstance(self._theirs, OnnxGraph)
