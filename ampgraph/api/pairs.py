@@ -20,7 +20,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.io import to_proto
 from ..numerics.graphs import Interface, interface_of, load_onnx
 from ..numerics.metrics.roles import roles_of
-from ..numerics.strict.session import StrictSession
+from ..numerics.strict.session import StrictSession, accumulators
 from ..numerics.trace.values import Tracer
 from ..report.quantized import QuantizedParts, quantized_parts
 from ..runtime.devices import choose
@@ -35,6 +35,7 @@ from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXECUTED = "by real kernels of {}, in the precisions of the file; reference on ONNX Runtime's CPU"
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
+MODELLED = "strict, on the CPU: every {} value rounded; products add up in {}, rounding each sum, as {} does"
 
 
 class Pair(ABC):
@@ -101,7 +102,10 @@ class OnnxPair(Pair):
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
-        self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
+        self._target = target if self._runtime is None else ""
+        summed, whose = accumulators(self._theirs, self._target)
+        words = MODELLED.format(message, summed, whose) if summed in self.low else STRICT.format(message)
+        self.run = words if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         if self._runtime is not None:
             self.device, self.run = target, EXECUTED.format(self._runtime.name)
             self.notes += unproven(self._runtime, self.low)
@@ -129,7 +133,7 @@ class OnnxPair(Pair):
             self._found = session = executed(self._runtime, self._model, self._theirs)
             self.layers = session.layers()
         elif self.strict:
-            self._found = StrictSession(self._theirs)
+            self._found = StrictSession(self._theirs, target=self._target)
         else:
             assert isinstance(self._theirs, OnnxGraph)
             source = to_proto(self._theirs.model) if self._path is None else self._path
@@ -170,7 +174,7 @@ class OnnxPair(Pair):
         other._takes, other.low = interface_of(other._theirs), _low_types(other._theirs)
         same_interface(other.given, other._takes)
         other._expected = self._expected or StrictSession(self._ours)
-        other._found = StrictSession(other._theirs)
+        other._found = StrictSession(other._theirs, target=self._target)
         return other
 
     def tracer(self) -> Tracer:

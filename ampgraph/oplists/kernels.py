@@ -26,6 +26,7 @@ TARGETS = MappingProxyType(
             "tensorrt": "tensorrt.toml",
             "cann": "cann.toml",
             "cpu": "onnxruntime-cpu.toml",
+            "webgpu": "onnxruntime-webgpu.toml",
             "openvino": "openvino.toml",
         },
         "MindIR": {"ascend": "ascend.toml", "cpu": "mindspore-cpu.toml"},
@@ -205,6 +206,10 @@ class Kernels:
     """Operator -> low type of the file -> the types that a run computed in."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
+    accumulates: str = "float32"
+    """The type in which its kernels add up products of low values."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Low types of which it has no kernel at all, with the reason."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     newest_opset: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..core.errors import AmpError
+from ..core.graph import LOW
 from ..core.plan import Plan
 from ..core.recipe import Recipe
 from ..oplists.kernels import TARGETS, load_kernels
@@ -21,6 +23,10 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
     """
     target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
     recipe, kernels = settled(recipe, target), load_kernels(target, model_format)
+    if recipe.dtype in kernels.lacks:
+        others = " or ".join(low for low in LOW if low not in kernels.lacks)
+        hint = f"convert to {others}"
+        raise AmpError("AMP304", f"{target} runs no {recipe.dtype}: {kernels.lacks[recipe.dtype]}", hint=hint)
     chosen = policy(recipe.policy)
     chosen.check(recipe, model_format)
     check_rules(recipe.rule)

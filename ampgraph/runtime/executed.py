@@ -46,6 +46,8 @@ class ExecutedLayer(Data):
     kind: str
     dtype: str
     nodes: tuple[str, ...]
+    on: str = ""
+    """The provider of ONNX Runtime that has it."""
 
 
 class Runtime:
@@ -186,7 +188,7 @@ class ExecutedSession:
     def layers(self) -> tuple[ExecutedLayer, ...]:
         """What the runtime made of the model; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
-        return tuple(ExecutedLayer(row["name"], row["kind"], row["dtype"], tuple(row["nodes"])) for row in rows)
+        return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
         try:

@@ -7,7 +7,9 @@ but numpy and the runtime is imported: ampgraph need not be there.
 import itertools
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -108,14 +110,17 @@ class OnnxRuntime:
         return {"runtime": f"ONNX Runtime {self.ort.__version__}", "low": []}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        options = self.ort.SessionOptions()
+        options = self.options()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
-        number = next(self.numbers)
-        self.opened[number] = session = self.ort.InferenceSession(model, options, providers=[self.provider])
+        number, providers = next(self.numbers), [self.provider] if self.provider else None
+        self.opened[number] = session = self.ort.InferenceSession(model, options, providers=providers)
         return {
             "session": number, "inputs": list(map(self._port, session.get_inputs())),
             "outputs": list(map(self._port, session.get_outputs())),
         }  # fmt: skip
+
+    def options(self) -> Any:
+        return self.ort.SessionOptions()
 
     def _port(self, port: Any) -> dict[str, Any]:
         name = port.type.removeprefix("tensor(").removesuffix(")")
@@ -136,7 +141,67 @@ class OnnxRuntime:
         return []
 
 
-KINDS = {"openvino": OpenVino, "onnxruntime": OnnxRuntime}
+class WebGpu(OnnxRuntime):
+    """Models on ONNX Runtime's WebGPU provider: on the GPU, or on the software driver that lies in the environment."""
+
+    provider = ""
+
+    def __init__(self) -> None:
+        driver = os.path.join(sys.prefix, "lavapipe", "lvp.json")
+        if os.path.isfile(driver):
+            os.environ.setdefault("VK_DRIVER_FILES", driver)
+            os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+        super().__init__()
+        import onnxruntime_ep_webgpu as plugin
+
+        self.ort.register_execution_provider_library("webgpu", plugin.get_library_path())
+        wanted, here = plugin.get_ep_name(), self.ort.get_ep_devices()
+        self.devices = [device for device in here if device.ep_name == wanted][:1]
+        if not self.devices:
+            raise ImportError("WebGPU finds no device here")
+
+    def about(self) -> dict[str, Any]:
+        return {"runtime": f"WebGPU of ONNX Runtime {self.ort.__version__}", "low": ["float16"]}
+
+    def options(self) -> Any:
+        options = super().options()
+        options.add_provider_for_devices(self.devices, {})
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        options.enable_profiling = True
+        options.profile_file_prefix = os.path.join(tempfile.mkdtemp(prefix="ampgraph-"), "profile")
+        return options
+
+    def layers(self, session: int) -> list[dict[str, Any]]:
+        """Copies between devices too, once it has run."""
+        opened = self.opened[session]
+        if session in self.made:
+            return self._executed(opened.end_profiling())
+        placed = [
+            (found.ep_name, node) for found in opened.get_provider_graph_assignment_info() for node in found.get_nodes()
+        ]
+        return [self._row(node.name, node.op_type, provider, []) for provider, node in placed]
+
+    def _executed(self, profile: str) -> list[dict[str, Any]]:
+        with open(profile, encoding="utf-8") as file:
+            events = json.load(file)
+        shutil.rmtree(os.path.dirname(profile))
+        end = "_kernel_time"
+        rows = {event["name"].removesuffix(end): event["args"] for event in events if event["name"].endswith(end)}
+        return [
+            self._row(
+                name, said["op_name"], said["provider"], [kind for one in said["output_type_shape"] for kind in one]
+            )
+            for name, said in rows.items()
+        ]
+
+    def _row(self, name: str, kind: str, provider: str, types: list[str]) -> dict[str, Any]:
+        dtype = {"float": "float32", "double": "float64"}.get(types[0], types[0]) if types else ""
+        on = provider.removesuffix("ExecutionProvider").lower()
+        return {"name": name, "kind": kind, "dtype": dtype, "nodes": [name], "on": on}
+
+
+KINDS = {"openvino": OpenVino, "onnxruntime": OnnxRuntime, "webgpu": WebGpu}
 
 
 def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
