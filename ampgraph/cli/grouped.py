@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-MANY = 16  # options: fewer are read as one list
+MANY = 20  # options: fewer are read as one list
 GROUPS = {
     "Precision": (
         "policy", "lists", "keep_io_types", "store_weights", "freeze_weights", "rewrite", "rule", "fp32_stream",

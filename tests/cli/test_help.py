@@ -11,4 +11,4 @@ def test_many_options_stand_under_titles(amp):
     flags = [line.split()[0].strip(",") for line in first.splitlines() if line.startswith("  -")]
     wanted = "-o --level --dtype --fp32 --low --io --target --data --dry-run --check -h"
     assert flags == wanted.split(), "ten, and help"
-    assert "\nPrecision:" not in amp("verify", "--help")[1]
+    assert "\nPrecision:" not in amp("run", "--help")[1]
