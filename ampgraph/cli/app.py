@@ -9,6 +9,7 @@ import typer
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
 from . import conversion, models, train
+from .grouped import GroupedCommand
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,4 +61,4 @@ COMMANDS = (
 OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")
-    app.command(name, epilog=PATTERNS if command in OF_PATTERNS else None)(command)
+    app.command(name, cls=GroupedCommand, epilog=PATTERNS if command in OF_PATTERNS else None)(command)

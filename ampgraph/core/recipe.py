@@ -84,7 +84,7 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
-    freeze_weights: bool
+    freeze_weights: bool | None
     rewrite: str | Iterable[str]
     rule: str | Iterable[str]
     fp32_stream: bool
@@ -173,9 +173,10 @@ class Recipe:
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
         "if not given, with the policy of a framework what it does.")
-    freeze_weights: bool = option(
-        "--freeze-weights", "", "Weights that are listed as inputs too become constants, which can be stored low.",
-        read.switch("freeze_weights"), default=False, kind=bool)
+    freeze_weights: bool | None = option(
+        "--freeze-weights", "",
+        "Weights that are listed as inputs too become constants; if not given, those of IR version 3, which had to be.",
+        read.switch("freeze_weights"), kind=bool)
     rewrite: tuple[str, ...] = option(
         "--rewrite", "none|exact|all|[no-]NAME",
         "What may be written anew: exact (the default), all or none; a rewrite by name, or no-NAME; repeatable.",

@@ -8,11 +8,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from ampgraph.cli import terminal
 from ampgraph.formats.onnx import io as onnx_io
+from ampgraph.runtime import data
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 
 
@@ -40,6 +42,15 @@ def test_a_pointer_of_git_lfs_is_named(amp, folder):
         assert "git lfs pull" in done[2]
     done = amp("convert", folder / "digits_cnn.onnx", "--data", folder / "samples.npz")
     refused(done, "AMP108", "is a Git LFS pointer", "git lfs pull")
+
+
+def test_an_archive_that_unpacks_to_more_than_memory_is_refused(amp, folder, monkeypatch):
+    np.savez_compressed(folder / "large.npz", image=np.zeros((1 << 8, 1, 8, 8), np.float32))
+    assert (folder / "large.npz").stat().st_size < 1 << 11
+    monkeypatch.setattr(data, "MOST", 1 << 15)
+    for command in ("convert", "run"):
+        words = "unpacks to 0.0 GB, and 0.0 GB of one file are read at once", "give a folder of .npz files"
+        refused(amp(command, folder / "digits_cnn.onnx", "--data", folder / "large.npz"), "AMP108", *words)
 
 
 @pytest.mark.parametrize(("option", "code"), [("--lists", "AMP301"), ("--plan-in", "AMP401"), ("--ranges", "AMP401")])
