@@ -343,6 +343,8 @@ MORE_TANH = "e = Tanh (i)  p = Add (e, one)  h = Mul (half, x)  y = Mul (h, p)"
 GELU = {
     "tanh, (f x) (1 + c x x)": f"u = Mul (x, x)  k = Mul (u, cubic)  l = Add (k, one)  j = Mul (x, factor)"
     f"  i = Mul (j, l)  {MORE_TANH}",
+    "tanh, (f x) (1 + (c x) x)": "u = Mul (x, cubic)  k = Mul (u, x)  l = Add (k, one)  j = Mul (x, factor)"
+    "  i = Mul (j, l)  e = Tanh (i)  p = Add (e, one)  h = Mul (p, half)  y = Mul (x, h)",
     "a sigmoid": "i = Mul (x, slope)  s = Sigmoid (i)  y = Mul (x, s)",
 }
 MORE_FORMS = {
