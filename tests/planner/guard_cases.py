@@ -635,10 +635,14 @@ SQUARES = [
         "pow",
         f"g (float[1,4] x) => (float[1,?] y) {{ {body} }}",
         LARGE,
-        {"two": F(2), "small": F(1e-3), "axes": np.array([1])},
+        {"two": F(2), "small": F(1e-3), "axes": np.array([1]), "matrix": np.eye(4, dtype=F), "row": np.ones((1, 4), F)},
         opset=18,
     )
     for name, body in (
+        (
+            "a matrix, as in Mahalanobis",
+            "h = MatMul (x, matrix)  s = Mul (h, x)  t = ReduceSum (s, axes)  r = Sqrt (t)  y = MatMul (r, row)",
+        ),
         ("Mul", "h = Relu (x)  s = Mul (h, h)  y = Mul (s, small)"),
         ("Pow", "h = Relu (x)  s = Pow (h, two)  y = Mul (s, small)"),
         ("two computations", "h = Add (x, x)  i = Add (x, x)  s = Mul (h, i)  y = Mul (s, small)"),

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.matching import View
+from ...core.walk import source
 from ...oplists.pattern_files import conventions
 from ...oplists.patterns import region_patterns
 from ...oplists.traits import Trait, Traits
@@ -16,11 +17,12 @@ SQUARING: tuple[Trait, ...] = ("squares", "sums_squares", "powers", "multiplies"
 
 
 class Squares:
-    """Squares and sums of squares of a model: Pow by 2, x * x, two computations of one value multiplied, and operators
-    that square by themselves."""
+    """Squares and sums of squares of a model: Pow by 2, x * x, two computations of one value multiplied, operators that
+    square by themselves, and quadratic forms."""
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:
         self.flow, self.traits = flow, traits
+        self._sums = flow.with_roles(traits.operators("sums"))
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
@@ -41,8 +43,34 @@ class Squares:
             one, two = op.inputs
             if values[one].weight or values[two].weight:
                 return NONE
-            return one if self._same(one, two) else NONE
+            if self._same(one, two):
+                return one
+            if not self._sums or not self._is_summed(op):
+                return NONE
+            if self._is_form(one, two):
+                return one
+            return two if self._is_form(two, one) else NONE
         return NONE
+
+    def _is_summed(self, op: Op) -> bool:
+        """Whether sums alone read what an operator makes."""
+        uses = self.flow.uses[op.outputs[0]]
+        readers = [self.flow.ops[use.op] for use in uses if use.op != NONE]
+        return bool(readers) and all(self.traits.has(reader.role, "sums") for reader in readers)
+
+    def _is_form(self, one: int, two: int) -> bool:
+        """Whether the second of two values is a product of the first and a stored matrix, so that the sum of both
+        multiplied is a quadratic form, as in a Mahalanobis distance."""
+        product, traits = self.flow.writer(self._uncast(two)), self.traits
+        if product is None or not traits.has(product.role, "products"):
+            return False
+        if self._uncast(one) not in {self._uncast(v) for v in product.inputs if v != NONE}:
+            return False
+        return any(v != NONE and self.flow.values[v].weight for v in product.inputs)
+
+    def _uncast(self, value: int) -> int:
+        """A value before Casts of any type."""
+        return source(self.flow, value, self.traits.operators("conversions"))
 
     def _same(self, one: int, two: int) -> bool:
         """Whether two values are computed alike."""

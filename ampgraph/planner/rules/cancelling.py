@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from ...core.dataflow import NONE, Op
+from ...core.dataflow import NONE, Dataflow, Op
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -153,9 +153,7 @@ class Cancelling:
         while work and len(seen) < TERMS:
             op = work.pop()
             yield op
-            if op.id in self.squares or self._has(op, "products"):
-                continue
-            for writer in self._makers(op):
+            for writer in _makers(self.flow, op) if op.id not in self.squares and not self._has(op, "products") else ():
                 if writer.id not in seen and self._adds(writer):
                     seen.add(writer.id)
                     work.append(writer)
@@ -184,19 +182,16 @@ class Cancelling:
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 
     def _remainder(self, op: Op) -> list[Op]:
-        """A number less a sum of k times (K k): almost nothing is left of a prior's variance, as in a Gaussian
-        process."""
+        """What must be float32 where a number is taken less a sum of k times (K k), of which almost nothing is left, as
+        of a prior's variance in a Gaussian process; empty where an operator takes no such thing."""
         taken = [op.inputs[place] for place in self.traits.positions(op.role, "subtracts")]
-        totals = [w for w in self._makers(op) if w.outputs == taken and self._has(w, "sums")]
-        for form in (one for total in totals for one in self._makers(total) if self._has(one, "multiplies")):
-            products = [one for one in self._makers(form) if self._has(one, "products")]
-            if any(v in form.inputs for product in products for v in product.inputs):
-                return [op, *totals, form, *self._makers(form)]
+        totals = (w for w in _makers(self.flow, op) if w.outputs == taken and self._has(w, "sums"))
+        for total, form in ((total, form) for total in totals for form in _makers(self.flow, total)):
+            if form.id in self.squares and self._has(form, "multiplies"):
+                makers = _makers(self.flow, form)
+                if any(self._has(w, "products") for w in makers):
+                    return [op, total, form, *makers]
         return []
-
-    def _makers(self, op: Op) -> list[Op]:
-        """The operators that make what one reads."""
-        return [w for v in op.inputs if v != NONE and (w := self.flow.writer(v)) is not None]
 
     # -- small things -------------------------------------------------------------------------------------------------
 
@@ -221,3 +216,8 @@ class Cancelling:
                 before = plain[0]
             found[op.id], value = op, before
         return value, found
+
+
+def _makers(flow: Dataflow, op: Op) -> list[Op]:
+    """The operators that make what one reads."""
+    return [w for v in op.inputs if v != NONE and (w := flow.writer(v)) is not None]

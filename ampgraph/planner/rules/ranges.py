@@ -81,8 +81,7 @@ def hazards(sight: Sight, decided: Decisions) -> Findings:
             for use in _reads(facts, op):
                 reader = flow.ops[use.op]
                 cls = sight.regions.classes[reader.id]
-                bias = cls == "allow" and not decided.units_of(reader).isdisjoint(decided.units_of(flow.ops[op]))
-                ends = reader.role in bounded or (cls in ("allow", "fp32", "") and not bias)
+                ends = reader.role in bounded or cls in ("allow", "fp32", "")
                 if cls != "allow" if source.of_range else not ends and cls in ("infer", "deny"):
                     holds.append(Hold(tuple(reader.slots.values()), rank, why))
                 if not ends:
