@@ -150,9 +150,10 @@ def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
     source, notes = path_of(bench.model), list(bench.samples.notes)
     if bench.judge.skipped:
         notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
-    name, alone = bench.sensitivity() if best is None or best.promoted else ("", 0.0)
+    short_of_all = best is not None and len(best.promoted) < len(bench.groups)  # what some nodes mend is not chaotic
+    name, alone = ("", 0.0) if short_of_all or not bench.groups else bench.sensitivity()
     if alone > tolerance:
-        notes.append(f"{chaotic_in_itself(alone)} at '{name}'")
+        notes.append(chaotic_in_itself(alone, name))
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,

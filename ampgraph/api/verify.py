@@ -101,6 +101,8 @@ def verify(
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         if alone and mended is not None and mended.repair is None:
             job.withdraw()
+        elif mended is not None and mended.repair is not None:  # what a repair mends is not chaotic
+            alone = []
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
@@ -167,7 +169,7 @@ def chaotic(
     if not low or all(output.within(tolerance) for output in outputs):
         return []
     name, found = sensitivity(run, drawn, low[0])
-    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
+    return [chaotic_in_itself(found, name)] if found > tolerance else []
 
 
 def compared(

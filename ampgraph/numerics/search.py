@@ -125,7 +125,8 @@ class Search:
         for worth in (density, weights):
             first = self._first(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
             found.append(self._leaner([*first, *sorted(forced)], aim, len(self.known) + self.runs))
-        return frozenset(min(found, key=lambda held: (sum(self.costs[unit] for unit in held), len(held))))
+        sizes = [(sum(self.costs[unit] for unit in held), len(held)) for held in found]
+        return frozenset(found[sizes.index(min(sizes))])
 
     def _finite(self) -> tuple[frozenset[int], Sequence[float]]:
         """The units without which nothing is finite, and what the others make then."""
