@@ -41,11 +41,20 @@ def messages(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """(code, message) of every call that has both among its arguments."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
-            names = {}
-            for node in ast.walk(function):
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                    names[node.targets[0].id] = template(node.value, {})
+            names: dict[str, list[str]] = {}
+            for name, value in _assigned(function):
+                names[name] = [*names.get(name, ()), *template(value, names)]
             yield from _called(function, names)
+
+
+def _assigned(function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST]]:
+    """Each name of a function with each of its values; of several on one line each with its own."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            pairs = zip(target.elts, value.elts, strict=False) if several else [(target, value)]
+            yield from ((name.id, what) for name, what in pairs if isinstance(name, ast.Name))
 
 
 def _called(function: ast.FunctionDef, names: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:

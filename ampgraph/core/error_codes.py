@@ -23,7 +23,7 @@ CODES = {
     "AMP201": "A value has no type.",
     "AMP202": "A MindIR node contradicts the operator it names.",
     "AMP203": "Functions call each other in a circle, or too many nodes appear once they are expanded.",
-    "AMP204": "The conversion failed, and a check of the input finds a fault in it.",
+    "AMP204": "The model has a fault: a value that nothing defines, or a node that its operator does not admit.",
     "AMP205": "The model is a training graph, or holds something that cannot be trained.",
     "AMP206": "The file is not a training step of ampgraph.",
     "AMP208": "The two models cannot be compared node by node.",

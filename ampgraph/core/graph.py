@@ -161,7 +161,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type."""
+        """A stored tensor holds other numbers, of their type and shape."""
         ...
 
     def stand_in(self, value: Value, old: Value) -> None:

@@ -114,5 +114,6 @@ def _check_level(file: ListFile, level: str, entries: object) -> None:
         allowed = LEVEL_VALUES.get(key, ())
         if not isinstance(value, str) or value not in allowed:
             shown = f"'{value}'" if isinstance(value, str) else type_name(value)
-            hint = nearest(str(value), list(allowed)) or f"one of {', '.join(allowed)}"
+            words = f"one of {', '.join(allowed)}" if allowed else f'write {key} = "why"'
+            hint = nearest(str(value), list(allowed)) or words
             raise mistake(file, table, key, f"'{key}' cannot be {shown}", hint)

@@ -161,6 +161,8 @@ class Attention:
     """Low types in which it is one kernel only where all of that is low."""
     refused: str
     """What its builder says of all of that in float32 before a low product."""
+    stored: frozenset[str] = frozenset()
+    """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,8 @@ class Kernels:
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     newest_opset: int = 0
     """The newest opset to which a model is moved for it; 0: any."""
+    raises_inside: bool = False
+    """Every kernel takes the Casts to float32 in front of it, so that they cost nothing."""
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)

@@ -33,6 +33,7 @@ HEAD: dict[str, object] = {
     "builder": "tensorrt-rtx",
     "raises_opset": ["bfloat16"],
     "newest_opset": 27,
+    "raises_inside": True,
 }
 COMMENT = """
 # Networks are strongly typed: the types in the file are what is computed. Every operator of ONNX was given to the
@@ -41,13 +42,15 @@ COMMENT = """
 #
 # raises_opset: the parser takes these types at any opset, so a model is moved to the one whose schemas admit them.
 # newest_opset: the newest to which it is moved; no release of ONNX Runtime is sure to run what later ones write.
+# raises_inside: the kernel behind a Cast to float32 takes it in, so that none is started for it.
 # [float32_inside]: its kernels cast their data on the way in and their result on the way out, in every form; what is
 # not here may still add up in float32. [tied]: type variables that are refused in two types. [refused]: what is taken
 # in float32 and in no form in the low type, in TensorRT's words. [broken]: some forms are not; `without`: those with
 # this operand; `runs`: those with another value of the attribute. [attention]: a Softmax of which `selects` takes zero
 # where `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it
-# is float32 before a low product. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that is not here no
-# form is taken in float32: the schema decides.
+# is float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data
+# is stored as it is added. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that is not here no form is
+# taken in float32: the schema decides.
 """
 _MOVES = r"(?:Resh|Move|Tran|Repl|Conc|Slic)*"
 _INSIDE = re.compile(rf"{_MOVES}Cast.*[A-Z][a-z]+.*Cast")

@@ -279,6 +279,12 @@ MISTAKES = {
     "level key": ('[levels.O2]\nwhites = "low"\n', 2, "unknown key 'whites'", "did you mean 'white'?"),
     "level value": ('[levels.O2]\nkept = "float16"\n', 2, "'kept' cannot be 'float16'", "float32"),
     "level type": ("[levels.O2]\nkept = 16\n", 2, "'kept' cannot be a number", "one of low, float32, cut"),
+    "level text": (
+        "[levels.O2]\ndescription = 1\n",
+        2,
+        "'description' cannot be a number",
+        'write description = "why"',
+    ),
     "level table": ('[levels]\nO2 = "low"\n', 2, "'O2' is a table", "write [levels.O2]"),
 }
 

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, FLOAT32, HELD, KEPT, MARKED, NONE, Dataflow, Op, Scope
-from ...core.errors import AmpError
 from ...core.graph import LOW
+from .faults import refuse_multiplied
 from .operators import BODIES, Environment, OnnxOperators, OnnxValues, body_types
 from .origins import Origins, layer_of
 from .schemas import ONNX_DOMAINS, allowed, first_opset_admitting, opset_of_ir, schema
@@ -18,7 +18,6 @@ from .types import DTYPES, declared_type
 from .weights import OnnxWeights
 
 LOOP_TIMES = 16  # how often a loop body is taken to run
-DEEPEST_CALL = 64  # functions that call functions: beyond this they call themselves
 
 Formal = tuple[str, str, int]  # container, element type, unit of what arrives in a body
 
@@ -34,11 +33,11 @@ class Caller:
 
 
 UNKNOWN = NONE - 1
-MAX_OPS = 4_000_000  # functions called from functions multiply
 
 
 def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
     """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
+    refuse_multiplied(model)
     shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxReader(model, flow, low, low_io)
@@ -90,7 +89,7 @@ class OnnxReader(OnnxOperators):
             self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        table, forms, ops, marked = env.table, env.forms, self.flow.ops, MARKED in self.model.graph.meta
+        table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
             if UNKNOWN in inputs:
@@ -105,10 +104,6 @@ class OnnxReader(OnnxOperators):
                 continue
             if self.operator(op, node, form, scope, env):
                 self._opaque_bodies(op, node, scope, env)
-        if len(ops) > MAX_OPS:
-            problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
-            hint = "functions that call functions multiply: flatten or simplify the model first"
-            raise AmpError("AMP203", problem, hint=hint)
 
     def _control(self, at: Caller) -> bool:
         """Reads a call, an If, a Loop or a Scan; False for any other operator."""
@@ -200,9 +195,6 @@ class OnnxReader(OnnxOperators):
     def _call(self, at: Caller) -> None:
         """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
         function = self.model.functions[at.node.domain, at.node.op_type, at.node.overload]
-        if at.scope.path.count("()") > DEEPEST_CALL:
-            problem = f"function {at.op.kind} is called recursively"
-            raise AmpError("AMP203", problem, hint="ONNX functions may not recurse")
         attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
         attributes |= {name: at.env.resolve(a) for name, a in at.node.attributes.items()}
         inner = Environment(dict(function.opset_imports), attributes)

@@ -33,7 +33,8 @@ from .data_files import (
     take_mark,
     write_data,
 )
-from .native import bounds_as_vectors, from_proto, remember, to_proto
+from .faults import refuse_nodes, refuse_undefined, unknown_versions
+from .native import SORTED, bounds_as_vectors, from_proto, remember, to_proto
 from .proto import Holder, holders, repair, tensors
 from .walk import all_graphs
 from .wire import PLAIN, model_file
@@ -103,13 +104,17 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
     take_mark(proto)
+    refuse_nodes(proto, held, where)
     said, held = repair(proto, held, where)
+    said += unknown_versions(proto)
     annotated = len(proto.graph.quantization_annotation) > 0 or len(getattr(proto, "configuration", ())) > 0
     try:
         model = from_proto(proto, held)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
         hint = "onnx.checker.check_model names the fault"
         raise AmpError("AMP102", f"cannot be understood: {first_line(error)}", where=where, hint=hint) from error
+    if SORTED not in model.graph.meta:  # what is read in order reads nothing that is not there
+        refuse_undefined(model, where)
     remember(model, [*said, *bounds_as_vectors(model.graph)])
     if not annotated:
         model.graph.meta[PLAIN] = True

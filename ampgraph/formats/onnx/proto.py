@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -133,13 +133,20 @@ HOLDING = (
 
 @dataclass(frozen=True)
 class Holder:
-    """A graph, its attributes that hold a tensor or bodies, its Constant nodes, and all nodes taken apart, as they were
-    then; None where one of them cannot be."""
+    """A graph, its opsets by domain, its attributes that hold a tensor or bodies, its Constant nodes, and all nodes as
+    they were then, taken apart; None where one of them cannot be."""
 
     graph: GraphProto | FunctionProto
+    opsets: Mapping[str, int]
     attributes: list[AttributeProto]
     constants: list[NodeProto]
     parts: list[Parts] | None
+
+    def nodes(self) -> Iterable[Parts]:
+        """All nodes taken apart."""
+        if self.parts is not None:
+            return self.parts
+        return ((_texts(n.input), _texts(n.output), _texts([n.name])[0], Kind(n)) for n in self.graph.node)
 
     def tensors(self) -> Iterator[TensorProto]:
         """The tensors in it, without those of its bodies."""
@@ -154,17 +161,23 @@ class Holder:
 
 def holders(proto: ModelProto) -> list[Holder]:
     """Every graph, in the order of `walk.all_graphs`; of a large model all but a few nodes hold nothing."""
-    waiting: list[GraphProto | FunctionProto] = [proto.graph, *proto.functions]
+    opsets = _opsets(proto)
+    waiting: list[tuple[GraphProto | FunctionProto, Mapping[str, int]]] = [(proto.graph, opsets)]
+    waiting += [(function, {**opsets, **_opsets(function)}) for function in proto.functions]
     found = []
-    for graph in waiting:
-        held = _holder(graph)
+    for graph, versions in waiting:
+        held = _holder(graph, versions)
         found.append(held)
         for attribute in held.attributes:
             if attribute.type == AttributeProto.GRAPH:
-                waiting.append(attribute.g)
+                waiting.append((attribute.g, versions))
             elif attribute.type == AttributeProto.GRAPHS:
-                waiting.extend(attribute.graphs)
+                waiting.extend((body, versions) for body in attribute.graphs)
     return found
+
+
+def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
+    return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in owner.opset_import}
 
 
 def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
@@ -172,10 +185,10 @@ def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
     return (tensor for holder in held for tensor in holder.tensors())
 
 
-def _holder(graph: GraphProto | FunctionProto) -> Holder:
+def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Holder:
     """One walk over the nodes."""
     reader, nodes = PartsReader(), list[Parts]()
-    held = Holder(graph, [], [], nodes)
+    held = Holder(graph, opsets, [], [], nodes)
     for node in graph.node:
         parts = reader.of(node)
         nodes.append(parts)

@@ -1,0 +1,118 @@
+"""Faults of a model that no runtime forgives, found before anything is planned: values that nothing defines, and nodes
+that contradict the schema of their operator, as onnx has it. Operators of other domains are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx import AttributeProto, ModelProto, NodeProto
+
+from ...core.errors import AmpError
+from .proto import Holder, Kind
+from .walk import all_graphs, bodies
+
+HINT = "export it again; onnx.checker.check_model tells the same fault"
+NEWEST = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
+SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+MOST_NODES = 1_000_000  # with every call of a function expanded: some 3 GB
+DEEPEST_CALL = 64  # functions that call functions
+
+
+def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
+    """Raises AmpError AMP204 for a node with other inputs, outputs or types of attributes than its operator has."""
+    local = {(function.domain, function.name) for function in proto.functions}
+    for holder in held:
+        seen: set[tuple[Kind, int, int]] = set()
+        for inputs, outputs, name, kind in holder.nodes():
+            key = kind, len(inputs), len(outputs)
+            if key in seen and b"" not in inputs:
+                continue
+            seen.add(key)
+            node = kind.proto
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            version = holder.opsets.get(domain, 0)
+            if (node.domain, node.op_type) in local or not 0 < version <= NEWEST.get(domain, 0):
+                continue
+            if problem := _contradiction(node, domain, version, inputs, len(outputs)):
+                who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
+                raise AmpError("AMP204", f"{who} ({node.op_type}) {problem}", where=where, hint=HINT)
+
+
+def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
+    """What a node says otherwise than its schema; empty where it agrees, or has none."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return ""
+    counts = (len(inputs), schema.min_input, schema.max_input, "input"), (outputs, 0, schema.max_output, "output")
+    for found, least, most, what in counts:
+        if not least <= found <= most:
+            wanted = f"{most}" if least == most else f"at least {least}" if found < least else f"at most {most}"
+            return f"has {found} {what}{'s' * (found != 1)}, and its operator has {wanted}"
+    for place, (name, formal) in enumerate(zip(inputs, schema.inputs, strict=False)):
+        if not name and formal.option == SINGLE:
+            return f"leaves out input {place} ('{formal.name}'), which its operator needs"
+    for attribute in node.attribute:
+        known = schema.attributes.get(attribute.name)
+        if known is None or attribute.ref_attr_name or not attribute.type:
+            continue
+        held, wanted = AttributeProto.AttributeType.Name(attribute.type), str(known.type).rpartition(".")[2]
+        if held != wanted:
+            return f"has an attribute '{attribute.name}' of type {held}, and its operator takes {wanted}"
+    return ""
+
+
+def _is_undefined(value: ir.Value) -> bool:
+    return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
+
+
+def refuse_undefined(model: ir.Model, where: str) -> None:
+    """Raises AmpError AMP204 for a value that is read, or given out, and that nothing defines."""
+    for graph in all_graphs(model):
+        for node in graph:
+            for value in node.inputs:
+                if value is not None and _is_undefined(value):
+                    who = f"node '{node.name}'" if node.name else f"the node that writes '{node.outputs[0].name}'"
+                    message = f"{who} ({node.op_type}) reads '{value.name}', which nothing defines"
+                    raise AmpError("AMP204", message, where=where, hint=HINT)
+    for value in model.graph.outputs:  # those of a body may be values from outside of it
+        if _is_undefined(value):
+            raise AmpError("AMP204", f"nothing defines the output '{value.name}'", where=where, hint=HINT)
+
+
+def refuse_multiplied(model: ir.Model) -> None:
+    """Raises AmpError AMP203 for functions that call themselves, or that are too many nodes once they are expanded."""
+    counts: dict[tuple[str, str, str], int] = {}
+
+    def count(graph: Iterable[ir.Node], depth: int) -> int:
+        total = 0
+        for node in graph:
+            key = node.domain, node.op_type, node.overload
+            if key in model.functions and key not in counts:
+                if depth > DEEPEST_CALL:
+                    hint = "ONNX functions may not recurse"
+                    raise AmpError("AMP203", f"function {node.op_type} is called recursively", hint=hint)
+                counts[key] = count(model.functions[key], depth + 1)
+            total += 1 + counts.get(key, 0) + sum(count(body, depth) for body in bodies(node))
+        return total
+
+    if (found := count(model.graph, 0) if model.functions else 0) > MOST_NODES:
+        problem = f"{found:,} nodes once functions are expanded, and {MOST_NODES:,} are the most"
+        hint = "functions that call functions multiply: flatten or simplify the model first"
+        raise AmpError("AMP203", problem, hint=hint)
+
+
+def unknown_versions(proto: ModelProto) -> list[str]:
+    """What is said of an opset, or a version of the file format, that the installed onnx does not know."""
+    said = []
+    if proto.ir_version > onnx.IR_VERSION:
+        said.append(f"IR version {proto.ir_version} is unknown: read as {onnx.IR_VERSION}, the newest known here")
+    for entry in proto.opset_import:
+        newest = NEWEST.get("" if entry.domain == "ai.onnx" else entry.domain)
+        if newest is not None and not 0 < entry.version <= newest:
+            of = f" of {entry.domain}" if entry.domain else ""
+            read = f"read as {newest}, the newest known here" if entry.version > 0 else "no operator of it is known"
+            said.append(f"opset {entry.version}{of} is unknown: {read}")
+    return said

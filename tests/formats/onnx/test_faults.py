@@ -1,0 +1,119 @@
+"""Models that no runtime opens: one line that names the node and what is wrong, before anything is planned."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import ampgraph
+from ampgraph.core.errors import AmpError
+from effort import lines_run
+from formats.onnx.helpers import code
+from onnx_text import parse
+
+WEIGHT = {"w": (4, 4)}
+HEAD = "g (float[2, 4] x) => (float[2, 4] y)"
+
+
+def body(text: str, **more) -> onnx.ModelProto:
+    return parse(f"{HEAD} {{ {text} }}", WEIGHT, **more)
+
+
+BRANCHES = """g (float[2, 4] x, bool c) => (float[2, 4] y) { [choice] y = If (c) <
+    then_branch = t () => (p) { [inner] p = MatMul (x, ghost) }, else_branch = e () => (q) { q = Relu (x) }> }"""
+INSIDE = '<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { [inner] b = Softmax <axis: string = "1"> (a) }'
+FAULTS = {
+    "undefined": (body("[mm] a = MatMul (x, w)  [sum] y = Add (a, ghost)"), "node 'sum' (Add) reads 'ghost'"),
+    "without a name": (body("y = MatMul (x, ghost)"), "the node that writes 'y' (MatMul) reads 'ghost'"),
+    "in a body": (parse(BRANCHES, WEIGHT), "node 'inner' (MatMul) reads 'ghost'"),
+    "output": (body("a = MatMul (x, w)"), "nothing defines the output 'y'"),
+    "too many": (body("[mm] y = MatMul (x, w, w)"), "node 'mm' (MatMul) has 3 inputs, and its operator has 2"),
+    "too few": (body("[mm] y = MatMul (x)"), "node 'mm' (MatMul) has 1 input, and its operator has 2"),
+    "variadic": (body("[c] y = Concat <axis = 0> ()"), "has 0 inputs, and its operator has at least 1"),
+    "left out": (body('[g] a = MatMul (x, w)  [c] y = Clip ("", a)'), "node 'c' (Clip) leaves out input 0 ('input')"),
+    "outputs": (body("[mm] y, z = MatMul (x, w)"), "node 'mm' (MatMul) has 2 outputs, and its operator has at most 1"),
+    "text": (
+        body('[s] a = Softmax <axis = "1"> (x)  y = MatMul (a, w)'),
+        "node 's' (Softmax) has an attribute 'axis' of type STRING, and its operator takes INT",
+    ),
+    "whole number": (body("[g] y = Gemm <alpha = 1> (x, w)"), "'alpha' of type INT, and its operator takes FLOAT"),
+    "in a function": (
+        body("a = loc.f (x)  y = MatMul (a, w)", functions=INSIDE, domains=["loc"]),
+        "node 'inner' (Softmax) has an attribute 'axis' of type STRING",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named(name, tmp_path):
+    model, said = FAULTS[name]
+    onnx.save(model, tmp_path / "m.onnx")
+    for given, where in ((model, "model"), (tmp_path / "m.onnx", str(tmp_path / "m.onnx"))):
+        with pytest.raises(AmpError) as caught:
+            ampgraph.convert(given, check="off")
+        assert caught.value.code == "AMP204" and caught.value.where == where
+        assert said in caught.value.message and "\n" not in caught.value.message
+
+
+SOUND = {
+    "references": body(
+        "a = loc.f <axis = 1> (x)  y = MatMul (a, w)",
+        functions="""<domain: "loc", opset_import: ["" : 17]> f <axis> (a) => (b)
+            { b = Softmax <axis: int = @axis> (a) }""",
+        domains=["loc"],
+    ),
+    "another domain": body('a = MatMul (x, w)  y = loc.MatMul <axis = "1"> (a)', domains=["loc"]),
+    "own operator of a known name": body(
+        "a = MatMul (x, w)  y = Neg (a, x)",
+        functions='<domain: "", opset_import: ["" : 17]> Neg (a, b) => (c) { c = Add (a, b) }',
+    ),
+    "left out where it may be": body('a = MatMul (x, w)  y = Clip (a, "", w0)  w0 = Constant <value_float = 1.0> ()'),
+    "unknown attribute": body("[mm] y = MatMul <foo = 1> (x, w)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_some_runtime_may_admit_is_left_alone(name):
+    ampgraph.convert(SOUND[name], check="off")
+
+
+def tree(depth: int) -> str:
+    def one(at: int) -> str:
+        call = f"loc.f{at + 1}" if at < depth - 1 else "Relu"
+        return f"""<domain: "loc", opset_import: ["" : 17, "loc" : 1]> f{at} (a) => (b)
+            {{ t = {call} (a)  b = {call} (t) }}"""
+
+    return "\n".join(map(one, range(depth)))
+
+
+def test_functions_that_multiply_are_refused_before_they_are_expanded():
+    model = body("a = loc.f0 (x)  y = MatMul (a, w)", functions=tree(39), domains=["loc"])
+    assert len(model.SerializeToString()) < 4096
+
+    def refused() -> None:
+        with pytest.raises(AmpError, match="1,099,511,627,776 nodes once functions are expanded") as caught:
+            ampgraph.convert(model, check="off")
+        assert caught.value.code == "AMP203"
+
+    lines_run(refused, 1_000_000)
+    ampgraph.convert(body("a = loc.f0 (x)  y = MatMul (a, w)", functions=tree(6), domains=["loc"]), check="off")
+
+
+def test_a_function_that_calls_itself_is_refused():
+    functions = '<domain: "loc", opset_import: ["" : 17, "loc" : 1]> f (a) => (b) { b = loc.f (a) }'
+    assert code(lambda: ampgraph.convert(body("y = loc.f (x)", functions=functions, domains=["loc"]))) == "AMP203"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda model: setattr(model.opset_import[0], "version", 99), "opset 99 is unknown: read as"),
+        (lambda model: setattr(model, "ir_version", 99), "IR version 99 is unknown: read as"),
+    ],
+)
+def test_versions_that_nobody_knows_are_said(amp, tmp_path, change, said):
+    model = body("y = MatMul (x, w)")
+    change(model)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    status, out, _ = amp("convert", tmp_path / "m.onnx", "--check", "off")
+    assert status == 0 and said in out
