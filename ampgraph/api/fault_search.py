@@ -13,6 +13,7 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.node_names import pattern_for
 from ..core.progress import Count, Progress
+from ..core.repairs import Mended
 from ..core.sites import Switched
 from ..numerics.inputs.samples import Samples
 from ..numerics.metrics.agreement import Agreement, apart, scale_of
@@ -70,8 +71,15 @@ class FaultSearch:
         """All that were found."""
         return self.growth if self.born is None else (self.born, *self.born_too)
 
-    def withdraw(self) -> None:
-        """Suggests nothing: no choice of precision is known to help."""
+    def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
+        """Notes on a chaotic model, none of one that a repair mends; where none does, nothing is suggested."""
+        if mended is not None and mended.repair is not None:
+            return []
+        if notes and mended is not None:
+            self._withdraw()
+        return notes
+
+    def _withdraw(self) -> None:
         self.born = None if self.born is None else replace(self.born, patterns=())
         self.born_too = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)

@@ -99,9 +99,7 @@ def verify(
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        alone = [] if mended is not None and mended.repair is not None else alone  # what a repair mends is not chaotic
-        if alone and mended is not None:
-            job.withdraw()
+        alone = job.chaotic(alone, mended)
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
