@@ -121,7 +121,7 @@ class _Check:
 
     def valid(self, graph: Graph) -> bool:
         """The format's checker, and the types of operators."""
-        return self._found("valid", [*filter(None, [graph.fault()]), *graph.dataflow().conflicts])
+        return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
         """NaN in stored tensors."""

@@ -40,14 +40,9 @@ def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Ch
     return changes
 
 
-def conflicts_in(graph: Graph, low: str = "float16") -> Sequence[str]:
-    """Slots that hold two types, and types that a slot does not admit."""
-    return graph.dataflow(low).conflicts
-
-
 def _faults(graph: Graph) -> frozenset[str]:
     """What is wrong with a graph: types that do not agree, and what the format's checker says."""
-    return frozenset([*conflicts_in(graph), *filter(None, [graph.fault()])])
+    return frozenset([*graph.conflicts(), *filter(None, [graph.fault()])])
 
 
 def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[str]) -> None:

@@ -18,6 +18,7 @@ from ...core.runnable import Declared
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
+from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
 from .schemas import schema
@@ -242,6 +243,10 @@ class RunnableOnnx(EditableGraph):
     """What `core.runnable.RunnableGraph` adds to a graph."""
 
     model: ir.Model
+
+    def conflicts(self, low: str = "float16") -> Sequence[str]:
+        """Slots that hold two types, and types that a slot does not admit; mostly told without a dataflow."""
+        return [] if not self._made and types_agree(self.model) else super().conflicts(low)
 
     def _of(self, model: ir.Model) -> Self:
         """A graph of the same kind."""
