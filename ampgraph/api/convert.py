@@ -41,6 +41,7 @@ class ConvertOptions(OtherFields, total=False):
     tolerance: float | None
     repair: bool
     metric: str | Function | None
+    check_memory: float | None
     metadata: bool
     html: PathLike | None
     optimize: bool | str
@@ -105,6 +106,7 @@ def convert(
     tolerance: float | None = None,
     repair: bool = False,
     metric: str | Function | None = None,
+    check_memory: float | None = None,
     metadata: bool = True,
     html: PathLike | None = None,
     optimize: bool | str = False,
@@ -133,6 +135,7 @@ def convert(
         repair: where it is missed, what is to blame is searched for, and held in float32: by the ranges of the samples,
             by what the check has tried, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
+        check_memory: GB that it may take; 4.3 if not given. What needs more is not checked.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
         html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
@@ -158,8 +161,8 @@ def convert(
     refuse_page(html, model, output, data)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=report or html is not None,
-        optimize=optimize,
+        checking=Checking(check, tolerance, repair, metric, check_memory), metadata=metadata,
+        report=report or html is not None, optimize=optimize,
     )  # fmt: skip
     done = convert_and_check(job, progress or silent)
     picture_conversion(html, done.graph, done.summary, done.choices)

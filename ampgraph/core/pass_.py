@@ -52,7 +52,7 @@ def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[s
         problems = [f"it counts {count} changes and " + ("edits the graph" if edits else "edits nothing")]
     if problems:
         hint = "this is a defect of the pass"
-        raise AmpError("AMP901", f"{step!r} leaves what it must not: {problems[0]}", hint=hint)
+        raise AmpError("AMP901", f"{step!r} is faulty: {problems[0]}", hint=hint)
 
 
 def foreign(text: str, verb: str = "does not have") -> AmpError:
