@@ -410,7 +410,7 @@ def test_in_memory_it_is_checked_as_well(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_interrupt_keeps_the_file(
     files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, kept: bool
 ) -> None:
-    def interrupted(request: Request) -> CheckVerdict:
+    def interrupted(*_: object) -> CheckVerdict:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(check, "ask", interrupted)
