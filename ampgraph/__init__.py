@@ -10,6 +10,7 @@ from .core.version import __version__ as __version__
 light_imports.install()
 
 if TYPE_CHECKING:
+    from .api.bench import bench as bench
     from .api.build_step import build_training_step as build_training_step
     from .api.calibrate import calibrate as calibrate
     from .api.check_model import check as check
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .core.verdict import CheckVerdict as CheckVerdict
     from .core.verdict import PrecisionWarning as PrecisionWarning
     from .oplists.rows import ListRow as ListRow
+    from .report.benched import Benched as Benched
     from .report.diff import SideBySide as SideBySide
     from .report.explain import Explanation as Explanation
     from .report.findings import Checked as Checked
@@ -59,6 +61,7 @@ else:  # type checkers do not see this: by it any name would pass
     import importlib
 
     _NAMES = {
+        "api.bench": "bench",
         "api.build_step": "build_training_step",
         "api.calibrate": "calibrate",
         "api.check_model": "check",
@@ -78,6 +81,7 @@ else:  # type checkers do not see this: by it any name would pass
         "core.recipe": "Recipe",
         "core.verdict": "CheckVerdict PrecisionWarning",
         "oplists.rows": "ListRow",
+        "report.benched": "Benched",
         "report.diff": "SideBySide",
         "report.explain": "Explanation",
         "report.findings": "Checked",

@@ -44,6 +44,9 @@ FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
 SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low that are worth beginning
+VERIFY = "ampgraph verify MODEL RESULT runs it without limits"
+GIVE_DATA = "give --data"
+MORE_MEMORY = "--check-memory GB allows more"
 Answer = Callable[[CheckVerdict], None]
 
 
@@ -86,9 +89,12 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
     try:
         run(request, answer)
     except (AmpError, MemoryError) as error:
-        if not given or not given[-1].missed:
-            memory = "it needs more memory than the check may take"
-            answer(unchecked(error.message if isinstance(error, AmpError) else memory))
+        if given and given[-1].missed:
+            return
+        if isinstance(error, AmpError) and "memory" not in error.message:
+            answer(unchecked(error.message, error.hint or VERIFY))
+        else:
+            answer(unchecked("it needs more memory than the check may take", MORE_MEMORY))
 
 
 def run(request: Request, answer: Answer) -> None:
@@ -132,7 +138,7 @@ class CheckRun:
     source: Model
     answer: Answer
     until: float
-    verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun"))
+    verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun", VERIFY))
     outputs: list[Agreement] = field(default_factory=list)
 
     def _say(self, **more: Any) -> None:
@@ -148,7 +154,7 @@ class CheckRun:
         moved = self._compare()
         self.verdict = self._judged()
         if self.drawn.generated and self.verdict.ok and not moved:
-            self.verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
+            self.verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit", GIVE_DATA)
         seconds = round((time.monotonic() - start) / max(self.verdict.samples, 1), 3)
         self._say(seconds=seconds, why="the nodes to blame were not found in time" if self.verdict.missed else "")
         self.verdict = replace(self.verdict, why="")
@@ -157,7 +163,8 @@ class CheckRun:
         if self.verdict.missed or self.verdict.doubtful:
             alone = self._from_itself()
             if alone > tolerance:
-                self.answer(unchecked(f"the float32 model differs from itself by {alone:.2g}, run twice on one input"))
+                random = f"the float32 model differs from itself by {alone:.2g}, run twice on one input"
+                self.answer(unchecked(random, "--metric with a function of yours can judge what is random"))
                 return
             self._say(sensitivity=self._beyond_itself())
         if self.verdict.missed:
@@ -312,7 +319,7 @@ def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> Check
     number = len(heard[0].parts)
     heard = [output for output in heard if not output.mute]
     if not heard:
-        return unchecked("the float32 model itself gives nothing finite on these inputs")
+        return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
     errors = {output.name: _errors(output, generated) for output in heard}
     missed = [output for output in heard if _missed(output, tolerance, generated)]
     doubted = [output for output in heard if generated and _doubtful(errors[output.name], tolerance)]

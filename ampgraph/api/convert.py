@@ -40,6 +40,7 @@ class ConvertOptions(OtherFields, total=False):
     tolerance: float | None
     repair: bool
     metric: str | Function | None
+    check_memory: float | None
     metadata: bool
     html: PathLike | None
     optimize: bool | str
@@ -79,6 +80,7 @@ def convert(
     tolerance: float | None = None,
     repair: bool = False,
     metric: str | Function | None = None,
+    check_memory: float | None = None,
     metadata: bool = True,
     html: PathLike | None = None,
     optimize: bool | str = False,
@@ -106,6 +108,7 @@ def convert(
         repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, by what the check
             has tried, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
+        check_memory: GB that it may take; 4.3 if not given. What needs more is not checked.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
         html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
@@ -131,7 +134,7 @@ def convert(
     refuse_page(html, model, output, data)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
+        checking=Checking(check, tolerance, repair, metric, check_memory), metadata=metadata, report=html is not None,
         optimize=optimize,
     )  # fmt: skip
     done = convert_and_check(job, progress or silent)

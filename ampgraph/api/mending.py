@@ -123,7 +123,7 @@ class Mending:
         floor = 0.0 if found.ranking is None else found.ranking.left(found.ranking.order)
         if floor > found.tolerance:
             return f"none found: with every node in float32 that a run can switch the error is {floor:.2g}"
-        return "none found short of all in float32, which is no repair"
+        return "none found: only all of it in float32 helps"
 
     def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
         """The first trial that is right, else the last."""

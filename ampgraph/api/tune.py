@@ -280,7 +280,7 @@ class Bench:
         low, size = self._candidate(promoted)
         if not promoted:
             self._low = low
-        session = StrictSession(low)
+        session = StrictSession(low, target=self.options.target)
         types = {name: port.dtype for name, port in session.inputs.items()}
         errors = [
             self.judge.error(number, session.run(in_types_of(feeds, types)))
@@ -340,7 +340,7 @@ class Bench:
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
         """The level's plan, of which each node can be low or not, run by run."""
-        return SwitchedSession(self._reference, self._low)
+        return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:

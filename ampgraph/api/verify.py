@@ -41,6 +41,8 @@ def verify(
     tolerance: float = TOLERANCE,
     metric: str | Function = "auto",
     device: str = "auto",
+    target: str = "",
+    runtime: str = "",
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     nodes: int | None = None,
@@ -62,6 +64,9 @@ def verify(
             mappings from outputs to arrays (the reference's and the model's, of one sample) that returns one error, 0
             for alike; or where such a function is: ``module:function``, ``file.py:function``.
         device: auto takes the best that is here; on the CPU ONNX models run strictly. The reference runs on the CPU.
+        target: the model is executed by the runtime of this target in the precisions of the file, where that runtime is
+            here or in the environment that ``runtime`` names; elsewhere it runs strictly.
+        runtime: the Python of an environment with what the target needs; this one's if empty.
         dims: sizes of symbolic dimensions, for generated inputs.
         nodes: how many nodes to name where the error grows. If not given, 5 where the tolerance is missed, those behind
             which the error is larger by a tenth of it; else none.
@@ -80,13 +85,12 @@ def verify(
     """
     as_annotated(verify, locals())
     _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
-    paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
+    paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
-        pair = paired(reference, model, device)
+        pair = paired(reference, model, device, target, runtime)
         decoding = decoding_of(pair, steps, cache)
-        lacking = decoding.optional if decoding is not None else frozenset()
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_lacking(decoding))
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
@@ -103,14 +107,22 @@ def verify(
             job.withdraw()
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        names = ["in memory" if path is None else str(path) for path in paths]
         found = Verification(
-            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(seen.outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, seen.overall, seen.by_step,
-            pair.quantized(), job.left, job.errors, mended,
+            _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, len(drawn),
+            tuple(seen.outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
+            seen.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
         )  # fmt: skip
     picture_verification(html, model, found)
     return found
+
+
+def _lacking(decoding: Decoding | None) -> frozenset[str]:
+    """What a sample may lack."""
+    return decoding.optional if decoding is not None else frozenset()
+
+
+def _named(path: PathLike | None) -> str:
+    return "in memory" if path is None else str(path)
 
 
 def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:

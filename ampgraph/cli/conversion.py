@@ -89,6 +89,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
     tolerance=option("X", "Of the check; 0.01 if not given, 0.05 in bfloat16.", kind=float),
     repair=switch("Where the check is missed, hold in float32 what ranges, else a search, find."),
     metric=option("NAME|FUNCTION", f"Of the check. {metrics_help()}"),
+    check_memory=option("GB", "That the check may take; 4.3 if not given.", kind=float),
     metadata=switch(
         "The file says what was done: type and reason by node, level, --fp32.", "--metadata/--no-metadata", default=True
     ),
@@ -111,8 +112,8 @@ def convert(
     ampgraph convert model.onnx --dry-run --json
     ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
-    It ends with a check, in a process of its own and within a minute and 4 GB. The exit code is 1 where the result
-    misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
+    It ends with a check, in a process of its own, within a minute and --check-memory. The exit code is 1 where the
+    result misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
         from ..api.calibrate import Measuring
@@ -136,7 +137,7 @@ def convert(
             pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
             dry_run=dry_run, report=True, option="-o", metadata=metadata,
             optimize=rest["optimize"] and (runtime or True),
-            checking=Checking(rest["check"], rest["tolerance"], rest["repair"], rest["metric"]),
+            checking=Checking(rest["check"], rest["tolerance"], rest["repair"], rest["metric"], rest["check_memory"]),
         )  # fmt: skip
         refuse_page(html, model, output, data, plan_in, plan_out)
         result = convert_and_check(job, bar.part)

@@ -161,7 +161,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type."""
+        """A stored tensor holds other numbers, of their type and shape."""
         ...
 
     def stand_in(self, value: Value, old: Value) -> None:
@@ -237,6 +237,10 @@ class Graph(Protocol):
 
     def fault(self) -> str:
         """What the format's own checker says against the model; an empty string for a valid one."""
+        ...
+
+    def conflicts(self, low: str = "float16") -> Sequence[str]:
+        """Slots that hold two types, and types that a slot does not admit."""
         ...
 
     def refuse_training(self) -> None:

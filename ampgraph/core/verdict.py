@@ -50,7 +50,7 @@ class CheckVerdict:
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
         on_cpu: what ONNX Runtime's CPU has no low kernels for, which is not a fault on another target.
-        reason: why nothing was checked, or could be compared.
+        reason: why nothing was checked and what to do, or why nothing could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
@@ -181,6 +181,6 @@ class CheckVerdict:
         return CheckVerdict(**known)
 
 
-def unchecked(reason: str) -> CheckVerdict:
-    """The verdict where nothing could be checked."""
-    return CheckVerdict(UNCHECKED, reason=reason)
+def unchecked(reason: str, remedy: str) -> CheckVerdict:
+    """The verdict where nothing could be checked, and what to do about it."""
+    return CheckVerdict(UNCHECKED, reason=f"{reason}: {remedy}")

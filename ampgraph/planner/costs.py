@@ -120,7 +120,9 @@ def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
     price = costs.cast(value)
     if value in task.joined:  # two kernels for one: another start, and the value is written and read in 2 or 4 bytes
         price *= 2
-    up = INFINITE if value in task.counted else price  # integers made float are never rounded and widened again
+    up = 0 if task.options.kernels.raises_inside else price
+    if value in task.counted:  # integers made float are never rounded and widened again
+        up = INFINITE
     return Net(writer, readers, up, price)
 
 

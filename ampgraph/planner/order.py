@@ -13,6 +13,7 @@ from .decisions import Decisions, Ledger
 from .facts.facts import Facts
 from .overrides import read_overrides
 from .regions import Regions, find_tied
+from .rules.accumulators import deep_products
 from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
@@ -40,7 +41,7 @@ LOOKS = (
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
     (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, wide_streams),
-    (residual_streams, recurrences),
+    (residual_streams, recurrences, deep_products),
     (unstorable_weights,),
     (measured_overflows,),
     (hazards,),
@@ -122,7 +123,9 @@ def check_rules(words: Iterable[str]) -> None:
             hint = nearest(name, list(names)) or "`ampgraph lists --rules` names them all"
             raise AmpError("AMP301", f"unknown rule '{name}'", hint=hint)
         if name == word:
-            raise AmpError("AMP301", f"rule '{name}' acts anyway", hint=f"--rule {WITHOUT}{name} switches it off")
+            raise AmpError(
+                "AMP301", f"rule '{name}' is switched on already", hint=f"--rule {WITHOUT}{name} switches it off"
+            )
         if names[name].validity:
             hint = "a rule of validity holds always: without it the result is wrong, or does not load"
             raise AmpError("AMP301", f"rule '{name}' cannot be switched off", hint=hint)

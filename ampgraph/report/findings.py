@@ -19,8 +19,8 @@ RULES = {
     "casts": "no Cast is idle",
     "opens": "ONNX Runtime opens it with its default optimisations",
     "builds": "the target's own parser and builder take it, where --runtime names them",
-    "finite": "a run, strict for ONNX, gives finite numbers",
-    "right": "a strict run is within the tolerance of the reference",
+    "finite": "a run, strict for ONNX or by the target's real kernels, gives finite numbers",
+    "right": "such a run is within the tolerance of the reference",
 }
 """Rule -> what holds where it is met, in the order in which they are looked at."""
 
@@ -39,12 +39,14 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
-    """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings."""
+    """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings.
+    ``by``: the runtime whose real kernels ran it; a run was strict if empty."""
 
     model: str
     passed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
+    by: str = ""
 
     @property
     def ok(self) -> bool:
@@ -53,13 +55,15 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings")}
+        return {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
 
     def lines(self) -> list[str]:
         """The report of `check`: a line for the file and for each finding."""
         left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
         verdict = "ok" if self.ok else "wrong"
-        lines = [f"{self.model}: {verdict} ({', '.join(self.passed) or 'nothing met'}{left})"]
+        by = f"; right by real kernels of {self.by}" if self.by and "right" in self.passed else ""
+        by = by or ("; right by a strict run" if "right" in self.passed else "")
+        lines = [f"{self.model}: {verdict} ({', '.join(self.passed) or 'nothing met'}{by}{left})"]
         for finding in self.findings:
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
             lines += [f"  hint: {finding.hint}"] if finding.hint else []

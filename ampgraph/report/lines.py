@@ -18,6 +18,8 @@ def rewrite_line(what: str, count: int) -> str:
         return f"{plural(count, 'Cast')} of the file that did nothing taken away (cast)"
     if what.endswith("(pad)"):
         return f"{plural(count, 'Pad')} of the file that added nothing taken away (pad)"
+    if what.endswith("(stored)"):
+        return f"{plural(count, 'stored tensor')} stored as added to scores, no moves between (stored)"
     if what.endswith("(order)"):
         return f"{plural(count, 'product')} written as {what}: the target fails to read the number behind the mask"
     if what.endswith("(number)"):

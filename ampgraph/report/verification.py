@@ -16,11 +16,13 @@ from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
 from ..numerics.metrics.agreement import Scores
 from .lines import Rows, first, in_rows, plural, titled
+from .outputs import layer_lines
 from .quantized import QuantizedParts
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
     from ..numerics.trace.suspects import Suspect, TracedValue
+    from ..runtime.executed import ExecutedLayer
 
 SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
@@ -63,6 +65,7 @@ class Verification(Shown):
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
     errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
     mended: Mended | None = None  # the search for a repair, where there was one
+    layers: tuple[ExecutedLayer, ...] = ()  # that the model became where a target's runtime executed it
 
     @property
     def repair(self) -> Repair | None:
@@ -92,13 +95,13 @@ class Verification(Shown):
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
             "error_without_growth": plain(self.left),
             "quantized": plain(self.quantized or None),
-            **named(self, "steps"),
+            **named(self, "steps", "layers"),
         }
 
     def lines(self) -> list[str]:
         """The report of `verify`."""
         rows = [("reference", self.reference), ("model", self.model), ("run", self.run)]
-        rows += titled("samples", self.notes) + _fallback(self)
+        rows += titled("layers", layer_lines(self.layers)) + titled("samples", self.notes) + _fallback(self)
         rows += [("quantized", str(self.quantized))] if self.quantized else []
         rows += [("metric", f"{self.metric}  {_three(self.overall)}")] if self.overall is not None else []
         for output in self.outputs:

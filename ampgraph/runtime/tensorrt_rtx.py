@@ -38,6 +38,8 @@ ATTENTION = "mha"
 """What the name of a kernel that computes a whole attention holds."""
 NOISE = ("cudaError 35", "no CUDA-capable device")
 """What TensorRT says behind any refusal where there is no GPU."""
+SYNCHRONISES = ("signal", "wait")
+"""Kinds of layers that start no kernel: a stream waits for another one."""
 _MOVES = re.compile(r"(?:__myl_)?(?:Cast)+(?:_myl\d+.*|_0x.*)?$")
 _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: (\[[^\]]*\]).*?Datatype: (\w+)")
 _FIELD = re.compile(r", (?=(?:Inputs|Constants|Outputs|TacticName|StreamId|Metadata): )")
@@ -213,7 +215,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
     if not found and not died:
         hint = f"--runtime names a Python that has TensorRT for RTX: {pip_install(EXTRA)}"
-        raise AmpError("AMP508", f"{python or sys.executable} ended without an answer", hint=hint)
+        raise AmpError("AMP508", f"{python or sys.executable} exited without an answer", hint=hint)
     if died and len(found) < len(written):
         found.append(BuildAnswer("TensorRT for RTX", died=died))
     return found
@@ -251,6 +253,8 @@ def read_kernels(text: str) -> Iterator[Kernel]:
         if not (found and head.startswith("Name: ")):
             continue
         kind, *parts = _FIELD.split(rest)
+        if kind.split(",")[0] in SYNCHRONISES:
+            continue
         fields = dict(part.split(": ", 1) for part in parts if ": " in part)
         read = [*_tensors(fields.get("Inputs", "")), *_tensors(fields.get("Constants", ""), least=2)]
         nodes = tuple(_NODE.findall(fields.get("Metadata", "")))

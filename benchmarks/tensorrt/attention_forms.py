@@ -19,7 +19,8 @@ from ampgraph.runtime.tensorrt_rtx import BuildAnswer, BuildJob  # noqa: E402
 
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 SOFTMAX, TEST, SELECT = "Softmax", "IsNaN", "Where"
-SIZE = (2, 4, 64, 64)
+SIZES = ((2, 4, 64, 64), (2, 4, 24, 16))
+"""Batch, heads, length and head size: an older kernel knows heads of 64 with a float32 Softmax, and no others."""
 
 
 class Written:
@@ -44,7 +45,7 @@ class Written:
         return made
 
 
-def attention(low: str, softmax: str, test: str, select: str) -> ModelProto:
+def attention(low: str, softmax: str, test: str, select: str, size: tuple[int, ...] = SIZES[0]) -> ModelProto:
     """Two low products around a Softmax of its own type, and behind it a test and a selection of theirs."""
     written, inputs = Written(), ("q", "k", "v")
     written.types = dict.fromkeys(inputs, low)
@@ -56,26 +57,57 @@ def attention(low: str, softmax: str, test: str, select: str) -> ModelProto:
     written.add("Constant", [], "zero", select, value=numpy_helper.from_array(np.zeros((), dtype)))
     written.add(SELECT, ["missing", "zero", "weights"], "kept", select)
     written.add("MatMul", ["kept", "v"], "y", low)
-    values = [helper.make_tensor_value_info(name, TYPES[low], SIZE) for name in (*inputs, "y")]
+    *outer, length, width = size
+    shapes = {"k": (*outer, width, length)}
+    values = [helper.make_tensor_value_info(name, TYPES[low], shapes.get(name, size)) for name in (*inputs, "y")]
     graph = helper.make_graph(written.nodes, "attention", values[:-1], values[-1:])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
+def biased(low: str, moved: bool, size: tuple[int, ...] = SIZES[0]) -> ModelProto:
+    """A product, what is added to it, Softmax and a product; ``moved``: the addend is reshaped and transposed first."""
+    batch, heads, length, width = size
+    written, inputs = Written(), ("q", "k", "v")
+    written.types = dict.fromkeys(inputs, low)
+    dtype = helper.tensor_dtype_to_np_dtype(TYPES[low])
+    bias = np.linspace(-1, 1, heads * length**2).astype(dtype)
+    stored = {"shape": np.array([length, length, heads]), "axes": np.array([0])}
+    stored["bias"] = bias.reshape((length**2, heads) if moved else (1, heads, length, length))
+    written.add("MatMul", ["q", "k"], "scores", low)
+    if moved:
+        written.nodes += [
+            helper.make_node("Reshape", ["bias", "shape"], ["rows"]),
+            helper.make_node("Transpose", ["rows"], ["heads"], perm=[2, 0, 1]),
+            helper.make_node("Unsqueeze", ["heads", "axes"], ["added"]),
+        ]
+    written.add("Add", ["scores", "added" if moved else "bias"], "shifted", low)
+    written.add(SOFTMAX, ["shifted"], "weights", low, axis=-1)
+    written.add("MatMul", ["weights", "v"], "y", low)
+    values = [helper.make_tensor_value_info(name, TYPES[low], size) for name in (*inputs, "y")]
+    tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(written.nodes, "biased", values[:-1], values[-1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
 def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
-    """The row of the table: low types in which all of it is low or no attention is fused, and what the builder says of
-    all of it in float32 before a low product."""
+    """The row of the table: low types in which all of it is low or, of some size, no attention is fused, and what the
+    builder says of all of it in float32 before a low product."""
     wide, low_types = "float32", [name for name in TYPES if name != "float32"]
     ways = {low: [(low, low, low), (wide, low, low), (wide, wide, wide)] for low in low_types}
-    jobs = [BuildJob(attention(low, *types)) for low in low_types for types in ways[low]]
+    forms = [(low, size) for low in low_types for size in SIZES]
+    jobs = [BuildJob(attention(low, *types, size)) for low, size in forms for types in ways[low]]
     answers = iter(built(jobs, python, kept))
     needed, said = [], set[str]()
-    for low in low_types:
+    for low, _ in forms:
         all_low, softmax_wide, all_wide = (next(answers) for _ in range(3))
-        if fused(all_low) and not fused(softmax_wide):
+        if fused(all_low) and not fused(softmax_wide) and low not in needed:
             needed.append(low)
         if not all_wide.ok:
             said.update(re.findall(r"\b[A-Z]\w+Exception|dies of it", all_wide.why))
-    return {SOFTMAX: {"tests": TEST, "selects": SELECT, "low": needed, "refused": "; ".join(sorted(said))}}
+    moves = iter(built([BuildJob(biased(low, moved)) for low in low_types for moved in (False, True)], python, kept))
+    stored = [low for low in low_types if fused(next(moves)) > fused(next(moves))]
+    row = {"tests": TEST, "selects": SELECT, "low": needed, "refused": "; ".join(sorted(said)), "stored": stored}
+    return {SOFTMAX: row}
 
 
 def fused(answer: BuildAnswer) -> bool:

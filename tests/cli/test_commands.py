@@ -211,7 +211,7 @@ def test_explain_lists_and_refuses(amp, folder):
     norm = next(n for n in onnx.load(source).graph.node if n.op_type == "LayerNormalization")
     code, out, err = amp("explain", source, norm.name, "--target", "cpu")
     assert (code, err) == (0, "")
-    assert "is float32" in out and "ampgraph.toml:" in out and "kept" in out
+    assert "is float32" in out and "ampgraph.toml:" in out and ": fp32" in out
     assert amp("explain", source, norm.output[0], "--target", "cpu")[1] == out  # by its output's name
     assert "left to the cut, as on cuda it computes in float32" in amp("explain", source, norm.name)[1]
     auto = json.loads(amp("explain", source, norm.name, "--level", "auto", "--json")[1])
@@ -250,11 +250,15 @@ def test_help_and_version(amp, folder):
     code, out, _ = amp("lists")
     assert code == 0 and out.splitlines()[0].split()[:2] == ["operator", "class"] and "com.microsoft::Gelu" in out
     _, out, _ = amp("lists", "softmax", "--level", "auto")
-    assert "black" in out and "ampgraph.toml:" in out
+    assert "deny" in out and "ampgraph.toml:" in out
     mine = folder / "mine.toml"
-    mine.write_text('[white]\nSoftmax = "mine"\n')
+    mine.write_text('[allow]\nSoftmax = "mine"\n')
     row = json.loads(amp("lists", "Softmax", "--lists", mine, "--json")[1])[0]
-    assert (row["class"], row["at_level"], row["source"]) == ("white", "low", "mine.toml:2")
+    assert (row["class"], row["at_level"], row["source"]) == ("allow", "low", "mine.toml:2")
+    mine.write_text('[gray]\nSoftmax = "mine"\n')  # the old name of a class: one line on stderr
+    old = process("lists", "Softmax", "--lists", mine, "--json")
+    assert old.stderr == "warning: mine.toml: 'gray' is now 'infer'; the old names go with 0.3\n"
+    assert old.returncode == 0 and json.loads(old.stdout)[0]["class"] == "infer"
     code, _, err = amp("lists", "Sofmax")
     assert code == 2 and "did you mean 'Softmax'?" in err
 

@@ -250,7 +250,7 @@ def test_a_function_is_named_by_its_file_or_module(amp: Any, tmp_path: Path, mon
     [
         ("l3", "unknown metric 'l3'"),
         ("no.such.module:f", "ModuleNotFoundError"),
-        ("gone.py:f", "there is no file gone.py"),
+        ("gone.py:f", "no such file: gone.py"),
         ("math:nothing", "math has no function 'nothing'"),
         ("math:pi", "math has no function 'pi'"),
     ],

@@ -250,7 +250,7 @@ def test_a_rank_that_is_gone_is_one_error():
 
 @pytest.mark.parametrize("given", ["all", 2, True, np.ones(3), [1, 2]])
 def test_no_group_of_processes(given):
-    with pytest.raises(AmpError, match="AMP325.*is no process group"):
+    with pytest.raises(AmpError, match="AMP325.*is not a process group"):
         Trainer(built(optimizer="sgd", level="O0"), "cpu", distributed=given)
 
 

@@ -215,7 +215,7 @@ class OnnxEditor(Readers):
         self._edited = True
         graph, native = self.model.graph, self.value(value)
         if value.scope != 0:
-            raise ValueError(f"'{value.name}' is no value of the main graph")
+            raise ValueError(f"'{value.name}' is not a value of the main graph")
         if native.is_graph_output():
             return native.name or ""
         if native.shape is None and (known := self.shape(value)) is not None:
@@ -370,12 +370,13 @@ class OnnxGraphEditor(OnnxEditor):
         return self.handle(native, scope, dtype_name(kind))
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type."""
+        """A stored tensor holds other numbers, of their type and shape."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
         put(native, ir.tensor(numbers, name=(tensor.name if tensor is not None else "") or native.name))
         native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
+        native.shape = ir.Shape(numbers.shape)
 
     def stand_in(self, value: Value, old: Value) -> None:
         """``value`` is read wherever ``old`` was, under its name."""

@@ -284,7 +284,7 @@ def loaded(text: str) -> Function:
 
 def _from_file(path: Path) -> Result:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # a file that ends in .py has both
     module = importlib.util.module_from_spec(spec)
@@ -318,7 +318,7 @@ def _called(function: Function, name: str, reference: Outputs, result: Outputs) 
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number) or number < 0:
-        message = f"metric {name} gives {found!r}, which is no error from 0 on"
+        message = f"metric {name} gives {found!r}, which is not an error of 0 or more"
         raise AmpError("AMP312", message, hint="return a float: 0 for alike, larger for further apart")
     return number
 

@@ -161,7 +161,7 @@ def look_at_all(rules: Sequence[Rule], sight: Sight) -> Findings:
     """What rules find that look at one operator after the other."""
     facts, classes = sight.facts, sight.regions.classes
     hold = facts.options.level.accuracy_guards == "hold"
-    safe = {op for op in sight.regions.inside if hold or classes[op] != "kept"}  # their region decides for them
+    safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}  # their region decides for them
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for role in frozenset[str]().union(*map(facts.traits.operators, rule.traits)):

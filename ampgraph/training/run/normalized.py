@@ -34,7 +34,7 @@ class Normalized:
     def __post_init__(self) -> None:
         mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
         if not is_number(self.scale) or not math.isfinite(self.scale) or not self.scale:
-            raise AmpError("AMP325", f"scale={self.scale} is no factor for data", hint="--scale 1/255")
+            raise AmpError("AMP325", f"scale={self.scale} cannot scale data", hint="--scale 1/255")
         if min(std) <= 0:
             raise AmpError("AMP325", f"std={min(std):g} divides the data, and is not above 0", hint=HINT)
         if len(mean) > 1 < len(std) != len(mean):
@@ -62,7 +62,7 @@ class Normalized:
     def _chosen(self, names: Sequence[str]) -> str:
         if self.input:
             if self.input not in names:
-                message = f"'{self.input}' is no float32 input to normalise"
+                message = f"'{self.input}' is not a float32 input to normalise"
                 raise AmpError("AMP325", message, hint=f"there are: {', '.join(names) or 'none'}")
             return self.input
         if len(names) != 1:

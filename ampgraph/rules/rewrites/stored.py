@@ -1,0 +1,71 @@
+"""Stored tensors that are moved and then added to scores, stored as they are added: TensorRT makes no attention one
+kernel into which a Reshape and a Transpose of a stored tensor lead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ...core.graph import NodeEditor
+from ..known import Known, named
+from ..rewrite import Idle, is_inside
+
+
+@dataclass(frozen=True)
+class StoredMoves(Idle):
+    """Nodes that reshape and transpose ``source``, which nobody else reads, up to what is added."""
+
+    names = ("stored",)
+    writes = "stored tensor"
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[StoredMoves]:
+        flow, low = known.flow, known.options.dtype
+        forms = known.options.kernels.attention
+        for op in flow.with_roles({kind for kind, form in forms.items() if low in form.stored}):
+            added = flow.writer(op.inputs[0])
+            if added is None or not known.traits.has(added.role, "additions"):
+                continue
+            for value in added.inputs:
+                if chain := _moves(known, value):
+                    yield cls("stored", *cls.place(flow, *chain), flow.values[chain[0].inputs[0]].name)
+
+    @property
+    def said(self) -> str:
+        return "moved a stored tensor, which is stored as it is added now"
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        ops = self.edited(editor)
+        (source,) = self.operands(editor, flow)
+        array = flow.weights.array(source) if source.weight else None
+        self.refuse(array is not None)
+        assert array is not None
+        for op in ops:
+            array = _moved(flow, op, array)
+        editor.put(source, array)
+        for op in ops:
+            self.refuse(editor.bypass(op))
+
+
+def _moves(known: Known, value: int) -> list[Op]:
+    """The operators, in their order, that make a value of a stored tensor by moves alone and for it alone."""
+    flow, found = known.flow, list[Op]()
+    while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1:
+        sized = all(isinstance(size, int) for size in flow.shape(value) or ("",))
+        if not (known.traits.has(op.role, "reshapes") and sized and is_inside(flow, op)) or op.id in named(known):
+            return []
+        found.append(op)
+        value = op.inputs[0]
+    stored = value != NONE and flow.values[value].weight and flow.values[value].dtype == FLOAT32
+    alone = stored and len(flow.uses[value]) == 1 and all(op.scope == flow.values[value].scope for op in found)
+    return found[::-1] if alone else []
+
+
+def _moved(flow: Dataflow, op: Op, array: Array) -> Array:
+    perm = flow.integers(op, "perm")
+    if perm is None and op.kind == "Transpose":
+        perm = [*range(array.ndim)][::-1]
+    shape = [size for size in flow.shape(op.outputs[0]) or () if isinstance(size, int)]
+    return array.transpose(perm) if perm is not None else array.reshape(shape)
