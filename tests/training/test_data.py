@@ -257,7 +257,10 @@ def step_of(*sizes):
     given = f"<int64[{len(sizes) - 1}] axes = {{{axes}}}>" if axes else ""
     text = f"g (float[N,{shape}] x) => (float[N,3] y) {given} {{ {body} }}"
     return build_training_step(
-        parse(text, w=np.full((sizes[-1], 3), 0.5, np.float32)), loss="cross_entropy", optimizer="sgd", level="O0"
+        parse(text, opset=18, w=np.full((sizes[-1], 3), 0.5, np.float32)),
+        loss="cross_entropy",
+        optimizer="sgd",
+        level="O0",
     )
 
 
