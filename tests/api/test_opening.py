@@ -221,7 +221,7 @@ def test_sound_files_and_mistakes(folder: Path, amp: Any) -> None:
     code, out, err = amp("check", "m.onnx", "m.O2.onnx", "--against", "m.onnx")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"{n}: ok (reads, valid, stored, casts, opens, finite, right)" for n in ("m.onnx", "m.O2.onnx")
+        f"{n}: ok (reads, valid, stored, casts, opens, finite, right by a strict run)" for n in ("m.onnx", "m.O2.onnx")
     ]
     assert str(ampgraph.check("m.onnx", "m.onnx")) == out.splitlines()[0]
     # mistakes are the users

@@ -97,7 +97,7 @@ def test_a_table_trains_as_arrays_do(head, tmp_path):
     (tmp_path / "t.csv").write_text(head + rows)
     assert trained(tmp_path / "t.csv", linear())[0] == trained({"x": x, "labels": labels}, linear())[0]
     (tmp_path / "t.csv").write_text(f"{head}{rows}\n1,2,house,4,0")
-    with pytest.raises(AmpError, match="AMP108.*is no array, or is damaged"):
+    with pytest.raises(AmpError, match="AMP108.*is not an array, or is damaged"):
         trained(tmp_path / "t.csv", linear())
 
 
