@@ -60,7 +60,8 @@ class Request:
         metric: as `verify` takes it by name; None for the check's own measure.
         more: how many generated samples where the first leave it open.
         whole: seconds that all of it may take, the search for a repair included.
-        recipe: what the model was converted with; None where that is not all that made it, so that nothing is tried.
+        recipe: what the model was converted with, for a search for repairs; None where nobody asked for one, or that is
+            not all that made it.
         target: for which the model was converted; empty where that is not known, and nothing is said of opening.
     """
 
@@ -262,9 +263,10 @@ class CheckRun:
     # -- who is to blame ----------------------------------------------------------------------------------------------
 
     def _explain(self, finding: FaultSearch, again: Callable[[OnnxPair], Outcome]) -> None:
-        """Answers who is to blame for what was missed, and then what mends it, as far as there is time."""
+        """Answers who is to blame for what was missed, by a run that shows every value; where a repair is asked for, by
+        a search, and then what mends it, as far as there is time."""
         left, recipe, verdict = self.until - time.monotonic(), self.request.recipe, self.verdict
-        most = int(left / 2 / max(verdict.seconds, 1e-3))  # runs that there is time for
+        most = int(left / 2 / max(verdict.seconds, 1e-3)) if recipe is not None else 0  # runs that there is time for
         finding.runs, finding.seconds = 0 if most < LEAST else min(most, RUNS), left / 2
         finding.look(self.drawn, None)
         self._say(**_blamed(verdict, finding))
@@ -273,7 +275,8 @@ class CheckRun:
         spent = verdict.seconds * verdict.samples
         found = repair_of(self.source, recipe, finding, again, self.drawn, self.until, spent)
         if found is not None and found.repair is not None:
-            self._say(mended_by=found.repair.patterns, repaired_error=found.repair.error, suggested=())
+            mended = {"mended_by": found.repair.patterns, "repaired_error": found.repair.error}
+            self._say(**mended, suggested=(), sensitivity=None)  # what a repair mends is not chaotic
         else:
             self._say(unrepaired="" if found is None else found.none)
         self._try_stream(finding.pair, again)

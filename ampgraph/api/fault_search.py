@@ -13,11 +13,12 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.node_names import pattern_for
 from ..core.progress import Count, Progress
+from ..core.repairs import Mended
 from ..core.sites import Switched
 from ..numerics.inputs.samples import Samples
 from ..numerics.metrics.agreement import Agreement, apart, scale_of
 from ..numerics.metrics.metric import Metric
-from ..numerics.search import RUNS, Attribution, Ranking, attribute
+from ..numerics.search import RUNS, Attribution, Search, attribute
 from ..numerics.strict.session import SwitchedSession
 from ..numerics.trace.suspects import Inquest, Suspect
 from ..numerics.trace.values import Tracer
@@ -42,7 +43,7 @@ class FaultSearch:
         growth: the nodes that make the error; ``left``: what remains of it with these in float32.
         traced: the number of the sample that was run.
         errors: of what each node makes, by its name.
-        ranking: of all low nodes, where causes were found.
+        search: for low nodes that have to be in float32, where causes were found; ``patterns``: what names each.
     """
 
     pair: Pair
@@ -62,15 +63,23 @@ class FaultSearch:
     notes: list[str] = field(default_factory=list, init=False)
     left: float | None = field(default=None, init=False)
     errors: dict[str, float] = field(default_factory=dict, init=False)
-    ranking: Ranking | None = field(default=None, init=False)
+    search: Search | None = field(default=None, init=False)
+    patterns: Callable[[int], list[str]] = field(default=lambda unit: [], init=False)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """All that were found."""
         return self.growth if self.born is None else (self.born, *self.born_too)
 
-    def withdraw(self) -> None:
-        """Suggests nothing: no choice of precision is known to help."""
+    def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
+        """Notes on a chaotic model, none of one that a repair mends; where none does, nothing is suggested."""
+        if mended is not None and mended.repair is not None:
+            return []
+        if notes and mended is not None:
+            self._withdraw()
+        return notes
+
+    def _withdraw(self) -> None:
         self.born = None if self.born is None else replace(self.born, patterns=())
         self.born_too = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
@@ -139,8 +148,11 @@ class FaultSearch:
             self.notes.append(text + instead)
         self.growth = tuple(names.suspect(units[cause.units[0]], cause.error, found) for cause in found.causes)
         self.left = found.without if found.causes else None
+        weights = [share for _, share in sorted(zip(found.order, found.shares, strict=True))]
         known = {frozenset[int](): found.whole, frozenset(found.order): found.none}
-        self.ranking = Ranking(found.order, of, lambda unit: names.patterns(units[unit]), found.shares, known)
+        left = lambda held: of([unit for unit in range(len(units)) if unit not in held])  # noqa: E731
+        self.search = Search([1] * len(units), left, lambda held: weights, known=known)
+        self.patterns = lambda unit: names.patterns(units[unit])
         return bool(found.causes)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:

@@ -103,8 +103,7 @@ def verify(
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        if alone and mended is not None and mended.repair is None:
-            job.withdraw()
+        alone = job.chaotic(alone, mended)
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         found = Verification(
@@ -179,7 +178,7 @@ def chaotic(
     if not low or all(output.within(tolerance) for output in outputs):
         return []
     name, found = sensitivity(run, drawn, low[0])
-    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
+    return [chaotic_in_itself(found, name)] if found > tolerance else []
 
 
 def compared(

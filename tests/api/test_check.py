@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import ampgraph
+from ampgraph import AmpError
 from ampgraph.api import check, check_run
 from ampgraph.api.check_run import Request, judged, near_the_limit, unsure
 from ampgraph.api.pairs import MindirPair, OnnxPair
@@ -81,14 +83,14 @@ def test_right_results_and_overflows(amp, path):
     code, out, _ = amp("convert", path(SMALL), "--check", "auto")
     assert code == 0 and rows(out)["check"].startswith("ok ")
     assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
-    # an overflow is announced with its node and a repair that mends it
+    # an overflow is announced with its node and what to try, which mends it
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--json")
     found = json.loads(out)["check"]
     assert code == 1 and found["outcome"] == "missed" and found["error"] is None
-    assert found["first"] == "MatMul y"
+    assert found["first"] == "MatMul y" and not found["repair"]  # which nobody asked for
     assert (source.parent / "model.O2.onnx").exists()
-    words = [word for option in found["repair"] for word in option.split()]
+    words = [word for option in found["suggestion"] for word in option.split()]
     code, out, _ = amp("convert", source, "--check", "auto", *words)
     assert code == 0 and "check" not in rows(out)  # nothing is low any more
     # that no guard fired is not said alone
@@ -377,6 +379,49 @@ def test_memory_that_a_child_may_not_take(path, tmp_path, monkeypatch):
     assert "memory" in str(check.ask(asked))
 
 
+# In memory a conversion is checked as the command checks it.
+
+
+@pytest.mark.usefixtures("check_here")
+def test_in_memory_it_is_checked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMPGRAPH_CHECK")
+    model = parse(TEXT, WEIGHTS)
+    with pytest.warns(ampgraph.PrecisionWarning, match="MISSED: error 0.6") as caught:
+        low, report = ampgraph.convert(model, report=True)
+    assert isinstance(low, onnx.ModelProto) and isinstance(report, ampgraph.Summary)
+    assert report.check == verdict_of(caught[0]) and report.casts_after == sum(
+        n.op_type == "Cast" for n in low.graph.node
+    )
+    with pytest.warns(ampgraph.PrecisionWarning) as caught:
+        path, written = ampgraph.convert(model, output=tmp_path / "low.onnx", report=True)
+    assert path == tmp_path / "low.onnx" and onnx.load(path) == low
+    same = verdict_of(caught[0])
+    assert (same.outcome, same.error, same.first) == (report.check.outcome, report.check.error, report.check.first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ampgraph.convert(model, check="off") == low
+        right, report = ampgraph.convert(model, fp32=["value:b", "value:y"], report=True)
+    assert report.check is None or report.check.ok
+    with pytest.raises(AmpError, match="AMP507"):
+        ampgraph.convert(model, check="require")
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("auto", True), ("require", False)])
+def test_an_interrupt_keeps_the_file(
+    files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, kept: bool
+) -> None:
+    def interrupted(*_: object) -> CheckVerdict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "ask", interrupted)
+    for repair in (False, True):
+        place = tmp_path / f"{repair}.onnx"
+        with pytest.raises(KeyboardInterrupt):
+            ampgraph.convert(files[0], output=place, check=mode, repair=repair)
+        assert place.is_file() == kept
+        assert not kept or place.read_bytes() == Path(files[1]).read_bytes()
+
+
 # What the check says that mends a model was tried; what was not is a suggestion; and it ends in its time.
 
 TEXT = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
@@ -411,10 +456,12 @@ def test_a_repair_was_tried(files: tuple[str, str], metric: str | None) -> None:
 
 def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
     found = verdict(files, None)
-    assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair" not in str(found)
+    assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair:" not in str(found)
+    assert str(found).endswith(", or --repair, which searches")
     # where the time is up nothing is called a repair
     found = verdict(files, Recipe(), whole=0.0)
     assert found.missed and not found.repair and "the time is up, try: --fp32 " in str(found)
+    assert "or --repair" not in str(found)
 
 
 def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,8 +473,11 @@ def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.
 
     monkeypatch.setattr(check, "ask", ask)
     for passes in (), (lambda graph: Change(0),):
-        ampgraph.convert(files[0], output=files[1], passes=passes, check="auto")
+        ampgraph.convert(files[0], output=files[1], passes=passes, check="auto", repair=True)
     assert asked == [Recipe(), None]
+    # nor is anything where nobody asks for a repair
+    ampgraph.convert(files[0], output=files[1], check="auto")
+    assert asked[2:] == [None]
 
 
 @pytest.mark.usefixtures("check_here")
@@ -552,14 +602,19 @@ def test_the_check_names_it(chaotic_path):
     assert verdict.missed and verdict.sensitivity is not None and 0.02 < verdict.sensitivity < 0.5
 
 
-def test_verify_and_tune_name_it(chaotic_path):
+def test_verify_and_tune_name_it(chaotic_path, monkeypatch):
     low = ampgraph.convert(chaotic_path)
+    found = ampgraph.verify(chaotic_path, low)  # what a repair mends is not called chaotic
+    assert (found.repair is None) == any(re.search(SAID, note) for note in found.notes)
+    monkeypatch.setattr("ampgraph.api.verify.SECONDS", -60.0)
     notes = [note for note in ampgraph.verify(chaotic_path, low).notes if re.search(SAID, note)]
-    assert len(notes) == 1 and notes[0].endswith(f"at 'a{FOLDS}'")
+    assert len(notes) == 1 and f"at 'a{FOLDS}', whatever is float32 inside; judge it by its task" in notes[0]
     assert not any(re.search(SAID, note) for note in ampgraph.verify(chaotic_path, low, tolerance=0.9).notes)
-    # tune names it
-    found = ampgraph.tune(chaotic_path, samples=2)
-    assert found.patterns and any(re.search(SAID, note) for note in found.notes)
+    # tune names it where nothing short of all in float32 meets the tolerance
+    tuned = ampgraph.tune(chaotic_path, samples=2)
+    chosen = next(point for point in tuned.candidates if point.chosen)
+    whole = next(point for point in tuned.candidates if point.step == "all in float32")
+    assert tuned.patterns and any(re.search(SAID, n) for n in tuned.notes) == (chosen.promoted == whole.promoted)
 
 
 @pytest.mark.usefixtures("check_here")

@@ -19,9 +19,9 @@ from ampgraph.numerics.metrics import metric as judging
 from ampgraph.numerics.metrics.agreement import Agreement, apart
 from ampgraph.numerics.metrics.metric import SAMPLE, Judge, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
-from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
+from ampgraph.numerics.search import BUDGET, Search, confirmed
 from onnx_text import parse
-from present import plain, present
+from present import plain
 
 Side = Mapping[str, Any]
 
@@ -373,45 +373,44 @@ def test_argmax_without_classes_is_refused(value):
         Judge(metric_of("argmax")).learn({"y": value})
 
 
-# The search of a tuning run, without models.
+# The search for what has to be in float32, without models.
 
 
-def searched(squares, tolerance, costs=None, overflow=(), floor=0.0):
-    """A search over groups whose squared errors add up; (best, search)."""
+def searched(squares, aim, costs=None, overflow=(), floor=0.0, **more):
+    """A search over groups whose squared errors add up: what it finds, and the search."""
     costs = costs or [1] * len(squares)
 
-    def evaluate(promoted, step):
-        left = [square for i, square in enumerate(squares) if i not in promoted]
-        error = math.inf if set(overflow) - promoted else math.sqrt(sum(left) + floor**2)
-        return Point(step, promoted, error, len(promoted), sum(costs[i] for i in promoted))
+    def error(held):
+        left = [square for i, square in enumerate(squares) if i not in held]
+        return math.inf if set(overflow) - held else math.sqrt(sum(left) + floor**2)
 
-    def measure(promoted):
-        return [math.inf if i in overflow and i not in promoted else square for i, square in enumerate(squares)]
+    def measure(held):
+        return [math.inf if i in overflow and i not in held else square for i, square in enumerate(squares)]
 
-    search = PromotionSearch(costs, tolerance, evaluate, measure=measure)
-    return search.run(), search
+    search = Search(costs, error, measure, **more)
+    return search.cheapest(aim), search
 
 
 def test_the_search():
     best, search = searched([1e-6] * 10, 1e-2)
-    assert best.promoted == frozenset() and search.runs == 1
-    # what overflows is promoted first
+    assert best == frozenset() and len(search.known) == 1
+    # what overflows comes first
     best, search = searched([0.0] * 50, 1e-3, overflow=(7, 30))
-    assert best.promoted == {7, 30} and search.runs <= 6
-    # what costs much and helps little is taken back
-    squares, costs = [1e-6] * 8, [1] * 7 + [1000]
-    best, _ = searched(squares, math.sqrt(1.5e-6), costs)
-    assert len(best.promoted) == 7 and 7 not in best.promoted
-    # a tolerance that cannot be met has no result
+    assert best == {7, 30} and len(search.known) <= 8
+    # what costs much and helps little is left out
+    best, _ = searched([1e-6] * 8, math.sqrt(1.5e-6), [1] * 7 + [1000])
+    assert len(best) == 7 and 7 not in best
+    # so are products where what follows them is enough
+    best, _ = searched([1e-6] * 30 + [0.9e-6] * 30, math.sqrt(31e-6), [100] * 30 + [1] * 30)
+    assert best <= frozenset(range(30, 60))
+    # what cannot be met has no result
     best, search = searched([1e-6] * 10, 1e-3, floor=0.1)
-    assert best is None and search.runs == 2
-    # the frontier holds what nothing beats
-    _, search = searched([10.0**-k for k in range(2, 12)], 1e-4)
-    points = search.frontier()
-    assert [p.bytes for p in points] == sorted(p.bytes for p in points)
-    assert all(a.error > b.error for a, b in zip(points, points[1:], strict=False))
-    for other in search.points:
-        assert any(p.bytes <= other.bytes and p.error <= other.error for p in points)
+    assert best is None and len(search.known) == 2
+    # of what a few units make the rest is left out
+    assert searched([25.0, 0.0, 16.0, 0.0, 0.01, 0.01], 0.5)[0] == {0, 2}
+    # where the time is up, so many as should be enough
+    best, search = searched([25.0, 0.0, 16.0], 0.5, late=lambda: True)
+    assert best == {0, 2} and len(search.known) <= 3
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -422,23 +421,25 @@ def test_the_search_comes_close_to_the_smallest_set(seed):
     best, search = searched(squares, tolerance)
     left = sorted(squares)
     fewest = len(squares) - max(k for k in range(301) if sum(left[:k]) <= tolerance**2)
-    assert best.error <= tolerance and search.runs <= BUDGET
-    assert fewest <= len(best.promoted) <= fewest * 1.08 + 1
+    assert search.left(best) <= tolerance and fewest <= len(best) <= fewest * 1.08 + 1
 
 
 @pytest.mark.parametrize("off", [0.8, 1.0, 1.3])
 def test_predictions_that_are_off_are_asked_again_for_less(off):
     """What is left is as much more, or less, than was predicted."""
-    squares = [10.0**-k for k in range(4, 12)]
+    squares, tolerance = [10.0**-k for k in range(4, 12)], 2e-5
+    runs: dict[int, float] = {}
 
-    def evaluate(promoted, step):
-        left = math.sqrt(sum(square for i, square in enumerate(squares) if i not in promoted))
-        return Point(step, promoted, left, len(promoted), len(promoted))
+    def left(count):
+        return math.sqrt(sum(squares[count:]))
 
     def predict(aim):
-        return next(frozenset(range(k)) for k in range(9) if off * evaluate(frozenset(range(k)), "").error <= aim)
+        return next(frozenset(range(k)) for k in range(9) if off * left(k) <= aim)
 
-    search = ConfirmedSearch([1] * 8, 2e-5, evaluate, predict=predict)
-    best = present(search.run())
-    assert best.error <= 2e-5 and search.runs <= 6
-    assert len(best.promoted) <= 1 + next(k for k in range(9) if evaluate(frozenset(range(k)), "").error <= 2e-5)
+    def run(held, aim):
+        runs[len(held)] = left(len(held))
+        return runs[len(held)]
+
+    confirmed(tolerance, predict, run, BUDGET)
+    assert len(runs) <= 4
+    assert min(k for k in runs if runs[k] <= tolerance) <= 1 + next(k for k in range(9) if left(k) <= tolerance)
