@@ -6,18 +6,16 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.node_names import pattern_for
 from ..core.progress import Count, Progress
 from ..core.repairs import Mended
 from ..core.sites import Switched
 from ..numerics.inputs.samples import Samples
-from ..numerics.metrics.agreement import Agreement, apart, scale_of
-from ..numerics.metrics.metric import Metric
+from ..numerics.metrics.verdict import Compared
 from ..numerics.search import RUNS, Attribution, Search, attribute
 from ..numerics.strict.session import SwitchedSession
 from ..numerics.trace.suspects import Inquest, Suspect
@@ -47,11 +45,10 @@ class FaultSearch:
     """
 
     pair: Pair
-    outputs: list[Agreement]
+    compared: Compared
     tolerance: float
     count: int
     asked: bool
-    metric: Metric | None = None
     runs: int = RUNS
     seconds: float = SECONDS
     kept: tuple[int, Feeds, Feeds] | None = None
@@ -86,12 +83,12 @@ class FaultSearch:
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         """Finds what the attributes say; what stops it is a note: the comparison stands without it."""
-        missed = [output for output in self.outputs if not output.within(self.tolerance)]
-        named = self.count > 0 and bool(missed or self.asked)
+        outputs = self.compared.outputs
+        missed = any(not output.within(self.tolerance) for output in outputs)
+        named = self.count > 0 and (missed or self.asked)
         if not isinstance(self.pair, OnnxPair) or not (named or self.seen):
             return
-        judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
-        errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
+        errors = self.compared.errors
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
         try:
             if self.kept is None:
@@ -104,7 +101,7 @@ class FaultSearch:
             self.traced = chosen
         except AmpError as error:
             self.notes.append(f"nodes could not be looked at: {error.message}")
-        if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
+        if self.traced is not None and self.born is None and any(output.astray for output in outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
@@ -119,7 +116,7 @@ class FaultSearch:
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         self.born_too = tuple(inquest.born_at(i) for i in itertools.islice(inquest.birthplaces(), 1, BIRTHS))
         least = 0.0 if self.asked else WORTH * self.tolerance
-        reached = self.born is not None and any(output.astray for output in self.outputs)
+        reached = self.born is not None and any(output.astray for output in self.compared.outputs)
         measured = not reached and pair.strict and self.runs > 0
         if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
@@ -127,13 +124,13 @@ class FaultSearch:
     def _caused(self, pair: OnnxPair, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
         """Names the nodes whose roundings make the error, as runs with few nodes low show; False where there are no
         such."""
-        error, until = error_by(self.metric, self.outputs), time.monotonic() + self.seconds
+        until = time.monotonic() + self.seconds
 
         def late() -> bool:
             return time.monotonic() > until
 
         def of(low: Collection[int]) -> float:
-            return error(expected, session.run(fed, low))
+            return self.compared.error_of(expected, session.run(fed, low))
 
         try:
             session = SwitchedSession(pair.source, pair.result)
@@ -174,22 +171,6 @@ class FaultSearch:
             except AmpError as error:  # the If itself is still a good answer
                 self.notes.append(f"the body of '{site.label}' could not be looked at: {error.message}")
         return inquest.born_at(place)
-
-
-def error_by(
-    metric: Metric | None, outputs: Sequence[Agreement]
-) -> Callable[[Mapping[str, Result], Mapping[str, Result]], float]:
-    """The largest error of the outputs that count, against their scales over the samples; by relative L2 if None."""
-    counted = [output for output in outputs if output.counts]
-    scales = {output.name: scale_of(judged.size for judged in output.judged) for output in counted}
-
-    def error(expected: Mapping[str, Result], found: Mapping[str, Result]) -> float:
-        if metric is None:
-            return max((apart(expected[name], found[name]).error for name in scales), default=0.0)
-        judged = metric.judge(expected, found)
-        return max((one.error(scales.get(name, 0.0)) for name, one in judged.items()), default=0.0)
-
-    return error
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..core.runnable import RunnableGraph
 from ..core.verdict import CheckVerdict
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
-from ..numerics.metrics.agreement import Agreement, Scores
+from ..numerics.metrics.verdict import Compared
 from ..numerics.search import Search, confirmed
 from ..planner.resolve import resolve
 from ..report.verification import StepError
@@ -43,18 +43,16 @@ class Outcome:
 
     Attributes:
         error: the largest error of an output that is judged; ``ok``: whether all of it is right.
-        pair: what was run, and the ``outputs`` over the samples.
-        kept: as `FaultSearch` has it.
-        overall: what a metric says of runs as a whole; ``by_step``: the error of each step.
+        pair: what was run; ``compared``: what came out.
+        kept: as `FaultSearch` has it; ``by_step``: the error of each step.
         seconds: that it took.
     """
 
     error: float
     ok: bool
     pair: Pair
-    outputs: list[Agreement]
+    compared: Compared
     kept: tuple[int, Feeds, Feeds] | None = None
-    overall: Scores | None = None
     by_step: tuple[StepError, ...] = ()
     seconds: float = 0.0
 
@@ -106,7 +104,7 @@ class Mending:
                 break
             held, outcome = trial
             found = replace(
-                found, pair=outcome.pair, outputs=outcome.outputs, kept=outcome.kept, seconds=LOOKING * self._left,
+                found, pair=outcome.pair, compared=outcome.compared, kept=outcome.kept, seconds=LOOKING * self._left,
                 seen=False,
             )  # fmt: skip
             found.look(self.drawn, None)

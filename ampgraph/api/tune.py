@@ -30,8 +30,9 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import sensitivity as to_rounding
-from ..numerics.metrics.metric import Function, Judge, metric_of
+from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.roles import roles_of
+from ..numerics.metrics.verdict import Compared, References
 from ..numerics.search import BUDGET, Search, attribute, confirmed
 from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.traits import has
@@ -113,9 +114,9 @@ def tune(
             try_folder(Path(output), "-o")
         low_io = interface(graph, wanted)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
-        judge = Judge(metric_of(metric, roles_of(graph.dataflow())), Path(scratch))
+        measure = metric_of(metric, roles_of(graph.dataflow()))
         options = Measuring().steer(options, graph)
-        bench = Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
+        bench = Bench(model, options, low_io, drawn, measure, Path(scratch), progress)
         found = _searched(bench, tolerance, output, sensitivity)
     picture_tuning(html, model, found)
     return found
@@ -148,8 +149,9 @@ def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
         )
 
     source, notes = path_of(bench.model), list(bench.samples.notes)
-    if bench.judge.skipped:
-        notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
+    skipped = [output.name for output in bench.start.outputs if not (output.counts or bench.start.whole)]
+    if skipped:
+        notes.append(f"not compared, as the metric is not about them: {', '.join(skipped)}")
     short_of_all = best is not None and len(best.promoted) < len(bench.groups)  # what some nodes mend is not chaotic
     name, alone = ("", 0.0) if short_of_all or not bench.groups else bench.sensitivity()
     if alone > tolerance:
@@ -160,7 +162,7 @@ def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
         met=best is not None,
         error=best.error if best is not None else min(point.error for point in bench.points),
         tolerance=tolerance,
-        metric=bench.judge.metric.name,
+        metric=bench.metric.name,
         level=bench.options.level.name,
         dtype=bench.options.dtype,
         runs=len(bench.points),
@@ -216,12 +218,14 @@ class Bench:
     options: Options
     low_io: frozenset[str]
     samples: Samples
-    judge: Judge
+    metric: Metric
     scratch: Path
     progress: Progress | None
     groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
     points: list[Point] = field(default_factory=list)
+    start: Compared = field(init=False)  # the level's plan, over all samples
+    _expected: References = field(init=False)
     _others: list[Promotion] = field(default_factory=list)
     _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)
     _external: bool = False
@@ -257,10 +261,10 @@ class Bench:
         self._external = bool(graph.data_files())
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
-        session = StrictSession(self._reference)
+        session, self._expected = StrictSession(self._reference), References(self.scratch)
         self.samples = self.samples.fitted(session.run)
         for _, feeds in self._fed(REFERENCE):
-            self.judge.learn(session.run(feeds))
+            self._expected.add(session.run(feeds), self.metric)
         flow = graph.dataflow(self.options.dtype, self.low_io)
         self.nodes = sum(1 for op in flow.ops if op.slots and not has(op.role, "casts"))
         _, plan, planned = self.convert(frozenset())
@@ -309,13 +313,14 @@ class Bench:
     def run(self, promoted: frozenset[int], step: str) -> Point:
         """One strict run of a candidate."""
         low, size = self._candidate(promoted)
-        if not promoted:
-            self._low = low
-        session = StrictSession(low, target=self.options.target)
+        session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
-        errors = [self.judge.error(number, session.run(in_types_of(feeds, types))) for number, feeds in self._fed(step)]
-        error = self.judge.over_samples(errors)
-        decisive = next((i for i, one in enumerate(errors) if one >= error), 0)
+        for number, feeds in self._fed(step):
+            seen.add(self._expected[number], session.run(in_types_of(feeds, types)))
+        if not promoted:
+            self._low, self.start = low, seen
+        error = seen.error
+        decisive = next((i for i, one in enumerate(seen.errors) if one >= error), 0)
         if decisive not in self._shown:
             self._shown.append(decisive)
         return Point(step, promoted, error, size.nodes, size.bytes, size.products, size.cost)
@@ -333,7 +338,7 @@ class Bench:
 
     def _prediction(self, promoted: frozenset[int]) -> float:
         low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
-        return max(self.judge.error(number, self._switched.run(feeds, low)) for number, feeds in self._seen())
+        return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
         """What each group's roundings make of a candidate's squared error; infinite where one is not finite."""
@@ -341,7 +346,9 @@ class Bench:
 
         def error(low: Collection[int]) -> float:
             units = [unit for place in low for unit in self._units[live[place]]]
-            return max(self.judge.distance(n, self._switched.run(feeds, units)) for n, feeds in self._seen())
+            return max(
+                self.start.distance(self._expected[n], self._switched.run(feeds, units)) for n, feeds in self._seen()
+            )
 
         found = attribute(error, len(live), len(live), 0.0, PARTS)
         weights = [0.0] * len(self.groups)
@@ -352,7 +359,7 @@ class Bench:
     def _seen(self) -> Iterator[tuple[int, Feeds]]:
         """The samples that predictions are made on: those that decided about a candidate, all for a mean."""
         for number, feeds in enumerate(self.samples):
-            if number in self._shown or self.judge.metric.over_all:
+            if number in self._shown or self.metric.over_all:
                 yield number, in_types_of(feeds, self._switched.types)
 
     # -- pieces -------------------------------------------------------------------------------------------------------
@@ -429,7 +436,7 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
     for place, i in enumerate(order[:MEASURED]):
         if weights[i]:
             rows[place] = _measured(bench, i, rows[place])
-    return Sensitivity(bench.options.level.name, bench.judge.metric.name, start.error, tuple(rows))
+    return Sensitivity(bench.options.level.name, bench.metric.name, start.error, tuple(rows))
 
 
 def _weights(bench: Bench, start: Point) -> Sequence[float]:

@@ -19,14 +19,16 @@ import pytest
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import check, check_run
-from ampgraph.api.check_run import Request, judged, near_the_limit, unsure
+from ampgraph.api.check_run import Request, near_the_limit
 from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
-from ampgraph.numerics.metrics import agreement
-from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
+from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.metrics.agreement import vanishing
+from ampgraph.numerics.metrics.metric import own_metric
+from ampgraph.numerics.metrics.verdict import Compared
 from formats.mindir.files import dense, write
 from onnx_text import parse
 
@@ -231,8 +233,8 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
     for name, size in (("a", 1e-3), ("b", 1.0), ("c", 1.0)):
         np.savez(tmp_path / name, x=np.full((2, 8), size, np.float32))
-    left = iter([agreement.apart] * 2)
-    monkeypatch.setattr(agreement, "apart", lambda a, b: next(left)(a, b))
+    left = iter([judging.apart] * 2)
+    monkeypatch.setattr(judging, "apart", lambda a, b: next(left)(a, b))
     asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10)
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
@@ -493,13 +495,14 @@ def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypat
 # What errors over samples come to: half of generated ones miss, fewer are doubtful, the user's are held to p90.
 
 
-def watched(errors, sizes=None):
-    found = Agreement("y")
+def watched(errors, sizes=None, generated=True, **others):
+    """What the check sees of an output with such errors, at such sizes; ``others``: what it sees of other outputs."""
+    seen = Compared(own_metric(generated), numbers_first=True)
     for error, size in zip(errors, sizes or [1.0] * len(errors), strict=True):
-        astray = int(math.isinf(error))
-        off = 0.0 if astray else error * size
-        found.add(Apart(error, off, compared=4, floating=True, off=off, size=size, astray=astray))
-    return found
+        want = np.full(4, size)
+        got = np.full(4, np.inf) if math.isinf(error) else want * (1 + error)
+        seen.add({"y": want, **others}, {"y": got, **others})
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -521,34 +524,34 @@ def watched(errors, sizes=None):
     ],
 )
 def test_generated_inputs(errors, outcome, exceeded):
-    verdict = judged([watched(errors)], 1e-2, generated=True)
+    verdict = watched(errors).verdict(1e-2, generated=True)
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
 
 
 def test_what_samples_are_held_to():
-    verdict = judged([watched([7e-3] * 6)], 1e-2, generated=True)
+    verdict = watched([7e-3] * 6).verdict(1e-2, generated=True)
     said = "DOUBTFUL: error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it: give --data"
     assert str(verdict) == said
     # more samples are wanted where the first come close
     for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
-        assert unsure([watched(errors)], 1e-2) == wanted
+        assert watched(errors).unsure(1e-2) == wanted
     # an output that says nothing is not judged
-    mute = Agreement("m")
-    for _ in range(3):
-        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
-    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
-    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+    mute = np.full(3, np.nan)
+    assert watched([1e-3] * 3, mute=mute).verdict(1e-2, generated=True).outcome == "ok"
+    silent = Compared(own_metric(True), numbers_first=True)
+    silent.add({"mute": mute}, {"mute": mute})
+    assert silent.verdict(1e-2, generated=True).outcome == "not checked"
     # a generated sample in which the output nearly vanishes is measured against the others
-    found = [watched([1e-3] * 5 + [0.5], [1.0] * 5 + [0.01])]
-    assert judged(found, 1e-2, generated=True).outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
-    found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
-    assert judged(found, 1e-2, generated=True).outcome == "ok"
-    assert judged(found, 1e-2, generated=False).outcome == "missed"
+    sizes = [1.0] * 5 + [0.01]
+    verdict = watched([1e-3] * 5 + [0.5], sizes).verdict(1e-2, generated=True)
+    assert verdict.outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
+    assert watched([1e-3] * 5 + [0.05], sizes).verdict(1e-2, generated=True).outcome == "ok"
+    assert watched([1e-3] * 5 + [0.05], sizes, generated=False).verdict(1e-2, generated=False).outcome == "missed"
 
 
 @pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
 def test_one_of_eight_of_the_users_decides(worst, outcome):
-    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
+    assert watched([1e-3] * 7 + [worst], generated=False).verdict(1e-2, generated=False).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -561,10 +564,10 @@ def test_one_of_eight_of_the_users_decides(worst, outcome):
     ],
 )
 def test_an_output_that_float16_does_not_reach(errors, sizes, said):
-    seen = [watched(errors, sizes)]
-    assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
-    assert said in vanishing(seen, {}) and bool(said) == bool(vanishing(seen, {}))
-    assert not vanishing(seen, {"y": "probabilities"})  # probabilities may be as near to zero as they like
+    seen = watched(errors, sizes)
+    assert seen.verdict(1e-2, generated=True).outcome == "ok"  # the floor says so
+    assert said in vanishing(seen.outputs, {}) and bool(said) == bool(vanishing(seen.outputs, {}))
+    assert not vanishing(seen.outputs, {"y": "probabilities"})  # probabilities may be as near to zero as they like
 
 
 # A model that its inputs' own rounding takes beyond the tolerance is named as such, with how much that is.

@@ -19,7 +19,7 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
 from ampgraph.core.node_names import literal
-from ampgraph.numerics.metrics import metric as judging
+from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession
 from cli_helpers import refused

@@ -15,10 +15,11 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics import metric as judging
-from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.numerics.metrics.metric import SAMPLE, Judge, address_of, metric_of
+from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, Judged, apart
+from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
+from ampgraph.numerics.metrics.verdict import Compared, References
 from ampgraph.numerics.search import BUDGET, Search, confirmed
 from onnx_text import parse
 from present import plain
@@ -296,12 +297,22 @@ def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
 
 
 def judged(metric, want, got):
-    judge = Judge(metric_of(metric))
-    judge.learn({"y": want})
-    return judge.error(0, {"y": got})
+    """By a sample among others, and by another run on it."""
+    seen = Compared(metric_of(metric))
+    seen.add({"y": want}, {"y": got})
+    assert seen.error == seen.errors[0] == seen.error_of({"y": want}, {"y": got})
+    return seen.error
 
 
-def test_metrics():
+def scored(metric, errors):
+    """What such errors of samples come to."""
+    found = Agreement("y", over_all=metric_of(metric).over_all)
+    for error in errors:
+        found.add(Apart(error, error, compared=1), Judged(error))
+    return found.scores.decisive
+
+
+def test_metrics(tmp_path):
     want, got = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.0]])
     assert judged("l2", want, got) == pytest.approx(0.1)
     assert judged("max", want, got) == pytest.approx(0.125)
@@ -311,12 +322,12 @@ def test_metrics():
     assert judged("argmax", np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
     # what decides
     errors = [float(k) for k in range(1, 21)]
-    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
+    assert scored("l2", errors) == 18 and scored("argmax", errors) == 10.5
     # a reference that is nowhere finite is told
-    judge = Judge(metric_of("l2"))
-    judge.learn({"y": np.ones(3, np.float32)})
+    kept = References(tmp_path)
+    kept.add({"y": np.ones(3, np.float32)}, metric_of("l2"))
     with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
-        judge.learn({"y": np.full(3, np.nan, np.float32)})
+        kept.add({"y": np.full(3, np.nan, np.float32)}, metric_of("l2"))
     # help names every metric
     assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
 
@@ -330,8 +341,10 @@ def test_what_is_not_finite_misses_every_tolerance(metric):
         assert judged(metric, want, got) == math.inf
         assert judged(metric, got, want) == math.inf
         assert judged(metric, got, got) == 0.0
-    judge = Judge(metric_of(metric))
-    assert judge.over_samples([0.0] * 99 + [math.inf]) == math.inf
+    seen = Compared(metric_of(metric))
+    for found in [want] * 99 + [got]:  # one of a hundred
+        seen.add({"y": want}, {"y": found})
+    assert seen.error == math.inf and not seen.within(1e9) and seen.verdict(1e9, generated=True).missed
 
 
 def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):
@@ -348,29 +361,27 @@ def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypa
         {"a": number.T, "b": number[:, 0].astype(ml_dtypes.bfloat16), "c": [], "d": np.array(1.5)},
         {"a": np.arange(60), "b": np.array(["x", "y"], object), "c": [number], "d": np.zeros((2, 0))},
     ]
-    for metric in ("l2", "max", "cosine"):
-        ours, theirs = Judge(metric_of(metric), tmp_path), Judge(metric_of(metric))
-        for sample in samples:
-            ours.learn(sample)
-            theirs.learn(sample)
-        for place, sample in enumerate(samples):
-            other = {**sample, "a": sample["a"] + 1}
-            assert ours.error(place, other) == theirs.error(place, other) > 0
-            assert ours.error(place, sample) == theirs.error(place, sample)
+    kept, all_of = References(tmp_path), Compared(metric_of("l2"))
+    for sample in samples:
+        kept.add(sample, metric_of("l2"))
+    for place, sample in enumerate(samples):
+        assert all_of.distance(kept[place], sample) == 0.0 == Compared(metric_of("l2")).add(kept[place], sample)
+        other = {**sample, "a": sample["a"] + 1}
+        assert Compared(metric_of("l2")).add(kept[place], other) == Compared(metric_of("l2")).add(sample, other) > 0
     spilled = (tmp_path / "expected.bin").stat().st_size
-    assert spilled >= 3 * (2 * number.nbytes + number.nbytes // 2)
+    assert spilled >= 2 * (2 * number.nbytes + number.nbytes // 4)
 
 
 def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "IN_MEMORY", 0)
     with pytest.raises(AmpError, match="AMP105"):
-        Judge(metric_of("l2"), tmp_path / "none").learn({"y": np.ones(3)})
+        References(tmp_path / "none").add({"y": np.ones(3)}, metric_of("l2"))
 
 
 @pytest.mark.parametrize("value", [np.float32(3.0), np.ones((4, 1), np.float32)])
-def test_argmax_without_classes_is_refused(value):
+def test_argmax_without_classes_is_refused(value, tmp_path):
     with pytest.raises(AmpError, match="AMP312.*classes"):
-        Judge(metric_of("argmax")).learn({"y": value})
+        References(tmp_path).add({"y": value}, metric_of("argmax"))
 
 
 # The search for what has to be in float32, without models.
