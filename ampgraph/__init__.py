@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .report.inspect import Inspection as Inspection
     from .report.inspect import overlay as overlay
     from .report.listing import ListRows as ListRows
+    from .report.summary import Summary as Summary
     from .report.tuning import Tuning as Tuning
     from .report.verification import Verification as Verification
     from .training.forward.torch_export import export_for_training as export_for_training
@@ -87,6 +88,7 @@ else:  # type checkers do not see this: by it any name would pass
         "report.findings": "Checked",
         "report.inspect": "Inspection overlay",
         "report.listing": "ListRows",
+        "report.summary": "Summary",
         "report.tuning": "Tuning",
         "report.verification": "Verification",
         "training.forward.torch_export": "export_for_training",

@@ -61,10 +61,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
     with quiet_collector(), faults_reported(job.model):
         done = made(job, progress)
         mode = mode_of(done)
-        if mode == "require" or (mode and job.checking.repair):  # nothing is written before it is known what
-            done = replace(done, verdict=trial(done, progress))
-            if job.checking.repair and job.plan is None:
-                done = repaired(done, progress)
+        if mode == "require" or (mode and (job.checking.repair or done.output is None)):
+            done = known_before(done, mode, progress)  # nothing is written before it is known what
             if mode == "require" and done.verdict is not None and not done.verdict.stands:
                 done = replace(done, output=None)
                 return replace(done, summary=report(done))
@@ -75,6 +73,20 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
         verdict = verdict_on(done, done.output, progress)
         summary = None if done.summary is None else replace(done.summary, check=verdict)
         return replace(done, verdict=verdict, summary=summary)
+
+
+def known_before(done: Conversion, mode: str, progress: Progress) -> Conversion:
+    """The conversion with its verdict, repaired where that is asked for. An interrupt keeps the file as it is, unless
+    ``mode`` requires more of it."""
+    try:
+        done = replace(done, verdict=trial(done, progress))
+        if done.job.checking.repair and done.job.plan is None:
+            return repaired(done, progress)
+    except KeyboardInterrupt:
+        if mode != "require":
+            finished(done)
+        raise
+    return done
 
 
 # -- whether and how --------------------------------------------------------------------------------------------------
@@ -111,8 +123,7 @@ def _address(metric: str | Function | None) -> str | None:
 def mode_of(done: Conversion) -> str:
     """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
     mode, job = done.job.checking.mode or "", done.job
-    wanted = mode == "require" or (mode == "auto" and done.output is not None)
-    return mode if wanted and done.changed and not job.dry_run and lowers(done.plan) else ""
+    return mode if mode != "off" and done.changed and not job.dry_run and lowers(done.plan) else ""
 
 
 def lowers(plan: Plan) -> bool:
@@ -203,7 +214,7 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
         seconds=SECONDS * SHARES[given is not None],
         metric=checking.metric if isinstance(checking.metric, str) else None,
         more=MORE if given is None and samples is None else 0,
-        whole=SECONDS * WHOLE, recipe=done.made_with(), target=done.plan.target,
+        whole=SECONDS * WHOLE, recipe=done.made_with() if checking.repair else None, target=done.plan.target,
     )  # fmt: skip
 
 

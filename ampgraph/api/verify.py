@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.arguments import as_annotated, of_kind
@@ -16,9 +16,10 @@ from ..core.renamed import renamed_keywords
 from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import Agreement, Scores, apart, sensitivity, vanishing
-from ..numerics.metrics.metric import SAMPLE, Function, Metric, metric_of
-from ..report.verification import Verification, within
+from ..numerics.metrics.agreement import Agreement, sensitivity, vanishing
+from ..numerics.metrics.metric import Function, Metric, metric_of
+from ..numerics.metrics.verdict import Compared
+from ..report.verification import Verification
 from ..runtime.opening import noted
 from .decoding import Decoding, Run, decoding_of
 from .fault_search import SECONDS, FaultSearch
@@ -96,21 +97,21 @@ def verify(
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
-        small = vanishing(seen.outputs, pair.roles()) if "float16" in pair.low else ""
-        alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
+        outputs = seen.compared.outputs
+        small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
-        job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None, measure)
+        job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        if alone and mended is not None and mended.repair is None:
-            job.withdraw()
+        alone = job.chaotic(alone, mended)
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         found = Verification(
             _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, len(drawn),
-            tuple(seen.outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
-            seen.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
+            tuple(outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
+            seen.compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
         )  # fmt: skip
     picture_verification(html, model, found)
     return found
@@ -151,13 +152,18 @@ class Comparison:
         """Compares a pair that is open."""
         start = time.monotonic()
         runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
-        outputs, overall = compared(runs, self.metric, None if decoding is None else decoding.heard)
-        by_step = () if decoding is None else decoding.by_step(outputs)
-        ok = within(outputs, overall, by_step, self.tolerance)
-        errors = [output.scores.decisive for output in outputs if output.counts]
-        largest = max((*errors, *(step.error for step in by_step)), default=0.0)
-        error, kept = overall.decisive if overall is not None else largest, decoding.worst if decoding else None
-        return Outcome(error, ok, pair, outputs, kept, overall, by_step, time.monotonic() - start)
+        seen = Compared(self.metric)
+        for number, (expected, found) in enumerate(runs):
+            error = seen.add(expected, found)
+            if decoding is not None:
+                decoding.heard(number, error)
+        if not seen.found:
+            raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
+        by_step = () if decoding is None else decoding.by_step(seen.outputs)
+        largest = max((seen.error, *(step.error for step in by_step)))
+        ok = seen.within(self.tolerance) and all(step.error <= self.tolerance for step in by_step)
+        kept = None if decoding is None else decoding.worst
+        return Outcome(largest, ok, pair, seen, kept, by_step, time.monotonic() - start)
 
     def again(self, pair: OnnxPair) -> Outcome:
         """How another model does, beside the same reference."""
@@ -179,27 +185,4 @@ def chaotic(
     if not low or all(output.within(tolerance) for output in outputs):
         return []
     name, found = sensitivity(run, drawn, low[0])
-    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
-
-
-def compared(
-    runs: Iterable[Run], metric: Metric, heard: Callable[[int, float], None] | None = None
-) -> tuple[list[Agreement], Scores | None]:
-    """The outputs over the runs, and what the metric says of runs as a whole where it does that.
-
-    ``heard``: is given each run's index and its largest error.
-    """
-    outputs: dict[str, Agreement] = {}
-    overall: list[float] = []
-    for number, (expected, found) in enumerate(runs):
-        judged = metric.judge(expected, found)
-        overall += [judged[SAMPLE].error()] if SAMPLE in judged else []
-        for name, value in expected.items():
-            output = outputs.setdefault(name, Agreement(name, over_all=metric.over_all))
-            output.counts = name in judged
-            output.add(apart(value, found[name]), judged.get(name))
-        if heard is not None:
-            heard(number, max(one.error() for one in judged.values()))
-    if not outputs:
-        raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
-    return list(outputs.values()), Scores(metric.name, overall) if overall else None
+    return [chaotic_in_itself(found, name)] if found > tolerance else []

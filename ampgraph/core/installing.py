@@ -14,6 +14,7 @@ PACKAGES = {
     "tensorboard": ("tensorboard>=2.12",),
     "tensorrt-rtx": ("tensorrt-rtx-cu13-libs>=1.7", "tensorrt-rtx-cu13-bindings>=1.7"),
     "torch": ("torch>=2.6", "onnxscript>=0.5"),
+    "webgpu": ("onnxruntime>=1.32", "onnxruntime-ep-webgpu>=0.4"),
 }
 """By extra of the package, which has no name to install it by where it was not installed from an index."""
 

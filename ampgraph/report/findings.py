@@ -61,9 +61,9 @@ class Checked(Shown):
         """The report of `check`: a line for the file and for each finding."""
         left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
         verdict = "ok" if self.ok else "wrong"
-        by = f"; right by real kernels of {self.by}" if self.by and "right" in self.passed else ""
-        by = by or ("; right by a strict run" if "right" in self.passed else "")
-        lines = [f"{self.model}: {verdict} ({', '.join(self.passed) or 'nothing met'}{by}{left})"]
+        right = f"right by real kernels of {self.by}" if self.by else "right by a strict run"
+        met = ", ".join(right if rule == "right" else rule for rule in self.passed) or "nothing met"
+        lines = [f"{self.model}: {verdict} ({met}{left})"]
         for finding in self.findings:
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
             lines += [f"  hint: {finding.hint}"] if finding.hint else []

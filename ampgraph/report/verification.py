@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
 from ..numerics.metrics.agreement import Scores
+from ..numerics.metrics.verdict import met
 from .lines import Rows, first, in_rows, plural, titled
 from .outputs import layer_lines
 from .quantized import QuantizedParts
@@ -79,11 +80,9 @@ class Verification(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`.
-
-        By a metric of the user's own: whether that is, and nothing is infinite or NaN that should not be.
-        """
-        return within(self.outputs, self.overall, self.steps, self.tolerance)
+        """Whether the tolerance is met, see `met`, and at every step."""
+        late = any(step.error > self.tolerance for step in self.steps)
+        return not late and met(self.outputs, self.overall, self.tolerance)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
@@ -130,18 +129,6 @@ class Verification(Shown):
             _along(self),
             folded("report", self.lines()),
         ])  # fmt: skip
-
-
-def within(
-    outputs: Sequence[Agreement], overall: Scores | None, steps: Sequence[StepError], tolerance: float
-) -> bool:  # fmt: skip
-    """Whether a tolerance is met; see `Verification.ok`."""
-    if overall is not None:
-        return overall.decisive <= tolerance and not any(output.astray for output in outputs)
-    if any(step.error > tolerance for step in steps):
-        return False
-    compared = any(output.compared or output.paired for output in outputs)
-    return compared and all(output.within(tolerance) for output in outputs)
 
 
 def _repair(found: Verification) -> Rows:

@@ -97,7 +97,7 @@ def test_a_table_trains_as_arrays_do(head, tmp_path):
     (tmp_path / "t.csv").write_text(head + rows)
     assert trained(tmp_path / "t.csv", linear())[0] == trained({"x": x, "labels": labels}, linear())[0]
     (tmp_path / "t.csv").write_text(f"{head}{rows}\n1,2,house,4,0")
-    with pytest.raises(AmpError, match="AMP108.*is no array, or is damaged"):
+    with pytest.raises(AmpError, match="AMP108.*is not an array, or is damaged"):
         trained(tmp_path / "t.csv", linear())
 
 
@@ -257,7 +257,10 @@ def step_of(*sizes):
     given = f"<int64[{len(sizes) - 1}] axes = {{{axes}}}>" if axes else ""
     text = f"g (float[N,{shape}] x) => (float[N,3] y) {given} {{ {body} }}"
     return build_training_step(
-        parse(text, w=np.full((sizes[-1], 3), 0.5, np.float32)), loss="cross_entropy", optimizer="sgd", level="O0"
+        parse(text, opset=18, w=np.full((sizes[-1], 3), 0.5, np.float32)),
+        loss="cross_entropy",
+        optimizer="sgd",
+        level="O0",
     )
 
 
@@ -353,7 +356,7 @@ def test_the_words_of_a_command_line():
     for words, told in ((["0.5"], "not MEAN,STD"), (["=1,2"], "names no input"), (["1,two"], "'two' is not a number")):
         with pytest.raises(AmpError, match=f"AMP325.*{told}"):
             normalized("d", words, [])
-    with pytest.raises(AmpError, match="AMP325.*'1/0' is not a number"):
+    with pytest.raises(AmpError, match="(?s)AMP325.*'1/0' is not a number.*--scale FACTOR"):
         normalized("d", [], ["1/0"])
 
 

@@ -295,6 +295,8 @@ def test_float16_is_not_sent_where_nobody_looks_for_overflows():
     assert "AMP325" in str(error) and "send bfloat16" in str(error)
     with pytest.raises(AmpError, match="(?s)AMP325.*did you mean 'float16'"):
         Trainer(step, "cpu", communicate="float6")
+    with pytest.raises(AmpError, match="(?s)AMP325.*hint: communicate='float16'"):
+        Trainer(step, "cpu", communicate="int8")
 
 
 FEEDS = list(batches(3))

@@ -186,7 +186,7 @@ class Cancelling:
         of a prior's variance in a Gaussian process; empty where an operator takes no such thing."""
         taken = [op.inputs[place] for place in self.traits.positions(op.role, "subtracts")]
         totals = (w for w in _makers(self.flow, op) if w.outputs == taken and self._has(w, "sums"))
-        for total, form in ((total, form) for total in totals for form in _makers(self.flow, total)):
+        for total, form in ((one, made) for one in totals for made in _makers(self.flow, one)):
             if form.id in self.squares and self._has(form, "multiplies"):
                 makers = _makers(self.flow, form)
                 if any(self._has(w, "products") for w in makers):

@@ -14,6 +14,7 @@ from ...core.errors import AmpError, is_number
 from ...runtime.ports import Port
 
 HINT = "--normalize MEAN,STD, each one number or one for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'"
+HINTS = {"--normalize": HINT, "--scale": "--scale FACTOR, a number or a fraction: 1/255"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _number(option: str, text: str) -> float:
     try:
         return float(above) / float(below or 1)
     except (ValueError, ZeroDivisionError):
-        raise AmpError("AMP325", f"{option}: '{text}' is not a number", hint=HINT) from None
+        raise AmpError("AMP325", f"{option}: '{text}' is not a number", hint=HINTS[option]) from None
 
 
 def _numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
