@@ -92,7 +92,7 @@ def judge(facts: Facts) -> Judgement:
     regions = find_tied(facts, classes)
     decided = ledger.take(classes, regions)
     decided = ledger.take(read_overrides(facts, regions, decided))
-    sight, found = Sight(facts, regions), Findings()
+    sight, found = Sight.at(facts, regions), Findings()
     for step in ORDER:
         now = findings_of([rule for rule in step if rule.name not in facts.options.off], sight, decided)
         decided, found = ledger.take(now), found | now
@@ -108,7 +108,7 @@ def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Find
         if rule.run is not None:
             own = rule.run(sight, decided)
         elif rule is looking[0]:
-            own = look_at_all(looking, sight)
+            own = sight.of(look_at_all, tuple(looking), guards == "hold")
         else:
             continue
         found |= warned(own, decided) if rule.levels == "warned" and guards == "warn" else own
