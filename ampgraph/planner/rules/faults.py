@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...core.plan import Note
 from ..decisions import Decisions, describe
 from .rule import Findings, Sight, runs
@@ -21,7 +23,7 @@ def groups_by_4(groups: int, outputs: int, *_: int) -> str:
     return text if groups > 1 and each > 4 and each % 4 > 0 else ""
 
 
-CONDITIONS = {"channels_by_3": channels_by_3, "groups_by_4": groups_by_4}
+CONDITIONS: dict[str, Callable[..., str]] = {"channels_by_3": channels_by_3, "groups_by_4": groups_by_4}
 """As tables of kernels name them under `wrong`: asked with the groups of a convolution and the shape of its weight."""
 
 
