@@ -62,8 +62,8 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    if runtime and not load_kernels(target).builder:
-        raise AmpError("AMP404", f"nothing builds for {target}", hint="--runtime is for --target tensorrt")
+    if runtime:
+        refuse_runtime(target)
     sound = _Check(os.fspath(model))
     with quiet_collector():
         graph = sound.read()
@@ -77,7 +77,24 @@ def check(
             sound.finite(graph, data, count, dims)
             if against is not None:
                 sound.right(against, data, count, tolerance, dims, progress)
-    return Checked(sound.model, tuple(sound.passed), tuple(sound.skipped.items()), tuple(sound.findings))
+    return sound.done()
+
+
+def refuse_runtime(target: str) -> None:
+    """Raises AmpError AMP404 for a target that nothing builds for."""
+    if not load_kernels(target).builder:
+        raise AmpError("AMP404", f"nothing builds for {target}", hint="--runtime is for --target tensorrt")
+
+
+def check_build(
+    model: PathLike, against: PathLike, runtime: str, data: Data = None, dims: Mapping[str, int] | None = None
+) -> Checked:
+    """The rule ``builds`` of `check` alone, with the kernels of both engines. Raises as `check` does."""
+    sound = _Check(os.fspath(model))
+    graph = sound.read()
+    if graph is not None:
+        sound.builds(graph, runtime, against, data, dims)
+    return sound.done()
 
 
 @dataclass
@@ -88,6 +105,12 @@ class _Check:
     passed: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    engines: list[str] = field(default_factory=list)
+
+    def done(self) -> Checked:
+        """What came of them."""
+        skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
+        return Checked(self.model, tuple(self.passed), skipped, findings, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
         """Writes down whether a rule is met."""
@@ -158,6 +181,7 @@ class _Check:
         sizes, values = sizes_of(load_samples(graph, data, count=1, dims=dims))
         models = [path for path in (self.model, against) if path is not None]
         answer, *others = build_all([BuildJob(path, "", sizes, values) for path in models], python=runtime)
+        self.engines = [one.engine.said for one in (*others, answer) if one.engine]
         said = [str(one) for one in answer.refused] or [answer.died] * bool(answer.died)
         known = {op.name for op in graph.dataflow().ops}
         nodes = [

@@ -217,10 +217,12 @@ def run(
     steps=option("N", "Run N steps from each sample, what a model remembers fed back to it.", kind=int),
     cache=option("IN=OUT", "An output to feed back, 'past_*=present_*'; found if not given.", repeats=True),
     html=HTML,
+    runtime=option("PYTHON", "The python of an environment with TensorRT for RTX, which builds both; it runs nothing."),
 )
 def verify(
-    bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None, **options: Any
-) -> Told:
+    bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
+    runtime: str | None, **options: Any,
+) -> Told:  # fmt: skip
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
 
     \b
@@ -232,10 +234,16 @@ def verify(
     code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
     """
     with signals_wait():
+        from ..api.check_model import check_build
         from ..api.verify import verify as compare
 
-    found = compare(reference, model, dims=dict(dims(dim)), cache=cache or (), progress=bar.part, **options)
-    return told(found, found.ok)
+    sizes = dict(dims(dim))
+    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
+    if not runtime:
+        return told(found, found.ok)
+    built = check_build(model, reference, runtime, options["data"], sizes)
+    data = found.to_dict() | {"build": built.to_dict()}
+    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok)
 
 
 @command(

@@ -39,12 +39,15 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
-    """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings."""
+    """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings.
+
+    ``engines``: what the target's builder makes of the reference, and of the file."""
 
     model: str
     passed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
+    engines: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -53,13 +56,15 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings")}
+        found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings")}
+        return found | (named(self, "engines") if self.engines else {})
 
     def lines(self) -> list[str]:
         """The report of `check`: a line for the file and for each finding."""
         left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
         verdict = "ok" if self.ok else "wrong"
         lines = [f"{self.model}: {verdict} ({', '.join(self.passed) or 'nothing met'}{left})"]
+        lines += [f"  engine: {' -> '.join(self.engines)}"] if self.engines else []
         for finding in self.findings:
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
             lines += [f"  hint: {finding.hint}"] if finding.hint else []
