@@ -10,6 +10,7 @@ from .core.version import __version__ as __version__
 light_imports.install()
 
 if TYPE_CHECKING:
+    from .api.bench import bench as bench
     from .api.build_step import build_training_step as build_training_step
     from .api.calibrate import calibrate as calibrate
     from .api.check_model import check as check
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from .core.verdict import CheckVerdict as CheckVerdict
     from .core.verdict import PrecisionWarning as PrecisionWarning
     from .oplists.rows import ListRow as ListRow
+    from .report.benched import Benched as Benched
     from .report.diff import SideBySide as SideBySide
     from .report.explain import Explanation as Explanation
     from .report.findings import Checked as Checked
     from .report.inspect import Inspection as Inspection
     from .report.inspect import overlay as overlay
     from .report.listing import ListRows as ListRows
+    from .report.summary import Summary as Summary
     from .report.tuning import Tuning as Tuning
     from .report.verification import Verification as Verification
     from .training.forward.torch_export import export_for_training as export_for_training
@@ -59,6 +62,7 @@ else:  # type checkers do not see this: by it any name would pass
     import importlib
 
     _NAMES = {
+        "api.bench": "bench",
         "api.build_step": "build_training_step",
         "api.calibrate": "calibrate",
         "api.check_model": "check",
@@ -78,11 +82,13 @@ else:  # type checkers do not see this: by it any name would pass
         "core.recipe": "Recipe",
         "core.verdict": "CheckVerdict PrecisionWarning",
         "oplists.rows": "ListRow",
+        "report.benched": "Benched",
         "report.diff": "SideBySide",
         "report.explain": "Explanation",
         "report.findings": "Checked",
         "report.inspect": "Inspection overlay",
         "report.listing": "ListRows",
+        "report.summary": "Summary",
         "report.tuning": "Tuning",
         "report.verification": "Verification",
         "training.forward.torch_export": "export_for_training",

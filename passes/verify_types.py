@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.errors import AmpError
 from ..core.graph import Graph
-from ..core.pass_ import Change, conflicts_in
+from ..core.pass_ import Change
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class VerifyTypes:
         return f"VerifyTypes({len(self.known)} known)" if self.known else "VerifyTypes()"
 
     def __call__(self, graph: Graph) -> Change:
-        new = [conflict for conflict in conflicts_in(graph, self.low) if conflict not in self.known]
+        new = [conflict for conflict in graph.conflicts(self.low) if conflict not in self.known]
         if new and self.given:
             raise AmpError(
                 "AMP402",

@@ -15,6 +15,8 @@ ASKED = {  # what each Python is asked for, and what it has
         "import onnxruntime; assert 'CUDAExecutionProvider' in onnxruntime.get_available_providers()",
         "onnxruntime-gpu over stand-ins for CUDA",
     ),
+    "webgpu": ("import onnxruntime_ep_webgpu, onnxruntime", "ONNX Runtime's WebGPU provider"),
+    "openvino": ("import openvino", "OpenVINO"),
     "tensorrt": ("import tensorrt_rtx_libs, tensorrt_rtx_bindings", "TensorRT for RTX"),
 }
 

@@ -13,6 +13,7 @@ TORCH = "torch's operators, whose arguments and results have any type"
 READ = "what typer has read, of the kinds that the call's own signature says"
 REASONS: dict[str, str] = {
     **{f"ampgraph.cli.{name}": READ for name in ("command", "conversion", "models", "train")},
+    "ampgraph.cli.grouped": "what is click's, of which each version of typer has another or its own",
     "ampgraph.core.arrays": "numpy's element types, which ml_dtypes adds to; what a model gives, which only it knows",
     "ampgraph.core.dataflow": "the format's own nodes and values, which its readers alone look into",
     "ampgraph.core.recipe": "`option` makes a field, and stands for its value as dataclasses' own `field` does",
@@ -23,7 +24,9 @@ REASONS: dict[str, str] = {
     **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "fused", "norm", "number")},
     "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
+    "ampgraph.runtime.executed": "an answer of another process, which is JSON",
     "ampgraph.runtime.mindspore_session": MINDSPORE,
+    "ampgraph.runtime.session_one": "models and tensors of runtimes that need not be installed here",
     "ampgraph.training.forward.decompositions": TORCH,
     "ampgraph.training.gradients.registry": "the value of an attribute, of the kind that its name says",
     "ampgraph.training.mindspore.compiled_steps": MINDSPORE,

@@ -17,6 +17,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..planner.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
+from ..training.forward.batch_norm import folded_norms
 from ..training.forward.read import check_batch, read_forward
 from ..training.step.flat_update import Together
 from ..training.step.gradient_graph import GradientGraph
@@ -111,7 +112,7 @@ def build_training_step(
     as_annotated(build_training_step, locals())
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
-    policy = _policy(loss_scale, options.level.name, wanted.dtype)
+    policy = _policy(loss_scale, options.level.name, options.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
     losses, extra = loss_terms(loss), as_penalty(penalty)
     size = check_batch(batch)
@@ -120,7 +121,7 @@ def build_training_step(
         forward = read_forward(_moved(model, wanted))
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
         joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
-        notes = _lower_precision(joint, options)
+        notes = folded_norms(joint.model) + _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:
         step.save(output)

@@ -23,6 +23,7 @@ from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, nearest
 from ..core.files import refusals_reported
 from ..core.graph import LOW, Graph, StepGraph
+from ..core.installing import pip_install
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.verdict import OK, TOLERANCES, CheckVerdict, unchecked
@@ -47,7 +48,7 @@ SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not 
 SHARES = 0.5, 0.75  # of the time for samples, generated or the user's; the rest is for opening models, and for causes
 WHOLE = 0.9  # of the time by which a search for repairs ends; the rest is for starting the process
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
-RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
+RUNTIMES = {"ONNX": ("onnxruntime", "cpu"), "MindIR": ("mindspore", "mindspore")}  # by format: a package, its extra
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
 SEARCHING = 600.0  # seconds that tune's search may take, by what one strict run took
 
@@ -60,10 +61,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
     with quiet_collector(), faults_reported(job.model):
         done = made(job, progress)
         mode = mode_of(done)
-        if mode == "require" or (mode and job.checking.repair):  # nothing is written before it is known what
-            done = replace(done, verdict=trial(done, progress))
-            if job.checking.repair and job.plan is None:
-                done = repaired(done, progress)
+        if mode == "require" or (mode and (job.checking.repair or done.output is None)):
+            done = known_before(done, mode, progress)  # nothing is written before it is known what
             if mode == "require" and done.verdict is not None and not done.verdict.stands:
                 done = replace(done, output=None)
                 return replace(done, summary=report(done))
@@ -76,6 +75,20 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
         return replace(done, verdict=verdict, summary=summary)
 
 
+def known_before(done: Conversion, mode: str, progress: Progress) -> Conversion:
+    """The conversion with its verdict, repaired where that is asked for. An interrupt keeps the file as it is, unless
+    ``mode`` requires more of it."""
+    try:
+        done = replace(done, verdict=trial(done, progress))
+        if done.job.checking.repair and done.job.plan is None:
+            return repaired(done, progress)
+    except KeyboardInterrupt:
+        if mode != "require":
+            finished(done)
+        raise
+    return done
+
+
 # -- whether and how --------------------------------------------------------------------------------------------------
 
 
@@ -84,10 +97,14 @@ def resolved(checking: Checking) -> Checking:
     mode: object = checking.mode if checking.mode is not None else os.environ.get(DEFAULT) or "auto"
     if not isinstance(mode, str) or mode not in MODES:
         hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
-        raise AmpError("AMP301", f"--check {mode} is none", hint=hint)
+        raise AmpError("AMP301", f"invalid value for --check: {mode}", hint=hint)
     given = checking.tolerance
     if given is not None and not (is_number(given) and math.isfinite(given) and given > 0):
-        raise AmpError("AMP312", f"tolerance {given!r} is no positive number", hint="for example 1e-2")
+        raise AmpError("AMP312", f"the tolerance must be a positive number, not {given!r}", hint="for example 1e-2")
+    memory = checking.memory
+    if memory is not None and not (is_number(memory) and math.isfinite(memory) and memory > 0):
+        message = f"--check-memory must be a positive number, not {memory!r}"
+        raise AmpError("AMP312", message, hint="in GB: for example 8")
     return replace(checking, mode=mode, metric=_address(checking.metric))
 
 
@@ -106,8 +123,7 @@ def _address(metric: str | Function | None) -> str | None:
 def mode_of(done: Conversion) -> str:
     """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
     mode, job = done.job.checking.mode or "", done.job
-    wanted = mode == "require" or (mode == "auto" and done.output is not None)
-    return mode if wanted and done.changed and not job.dry_run and lowers(done.plan) else ""
+    return mode if mode != "off" and done.changed and not job.dry_run and lowers(done.plan) else ""
 
 
 def lowers(plan: Plan) -> bool:
@@ -115,18 +131,20 @@ def lowers(plan: Plan) -> bool:
     return any(decision.dtype in LOW for decision in plan.decisions)
 
 
-def beyond(graph: Graph) -> str:
-    """Why a result is not checked, empty if it can be."""
+def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
+    """The verdict on a result that cannot be checked, or not with so many bytes; else None."""
     if isinstance(graph, StepGraph) and graph.is_step():
-        return "it is a training step, of which every run changes the parameters"
-    runtime = RUNTIMES[graph.format]
+        reason = "it is a training step, of which every run changes the parameters"
+        return unchecked(reason, "ampgraph train runs it on data of yours")
+    runtime, extra = RUNTIMES[graph.format]
     if importlib.util.find_spec(runtime) is None:
-        return f"{runtime} is not installed"
+        return unchecked(f"{runtime} is not installed", pip_install(extra))
     stored = graph.census().weights
     size = COPIES * sum(held.bytes * (2 if dtype in LOW else 1) for dtype, held in stored.items())
-    if size > MEMORY:
-        return f"it would take {size / 1e9:.0f} GB of memory, and the budget is {MEMORY / 1e9:.0f} GB"
-    return ""
+    if size > memory:
+        reason = f"it would take {size / 1e9:.1f} GB of memory, and the budget is {memory / 1e9:.1f} GB"
+        return unchecked(reason, f"--check-memory {math.ceil(size / 1e9)} allows it")
+    return None
 
 
 class Replayed:
@@ -163,7 +181,7 @@ def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
     reported = contextlib.nullcontext() if done.output is None else refusals_reported(done.output, done.job.option)
     with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
         tried = Path(scratch) / f"result{SUFFIXES[done.graph.format]}"
-        if not beyond(done.graph):
+        if beyond(done.graph, budget(done)) is None:
             done.graph.save(tried, progress)
         return verdict_on(done, tried, progress)
 
@@ -171,8 +189,8 @@ def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
 def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerdict:
     """What a strict run says of a file that was written, held against the model that was given."""
     progress("checking", 0, 0)
-    if reason := beyond(done.graph):
-        return unchecked(reason)
+    if found := beyond(done.graph, budget(done)):
+        return found
     with contextlib.ExitStack() as files:
         reference = done.job.source
         if reference is None:
@@ -180,7 +198,7 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
             reference = Path(folder) / f"reference{SUFFIXES[done.graph.format]}"
             adapters.load(done.job.model)[0].save(reference)
         given = files.enter_context(_file_of(done.job.measuring.data))
-        return ask(request_for(done, reference, written, given))
+        return ask(request_for(done, reference, written, given), budget(done))
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
@@ -196,16 +214,22 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
         seconds=SECONDS * SHARES[given is not None],
         metric=checking.metric if isinstance(checking.metric, str) else None,
         more=MORE if given is None and samples is None else 0,
-        whole=SECONDS * WHOLE, recipe=done.made_with(), target=done.plan.target,
+        whole=SECONDS * WHOLE, recipe=done.made_with() if checking.repair else None, target=done.plan.target,
     )  # fmt: skip
 
 
-def ask(request: Request) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none."""
-    from .check_run import answer_request
+def budget(done: Conversion) -> int:
+    """The bytes that the check may take."""
+    given = done.job.checking.memory
+    return MEMORY if given is None else int(given * 1e9)
 
-    ended = in_child(answer_request, request, seconds=SECONDS, memory=MEMORY + SLACK)
-    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said)
+
+def ask(request: Request, memory: int = MEMORY) -> CheckVerdict:
+    """The verdict of a process of its own, whose crash or time-out is none."""
+    from .check_run import VERIFY, answer_request
+
+    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK)
+    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said, VERIFY)
 
 
 @contextlib.contextmanager

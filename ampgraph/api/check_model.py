@@ -14,13 +14,16 @@ from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph, is_mindir
 from ..core.progress import Progress
+from ..core.spellings import place_word
 from ..formats import adapters
 from ..numerics.inputs.samples import load_samples
 from ..oplists.kernels import load_kernels
 from ..passes.fuse_casts import idle_casts
 from ..report.findings import Checked, Finding
+from ..runtime.executed import Runtime
 from ..runtime.opening import refusal
 from ..runtime.tensorrt_rtx import BuildJob, build_all, sizes_of
+from .executing import executed, runtime_of
 from .kinds import Data, PathLike
 from .run import opened
 from .verify import TOLERANCE, verify
@@ -52,9 +55,10 @@ def check(
         samples: how many at most; 4 if not given.
         tolerance: as in `verify`.
         dims: sizes of symbolic dimensions, for generated inputs.
-        target: for which ``runtime`` builds.
-        runtime: the Python of an environment with TensorRT for RTX, which parses the model and builds an engine of it
-            without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
+        target: where it is to run. openvino executes it, where OpenVINO is here or in the environment that ``runtime``
+            names; the run is strict elsewhere.
+        runtime: the Python of an environment with what the target needs. TensorRT for RTX parses the model and builds
+            an engine of it without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
@@ -62,28 +66,27 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    if runtime:
-        refuse_runtime(target)
-    sound = _Check(os.fspath(model))
+    builds = building(target, runtime)
+    runs = None if builds else runtime_of(target, runtime)
+    sound = _Check(os.fspath(model), "" if runs is None else target, runtime)
     with quiet_collector():
         graph = sound.read()
         if graph is not None and sound.valid(graph):
             sound.stored(graph)
             sound.idle(graph)
             sound.opens()
-            if runtime:
+            if builds:
                 sound.builds(graph, runtime, against, data, dims)
             count = SAMPLES if samples is None else samples
-            sound.finite(graph, data, count, dims)
+            sound.finite(graph, data, count, dims, runs)
             if against is not None:
                 sound.right(against, data, count, tolerance, dims, progress)
-    return sound.done()
+    return sound.done("" if runs is None else runs.name)
 
 
-def refuse_runtime(target: str) -> None:
-    """Raises AmpError AMP404 for a target that nothing builds for."""
-    if not load_kernels(target).builder:
-        raise AmpError("AMP404", f"nothing builds for {target}", hint="--runtime is for --target tensorrt")
+def building(target: str, runtime: str) -> bool:
+    """Whether the environment of the Python ``runtime`` builds for a target, and executes nothing. Raises AMP304."""
+    return bool(runtime and target and load_kernels(place_word(target)).builder)
 
 
 def check_build(
@@ -99,18 +102,21 @@ def check_build(
 
 @dataclass
 class _Check:
-    """The rules, one after the other, and what came of them."""
+    """The rules, one after the other, and what came of them. ``target``: whose runtime, of the environment of the
+    Python ``runtime``, executes the model; a run is strict if empty."""
 
     model: str
+    target: str = ""
+    runtime: str = ""
     passed: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     engines: list[str] = field(default_factory=list)
 
-    def done(self) -> Checked:
-        """What came of them."""
+    def done(self, by: str = "") -> Checked:
+        """What came of them. ``by``: the runtime that ran it."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
-        return Checked(self.model, tuple(self.passed), skipped, findings, tuple(self.engines))
+        return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
         """Writes down whether a rule is met."""
@@ -144,7 +150,7 @@ class _Check:
 
     def valid(self, graph: Graph) -> bool:
         """The format's checker, and the types of operators."""
-        return self._found("valid", [*filter(None, [graph.fault()]), *graph.dataflow().conflicts])
+        return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
         """NaN in stored tensors."""
@@ -193,11 +199,14 @@ class _Check:
             level, hint = "warning", f"{against} is refused as well: {others[0].why}"
         self._found("builds", [f"{answer.runtime}: {words}" for words in said], level, hint)
 
-    def finite(self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None) -> None:
-        """A run on a few samples."""
+    def finite(
+        self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None, runs: Runtime | None
+    ) -> None:
+        """A run on a few samples, by the target's runtime where that is here."""
 
         def run() -> list[str]:
-            session = opened(self.model, strict=not is_mindir(self.model))
+            strict = not is_mindir(self.model)
+            session = opened(self.model, strict=strict) if runs is None else executed(runs, self.model, graph)
             drawn = load_samples(graph, data, count=count, dims=dims).fitted(session.run)
             return list(dict.fromkeys(text for feeds in drawn for text in _infinite(session.run(feeds))))
 
@@ -213,7 +222,7 @@ class _Check:
         def run() -> list[str]:
             found = verify(
                 against, self.model, data=data, samples=count, tolerance=tolerance, dims=dims, nodes=0,
-                progress=progress,
+                target=self.target, runtime=self.runtime, progress=progress,
             )  # fmt: skip
             wrong = [output for output in found.outputs if not output.within(tolerance)]
             said = [f"'{output.name}' is not within {tolerance:g} of {against}" for output in wrong]

@@ -23,11 +23,12 @@ from ..core.errors import AmpError
 from ..core.graph import LOW, is_mindir
 from ..core.low_types import low_type
 from ..core.recipe import Recipe
-from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
+from ..core.verdict import DOUBTFUL, MISSED, CheckVerdict, unchecked
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import QUANTILE, Agreement, add_sample, apart, quantile, sensitivity, vanishing
-from ..numerics.metrics.metric import metric_of
+from ..numerics.metrics.agreement import apart, sensitivity, vanishing
+from ..numerics.metrics.metric import metric_of, own_metric
+from ..numerics.metrics.verdict import GIVE_DATA, Compared
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.search import RUNS
 from ..oplists.traits import has
@@ -38,12 +39,13 @@ from .mending import Outcome, repair_of, with_stream_tried
 from .pairs import OnnxPair, Pair, paired
 from .steps import Job
 from .steps import run as converted
-from .verify import Comparison, compared
 
 FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
 SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low that are worth beginning
+VERIFY = "ampgraph verify MODEL RESULT runs it without limits"
+MORE_MEMORY = "--check-memory GB allows more"
 Answer = Callable[[CheckVerdict], None]
 
 
@@ -57,7 +59,8 @@ class Request:
         metric: as `verify` takes it by name; None for the check's own measure.
         more: how many generated samples where the first leave it open.
         whole: seconds that all of it may take, the search for a repair included.
-        recipe: what the model was converted with; None where that is not all that made it, so that nothing is tried.
+        recipe: what the model was converted with, for a search for repairs; None where nobody asked for one, or that is
+            not all that made it.
         target: for which the model was converted; empty where that is not known, and nothing is said of opening.
     """
 
@@ -86,9 +89,12 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
     try:
         run(request, answer)
     except (AmpError, MemoryError) as error:
-        if not given or not given[-1].missed:
-            memory = "it needs more memory than the check may take"
-            answer(unchecked(error.message if isinstance(error, AmpError) else memory))
+        if given and given[-1].missed:
+            return
+        if isinstance(error, AmpError) and "memory" not in error.message:
+            answer(unchecked(error.message, error.hint or VERIFY))
+        else:
+            answer(unchecked("it needs more memory than the check may take", MORE_MEMORY))
 
 
 def run(request: Request, answer: Answer) -> None:
@@ -115,16 +121,15 @@ def judge(
     `time.monotonic` tells it, when to end."""
     until = time.monotonic() + request.whole if until is None else until
     pair.open()
-    check = CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until)
-    if request.metric is None:
-        check.by_own_measure()
-    else:
-        check.by_metric(request.metric)
+    own = request.metric is None
+    metric = own_metric(drawn.generated) if request.metric is None else metric_of(request.metric, pair.roles())
+    seen = Compared(metric, numbers_first=own)
+    CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until, seen).check(own)
 
 
 @dataclass
 class CheckRun:
-    """One check, what is known so far, and what was seen of the outputs."""
+    """One check, what is known so far, and what was ``seen`` of the outputs."""
 
     request: Request
     pair: Pair
@@ -132,87 +137,92 @@ class CheckRun:
     source: Model
     answer: Answer
     until: float
-    verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun"))
-    outputs: list[Agreement] = field(default_factory=list)
+    seen: Compared
+    verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun", VERIFY))
 
     def _say(self, **more: Any) -> None:
         """Answers what is known, and more."""
         self.verdict = replace(self.verdict, **more)
         self.answer(self.verdict)
 
-    # -- the check's own measure --------------------------------------------------------------------------------------
-
-    def by_own_measure(self) -> None:
-        """Of as many samples as there is time for, and as are needed to be sure."""
-        start, tolerance = time.monotonic(), self.request.tolerance
-        moved = self._compare()
+    def check(self, own: bool) -> None:
+        """Of as many samples as there is time for, and as are needed to be sure. ``own``: by the check's own measure,
+        which looks for doubts; a metric is taken at its word."""
+        start = time.monotonic()
+        moved = self._compare(own)
         self.verdict = self._judged()
-        if self.drawn.generated and self.verdict.ok and not moved:
-            self.verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
+        if own and self.drawn.generated and self.verdict.ok and not moved:
+            self.verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit", GIVE_DATA)
         seconds = round((time.monotonic() - start) / max(self.verdict.samples, 1), 3)
         self._say(seconds=seconds, why="the nodes to blame were not found in time" if self.verdict.missed else "")
         self.verdict = replace(self.verdict, why="")
-        if not self.verdict.missed and self.verdict.tolerance is not None and "float16" in self.pair.low:
-            self._doubt(vanishing=vanishing(self.outputs, self.pair.roles()))
+        if own and not self._doubted():
+            return
+        if self.verdict.missed:
+            self._explain(FaultSearch(self.pair, self.seen, self.request.tolerance, BLAMED, asked=False))
+        elif self.verdict.doubtful:
+            self._try_stream(self.pair)
+
+    def _doubted(self) -> bool:
+        """Says what else there is to doubt; False where the model draws numbers, and nothing is known."""
+        known, generated = self.verdict.tolerance is not None, self.drawn.generated
+        if not self.verdict.missed and known and "float16" in self.pair.low:
+            self._doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
         if self.verdict.missed or self.verdict.doubtful:
             alone = self._from_itself()
-            if alone > tolerance:
-                self.answer(unchecked(f"the float32 model differs from itself by {alone:.2g}, run twice on one input"))
-                return
+            if alone > self.request.tolerance:
+                random = f"the float32 model differs from itself by {alone:.2g}, run twice on one input"
+                self.answer(unchecked(random, "--metric with a function of yours can judge what is random"))
+                return False
             self._say(sensitivity=self._beyond_itself())
-        if self.verdict.missed:
-            self._explain(FaultSearch(self.pair, counting(self.outputs), tolerance, BLAMED, asked=False), self._again)
-            return
-        if self.verdict.tolerance is not None and self.drawn.generated and isinstance(self.pair, OnnxPair):
+        if not self.verdict.missed and known and generated and isinstance(self.pair, OnnxPair):
             self._doubt(near=near_the_limit(self.pair, self.drawn, self.request.seconds / 4))
-        if self.verdict.doubtful:
-            self._try_stream(self.pair, self._again)
+        return True
 
     def _judged(self) -> CheckVerdict:
-        verdict = judged(self.outputs, self.request.tolerance, self.drawn.generated)
+        verdict = self.seen.verdict(self.request.tolerance, self.drawn.generated)
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
     def _doubt(self, **why: str) -> None:
         """Answers, doubtful where there is a reason."""
         self._say(**why, outcome=DOUBTFUL if any(why.values()) else self.verdict.outcome)
 
-    def _compare(self) -> bool:
+    def _compare(self, own: bool) -> bool:
         """Sees the outputs over the samples, over as many as there is time for, one at least; whether any differs by
         sample.
 
         Of generated samples more are run where those that were asked for leave it open. What stands if there is no time
         for more is answered after each sample."""
-        request, generated, found = self.request, self.drawn.generated, dict[str, Agreement]()
+        request, generated, seen = self.request, self.drawn.generated, self.seen
         first: dict[str, bytes] = {}
         moved, start = False, time.monotonic()
         for number, feeds in enumerate(self.drawn, 1):
             expected, result = self.pair.both(feeds)
-            add_sample(found, expected, result)
+            seen.add(expected, result)
             for name, value in expected.items():
                 content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
                 moved |= first.setdefault(name, content) != content
-            self.outputs = list(found.values())
-            if self.outputs:
+            if seen.found:
                 so_far = self._judged()
                 if not generated or so_far.error == math.inf:
                     self.answer(so_far)
             spent = time.monotonic() - start
-            undecided = bool(self.outputs) and unsure(self.outputs, request.tolerance)
+            undecided = own and bool(seen.found) and seen.unsure(request.tolerance)
             thirds = 3 if not generated or number < FEW else 2 if undecided else 1
             if spent + spent / number > request.seconds * thirds / 3 or (number >= request.samples and not undecided):
                 break
-        if not any(each.compared or each.astray or each.silent or each.reason for each in self.outputs):
+        if not any(each.compared or each.astray or each.silent or each.reason for each in seen.outputs):
             raise AmpError("AMP209", "the outputs have no elements on these inputs")
         return moved
 
     def _again(self, pair: OnnxPair) -> Outcome:
         """How another model does on the same samples, by the same measure."""
-        found: dict[str, Agreement] = {}
-        for feeds in self.drawn.first(self.verdict.samples):
-            add_sample(found, *pair.both(feeds))
-        verdict = judged(list(found.values()), self.request.tolerance, self.drawn.generated)
+        found = replace(self.seen, whole=None, found={})
+        for feeds in self.drawn.first(len(self.seen.errors)):
+            found.add(*pair.both(feeds))
+        verdict = found.verdict(self.request.tolerance, self.drawn.generated)
         error = math.inf if verdict.error is None else verdict.error
-        return Outcome(error, verdict.ok, pair, counting(list(found.values())))
+        return Outcome(error, verdict.ok, pair, found)
 
     def _from_itself(self) -> float:
         """How much the reference's outputs change when it is run again, as those of a model do that draws numbers."""
@@ -228,52 +238,30 @@ class CheckRun:
         _, found = sensitivity(self.pair.expected, itertools.islice(self.drawn, number), low)
         return found if found > (self.verdict.tolerance or 0.0) else None
 
-    # -- a metric that was asked for ----------------------------------------------------------------------------------
-
-    def by_metric(self, name: str) -> None:
-        """As `verify` judges, on as many samples as were asked for."""
-        tolerance, metric = self.request.tolerance, metric_of(name, self.pair.roles())
-        drawn, start = self.drawn.first(self.request.samples), time.monotonic()
-        self.outputs, overall = compared(map(self.pair.both, drawn), metric)
-        seconds = round((time.monotonic() - start) / len(drawn), 3)
-        heard = [output for output in self.outputs if output.counts]
-        astray = next((output for output in self.outputs if output.astray), None)
-        errors = {metric.name: overall.decisive} if overall is not None else {o.name: o.scores.decisive for o in heard}
-        wrong = [output.name for output in heard if not output.within(tolerance)] if overall is None else []
-        worst = max(wrong or errors, key=lambda name: errors[name])
-        missed = bool(wrong or astray) or errors[worst] > tolerance
-        self.verdict = CheckVerdict(
-            MISSED if missed else OK, errors[worst] if astray is None else math.inf, tolerance, len(drawn),
-            drawn.generated, worst if astray is None else astray.name, seconds=seconds,
-        )  # fmt: skip
-        self._say()
-        if missed:
-            self.drawn = drawn
-            finding = FaultSearch(self.pair, self.outputs, tolerance, BLAMED, asked=False, metric=metric)
-            self._explain(finding, Comparison(drawn, metric, tolerance).again)
-
     # -- who is to blame ----------------------------------------------------------------------------------------------
 
-    def _explain(self, finding: FaultSearch, again: Callable[[OnnxPair], Outcome]) -> None:
-        """Answers who is to blame for what was missed, and then what mends it, as far as there is time."""
+    def _explain(self, finding: FaultSearch) -> None:
+        """Answers who is to blame for what was missed, by a run that shows every value; where a repair is asked for, by
+        a search, and then what mends it, as far as there is time."""
         left, recipe, verdict = self.until - time.monotonic(), self.request.recipe, self.verdict
-        most = int(left / 2 / max(verdict.seconds, 1e-3))  # runs that there is time for
+        most = int(left / 2 / max(verdict.seconds, 1e-3)) if recipe is not None else 0  # runs that there is time for
         finding.runs, finding.seconds = 0 if most < LEAST else min(most, RUNS), left / 2
         finding.look(self.drawn, None)
         self._say(**_blamed(verdict, finding))
         if recipe is None:
             return
         spent = verdict.seconds * verdict.samples
-        found = repair_of(self.source, recipe, finding, again, self.drawn, self.until, spent)
+        found = repair_of(self.source, recipe, finding, self._again, self.drawn, self.until, spent)
         if found is not None and found.repair is not None:
-            self._say(mended_by=found.repair.patterns, repaired_error=found.repair.error, suggested=())
+            mended = {"mended_by": found.repair.patterns, "repaired_error": found.repair.error}
+            self._say(**mended, suggested=(), sensitivity=None)  # what a repair mends is not chaotic
         else:
             self._say(unrepaired="" if found is None else found.none)
-        self._try_stream(finding.pair, again)
+        self._try_stream(finding.pair)
 
-    def _try_stream(self, pair: Pair, again: Callable[[OnnxPair], Outcome]) -> None:
+    def _try_stream(self, pair: Pair) -> None:
         recipe, until = self.request.recipe, self.until
-        self.answer(with_stream_tried(self.verdict, self.source, recipe, pair, again, until))
+        self.answer(with_stream_tried(self.verdict, self.source, recipe, pair, self._again, until))
 
 
 def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
@@ -285,75 +273,6 @@ def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
     suggested = dict.fromkeys(pattern for found in finding.suspects for pattern in found.patterns)
     chaotic = verdict.sensitivity is not None
     return {"first": place, "why": suspect.why, "suggested": () if chaotic else tuple(suggested)}
-
-
-# -- the judgement ----------------------------------------------------------------------------------------------------
-
-# On the user's samples the 90th percentile decides. Generated inputs are no real ones, and models are less sure of
-# themselves on them: an output that nearly vanishes in one sample is measured against a share of its size over all of
-# them, and it takes half of the samples to miss. Where fewer do, no more is known, and that is said: it is doubtful
-# where more than one of eight miss (of eight of the user's the worst decides), those that miss by far counting double,
-# or where more than one of eight come close: real inputs of trained models gave up to twice the error.
-
-FAR = 2  # how many times the tolerance is missed by far
-EIGHT = 8  # samples of the user's, of which one that misses decides
-CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
-UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
-
-
-def counting(outputs: list[Agreement]) -> list[Agreement]:
-    """Those that are judged: classes and indices, which flip where scores tie, only if there is no other."""
-    return [output for output in outputs if output.floating] or outputs
-
-
-def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> CheckVerdict:
-    """Right, doubtful or missed, and by how much at which output."""
-    heard = counting(outputs)
-    number = len(heard[0].parts)
-    heard = [output for output in heard if not output.mute]
-    if not heard:
-        return unchecked("the float32 model itself gives nothing finite on these inputs")
-    errors = {output.name: _errors(output, generated) for output in heard}
-    missed = [output for output in heard if _missed(output, tolerance, generated)]
-    doubted = [output for output in heard if generated and _doubtful(errors[output.name], tolerance)]
-
-    def size(output: Agreement, largest: bool) -> float:
-        """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
-        return math.inf if output.astray else quantile(errors[output.name], 1.0 if largest else QUANTILE)
-
-    worst = max(missed or doubted or heard, key=lambda output: size(output, generated))
-    exceeded = sum(error > tolerance for error in errors[worst.name])
-    outcome = MISSED if missed else DOUBTFUL if doubted else OK
-    return CheckVerdict(
-        outcome, size(worst, generated and outcome != OK), tolerance, number, generated, worst.name,
-        reason=worst.reason if missed else "", exceeded=exceeded,
-    )  # fmt: skip
-
-
-def _errors(output: Agreement, generated: bool) -> list[float]:
-    """Of each sample that says something."""
-    return output.scaled_errors if generated else [p.error for p in output.parts if not p.silent or p.astray]
-
-
-def _missed(output: Agreement, tolerance: float, generated: bool) -> bool:
-    """Whether it is wrong."""
-    if not generated:
-        return not output.within(tolerance)
-    errors = output.scaled_errors
-    return bool(output.astray) or 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
-
-
-def _doubtful(errors: list[float], tolerance: float) -> bool:
-    """Whether so many miss, or come so close, that one of the user's may miss."""
-    missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
-    close = sum(error > CLOSE * tolerance for error in errors)
-    return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
-
-
-def unsure(outputs: list[Agreement], tolerance: float) -> bool:
-    """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
-    verdict = judged(outputs, tolerance, generated=True)
-    return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
 
 
 # -- low values near the end of float16 -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from ..core.arguments import a_callable, as_annotated, callables, of_kind, of_path
 from ..core.errors import AmpError
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..numerics.metrics.metric import Function
+    from ..report.summary import Summary
 
 
 class ConvertOptions(OtherFields, total=False):
-    """The keywords of `convert`, all but the one that says what comes back."""
+    """The keywords of `convert`, all but those that say what comes back."""
 
     recipe: Recipe | str | None
     plan: Plan | None
@@ -40,6 +41,7 @@ class ConvertOptions(OtherFields, total=False):
     tolerance: float | None
     repair: bool
     metric: str | Function | None
+    check_memory: float | None
     metadata: bool
     html: PathLike | None
     optimize: bool | str
@@ -48,20 +50,44 @@ class ConvertOptions(OtherFields, total=False):
 
 @overload
 def convert(
-    model: Model, level: str | int | None = None, *, output: OutPath, **options: Unpack[ConvertOptions]
-) -> OutPath: ...
+    model: Model, level: str | int | None = None, *, output: OutPath, report: Literal[False] = False,
+    **options: Unpack[ConvertOptions],
+) -> OutPath: ...  # fmt: skip
 
 
 @overload
 def convert(
-    model: InMemory, level: str | int | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
-) -> InMemory: ...
+    model: InMemory, level: str | int | None = None, *, output: None = None, report: Literal[False] = False,
+    **options: Unpack[ConvertOptions],
+) -> InMemory: ...  # fmt: skip
 
 
 @overload
 def convert(
-    model: PathLike, level: str | int | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
-) -> FromPath: ...
+    model: PathLike, level: str | int | None = None, *, output: None = None, report: Literal[False] = False,
+    **options: Unpack[ConvertOptions],
+) -> FromPath: ...  # fmt: skip
+
+
+@overload
+def convert(
+    model: Model, level: str | int | None = None, *, output: OutPath, report: Literal[True],
+    **options: Unpack[ConvertOptions],
+) -> tuple[OutPath, Summary]: ...  # fmt: skip
+
+
+@overload
+def convert(
+    model: InMemory, level: str | int | None = None, *, output: None = None, report: Literal[True],
+    **options: Unpack[ConvertOptions],
+) -> tuple[InMemory, Summary]: ...  # fmt: skip
+
+
+@overload
+def convert(
+    model: PathLike, level: str | int | None = None, *, output: None = None, report: Literal[True],
+    **options: Unpack[ConvertOptions],
+) -> tuple[FromPath, Summary]: ...  # fmt: skip
 
 
 @takes_recipe
@@ -73,12 +99,14 @@ def convert(
     plan: Plan | None = None,
     data: Data = None,
     output: PathLike | None = None,
+    report: bool = False,
     passes: Sequence[Pass] = (),
     check_passes: bool = False,
     check: str | None = None,
     tolerance: float | None = None,
     repair: bool = False,
     metric: str | Function | None = None,
+    check_memory: float | None = None,
     metadata: bool = True,
     html: PathLike | None = None,
     optimize: bool | str = False,
@@ -95,17 +123,19 @@ def convert(
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
             passes the limit of the low type stays float32.
         output: write the result there, whole or not at all, and return the path.
+        report: return the report that the command prints as well, an `ampgraph.Summary`; ``.check`` is the verdict.
         passes: your own, which run behind the conversion's: functions of a graph that return a Change.
         check_passes: verify the graph behind each pass; the error names the pass.
-        check: ``auto`` (where ``output`` is given, a strict run of the file on a few samples, yours or generated, in a
-            process of its own; a PrecisionWarning with the verdict says where it is missed), ``require`` (nothing is
+        check: ``auto`` (a strict run of the result on a few samples, yours or generated, in a process of its own, for a
+            second or more; a PrecisionWarning with the verdict says where it is missed), ``require`` (nothing is
             written or returned unless that was done and met), ``off``. None: as the environment variable AMPGRAPH_CHECK
             says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
-        repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, by what the check
-            has tried, else by `tune`.
+        repair: where it is missed, what is to blame is searched for, and held in float32: by the ranges of the samples,
+            by what the check has tried, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
+        check_memory: GB that it may take; 4.3 if not given. What needs more is not checked.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
         html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
@@ -116,7 +146,7 @@ def convert(
 
     Returns:
         ``output`` when it is given, else the same kind as ``model`` (for a path: onnx.ModelProto, or onnx_ir.Model when
-        its weights are external).
+        its weights are external); with ``report`` a pair of that and the report.
 
     Raises:
         AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
@@ -131,13 +161,14 @@ def convert(
     refuse_page(html, model, output, data)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
-        optimize=optimize,
+        checking=Checking(check, tolerance, repair, metric, check_memory), metadata=metadata,
+        report=report or html is not None, optimize=optimize,
     )  # fmt: skip
     done = convert_and_check(job, progress or silent)
     picture_conversion(html, done.graph, done.summary, done.choices)
     _announce(done.verdict, check)
-    return done.model() if output is None else output
+    result = done.model() if output is None else output
+    return (result, done.summary) if report else result
 
 
 @overload

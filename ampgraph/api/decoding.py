@@ -103,17 +103,17 @@ def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -
     left, sign, right = text.partition("=")
     if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
         hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"
-        raise AmpError("AMP312", f"--cache {text} is no pair IN=OUT", hint=hint)
+        raise AmpError("AMP312", f"--cache {text} is not IN=OUT", hint=hint)
     head, _, tail = left.partition("*")
     found = [name for name in inputs if name == left or ("*" in left and fnmatch.fnmatchcase(name, left))]
     if not found:
         hint = nearest(left, list(inputs)) or f"there are: {', '.join(inputs)}"
-        raise AmpError("AMP312", f"--cache {text}: there is no input '{left}'", hint=hint)
+        raise AmpError("AMP312", f"--cache {text}: the model has no input '{left}'", hint=hint)
     for name in found:
         other = right.replace("*", name[len(head) : len(name) - len(tail)]) if "*" in left else right
         if other not in outputs:
             hint = nearest(other, list(outputs)) or f"there are: {', '.join(outputs)}"
-            raise AmpError("AMP312", f"--cache {text}: there is no output '{other}'", hint=hint)
+            raise AmpError("AMP312", f"--cache {text}: the model has no output '{other}'", hint=hint)
         if not _alike(inputs[name], outputs[other]):
             message = f"--cache {text}: output '{other}' is {outputs[other]}, input '{name}' {inputs[name]}"
             raise AmpError("AMP312", message, hint="an output that is fed back has its input's type and rank")

@@ -66,11 +66,12 @@ def diff(
 
 def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
     """By output, the error of a model, or of what a plan makes."""
-    from .convert import apply
+    from .convert import convert
     from .verify import verify
 
     plan = _plan(item)
-    seen = verify(reference, item if plan is None else apply(reference, plan), device="cpu", nodes=0, **more)  # type: ignore[arg-type]
+    model: Any = item if plan is None else convert(reference, plan=plan, check="off")
+    seen = verify(reference, model, device="cpu", nodes=0, **more)
     if seen.overall is not None:
         return {seen.overall.name: seen.overall.decisive}
     return {

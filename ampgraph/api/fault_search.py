@@ -6,18 +6,17 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.node_names import pattern_for
 from ..core.progress import Count, Progress
+from ..core.repairs import Mended
 from ..core.sites import Switched
 from ..numerics.inputs.samples import Samples
-from ..numerics.metrics.agreement import Agreement, apart, scale_of
-from ..numerics.metrics.metric import Metric
-from ..numerics.search import RUNS, Attribution, Ranking, attribute
+from ..numerics.metrics.verdict import Compared
+from ..numerics.search import RUNS, Attribution, Search, attribute
 from ..numerics.strict.session import SwitchedSession
 from ..numerics.trace.suspects import Inquest, Suspect
 from ..numerics.trace.values import Tracer
@@ -42,15 +41,14 @@ class FaultSearch:
         growth: the nodes that make the error; ``left``: what remains of it with these in float32.
         traced: the number of the sample that was run.
         errors: of what each node makes, by its name.
-        ranking: of all low nodes, where causes were found.
+        search: for low nodes that have to be in float32, where causes were found; ``patterns``: what names each.
     """
 
     pair: Pair
-    outputs: list[Agreement]
+    compared: Compared
     tolerance: float
     count: int
     asked: bool
-    metric: Metric | None = None
     runs: int = RUNS
     seconds: float = SECONDS
     kept: tuple[int, Feeds, Feeds] | None = None
@@ -62,27 +60,35 @@ class FaultSearch:
     notes: list[str] = field(default_factory=list, init=False)
     left: float | None = field(default=None, init=False)
     errors: dict[str, float] = field(default_factory=dict, init=False)
-    ranking: Ranking | None = field(default=None, init=False)
+    search: Search | None = field(default=None, init=False)
+    patterns: Callable[[int], list[str]] = field(default=lambda unit: [], init=False)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """All that were found."""
         return self.growth if self.born is None else (self.born, *self.born_too)
 
-    def withdraw(self) -> None:
-        """Suggests nothing: no choice of precision is known to help."""
+    def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
+        """Notes on a chaotic model, none of one that a repair mends; where none does, nothing is suggested."""
+        if mended is not None and mended.repair is not None:
+            return []
+        if notes and mended is not None:
+            self._withdraw()
+        return notes
+
+    def _withdraw(self) -> None:
         self.born = None if self.born is None else replace(self.born, patterns=())
         self.born_too = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         """Finds what the attributes say; what stops it is a note: the comparison stands without it."""
-        missed = [output for output in self.outputs if not output.within(self.tolerance)]
-        named = self.count > 0 and bool(missed or self.asked)
+        outputs = self.compared.outputs
+        missed = any(not output.within(self.tolerance) for output in outputs)
+        named = self.count > 0 and (missed or self.asked)
         if not isinstance(self.pair, OnnxPair) or not (named or self.seen):
             return
-        judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
-        errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
+        errors = self.compared.errors
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
         try:
             if self.kept is None:
@@ -95,7 +101,7 @@ class FaultSearch:
             self.traced = chosen
         except AmpError as error:
             self.notes.append(f"nodes could not be looked at: {error.message}")
-        if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
+        if self.traced is not None and self.born is None and any(output.astray for output in outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
@@ -110,7 +116,7 @@ class FaultSearch:
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         self.born_too = tuple(inquest.born_at(i) for i in itertools.islice(inquest.birthplaces(), 1, BIRTHS))
         least = 0.0 if self.asked else WORTH * self.tolerance
-        reached = self.born is not None and any(output.astray for output in self.outputs)
+        reached = self.born is not None and any(output.astray for output in self.compared.outputs)
         measured = not reached and pair.strict and self.runs > 0
         if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
@@ -118,13 +124,13 @@ class FaultSearch:
     def _caused(self, pair: OnnxPair, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
         """Names the nodes whose roundings make the error, as runs with few nodes low show; False where there are no
         such."""
-        error, until = error_by(self.metric, self.outputs), time.monotonic() + self.seconds
+        until = time.monotonic() + self.seconds
 
         def late() -> bool:
             return time.monotonic() > until
 
         def of(low: Collection[int]) -> float:
-            return error(expected, session.run(fed, low))
+            return self.compared.error_of(expected, session.run(fed, low))
 
         try:
             session = SwitchedSession(pair.source, pair.result)
@@ -139,8 +145,11 @@ class FaultSearch:
             self.notes.append(text + instead)
         self.growth = tuple(names.suspect(units[cause.units[0]], cause.error, found) for cause in found.causes)
         self.left = found.without if found.causes else None
+        weights = [share for _, share in sorted(zip(found.order, found.shares, strict=True))]
         known = {frozenset[int](): found.whole, frozenset(found.order): found.none}
-        self.ranking = Ranking(found.order, of, lambda unit: names.patterns(units[unit]), found.shares, known)
+        left = lambda held: of([unit for unit in range(len(units)) if unit not in held])  # noqa: E731
+        self.search = Search([1] * len(units), left, lambda held: weights, known=known)
+        self.patterns = lambda unit: names.patterns(units[unit])
         return bool(found.causes)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
@@ -162,22 +171,6 @@ class FaultSearch:
             except AmpError as error:  # the If itself is still a good answer
                 self.notes.append(f"the body of '{site.label}' could not be looked at: {error.message}")
         return inquest.born_at(place)
-
-
-def error_by(
-    metric: Metric | None, outputs: Sequence[Agreement]
-) -> Callable[[Mapping[str, Result], Mapping[str, Result]], float]:
-    """The largest error of the outputs that count, against their scales over the samples; by relative L2 if None."""
-    counted = [output for output in outputs if output.counts]
-    scales = {output.name: scale_of(judged.size for judged in output.judged) for output in counted}
-
-    def error(expected: Mapping[str, Result], found: Mapping[str, Result]) -> float:
-        if metric is None:
-            return max((apart(expected[name], found[name]).error for name in scales), default=0.0)
-        judged = metric.judge(expected, found)
-        return max((one.error(scales.get(name, 0.0)) for name, one in judged.items()), default=0.0)
-
-    return error
 
 
 @dataclass(frozen=True)

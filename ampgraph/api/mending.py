@@ -18,8 +18,8 @@ from ..core.runnable import RunnableGraph
 from ..core.verdict import CheckVerdict
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
-from ..numerics.metrics.agreement import Agreement, Scores
-from ..numerics.search import Ranking
+from ..numerics.metrics.verdict import Compared
+from ..numerics.search import Search, confirmed
 from ..planner.resolve import resolve
 from ..report.verification import StepError
 from .fault_search import FaultSearch
@@ -29,7 +29,7 @@ from .steps import Job, run
 
 ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
-AIM = 0.9  # of the tolerance
+WRONG = 2.0  # times the tolerance: at least so wrong is what is not right, for the next prediction
 LOOKING = 0.4  # of the time that is left, for looking at a model anew
 PREDICTING = 0.5  # of the time that is left, for runs that predict
 LESS = 0.8  # of the error: what a float32 stream leaves where it is worth its Casts
@@ -43,18 +43,16 @@ class Outcome:
 
     Attributes:
         error: the largest error of an output that is judged; ``ok``: whether all of it is right.
-        pair: what was run, and the ``outputs`` over the samples.
-        kept: as `FaultSearch` has it.
-        overall: what a metric says of runs as a whole; ``by_step``: the error of each step.
+        pair: what was run; ``compared``: what came out.
+        kept: as `FaultSearch` has it; ``by_step``: the error of each step.
         seconds: that it took.
     """
 
     error: float
     ok: bool
     pair: Pair
-    outputs: list[Agreement]
+    compared: Compared
     kept: tuple[int, Feeds, Feeds] | None = None
-    overall: Scores | None = None
     by_step: tuple[StepError, ...] = ()
     seconds: float = 0.0
 
@@ -106,7 +104,7 @@ class Mending:
                 break
             held, outcome = trial
             found = replace(
-                found, pair=outcome.pair, outputs=outcome.outputs, kept=outcome.kept, seconds=LOOKING * self._left,
+                found, pair=outcome.pair, compared=outcome.compared, kept=outcome.kept, seconds=LOOKING * self._left,
                 seen=False,
             )  # fmt: skip
             found.look(self.drawn, None)
@@ -120,30 +118,34 @@ class Mending:
         why = f"; {self.refused}" if self.refused else "" if self.in_time else "; the time is up"
         if number or why:
             return f"none found in {number} conversion{'s' * (number != 1)}{left}{why}"
-        floor = 0.0 if found.ranking is None else found.ranking.left(found.ranking.order)
+        search = found.search
+        floor = 0.0 if search is None else search.left(range(len(search.costs)))
         if floor > found.tolerance:
             return f"none found: with every node in float32 that a run can switch the error is {floor:.2g}"
-        return "none found short of all in float32, which is no repair"
+        return "none found: only all of it in float32 helps"
 
     def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
         """The first trial that is right, else the last."""
-        if found.ranking is not None:
-            return self._ranked(found.ranking, found.tolerance, held)
+        if found.search is not None:
+            return self._predicted(found, found.search, held)
         patterns = [pattern for suspect in found.suspects for pattern in suspect.patterns]
         return self.attempt((*held, *patterns)) if patterns else None
 
-    def _ranked(self, ranking: Ranking, tolerance: float, held: tuple[str, ...]) -> Trial | None:
-        aim, last = AIM * tolerance, None
-        until = time.monotonic() + PREDICTING * self._left
-        for _ in range(TURNS):
-            units = ranking.needed(aim, lambda: time.monotonic() > until)
-            if units is None or (len(units) == len(ranking.order) > SHOWN):  # all of many is no repair
-                return last
-            trial = self.attempt((*held, *ranking.named(units)))
-            if trial is None or trial[1].ok:
-                return trial or last
-            last, aim = trial, aim * min(0.5, AIM * tolerance / max(trial[1].error, tolerance))
-        return last
+    def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
+        until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
+        search = replace(search, late=lambda: time.monotonic() > until)
+
+        def predict(aim: float) -> frozenset[int] | None:
+            units = search.cheapest(aim)
+            return None if units is not None and len(units) == len(search.costs) > SHOWN else units  # that is no repair
+
+        def run(units: frozenset[int], aim: float) -> float | None:
+            trial = self.attempt((*held, *(pattern for unit in sorted(units) for pattern in found.patterns(unit))))
+            last.extend([] if trial is None else [trial])
+            return None if trial is None or trial[1].ok else max(trial[1].error, WRONG * found.tolerance)
+
+        confirmed(found.tolerance, predict, run, TURNS)
+        return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
         """Tries patterns of `--fp32`; None where there is no time, or `convert` refuses them."""

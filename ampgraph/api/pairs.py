@@ -20,18 +20,22 @@ from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.io import to_proto
 from ..numerics.graphs import Interface, interface_of, load_onnx
 from ..numerics.metrics.roles import roles_of
-from ..numerics.strict.session import StrictSession
+from ..numerics.strict.session import StrictSession, accumulators
 from ..numerics.trace.values import Tracer
 from ..report.quantized import QuantizedParts, quantized_parts
 from ..runtime.devices import choose
+from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Port, Session
+from .executing import executed, runtime_of, unproven
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+EXECUTED = "by real kernels of {}, in the precisions of the file; reference on ONNX Runtime's CPU"
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
+MODELLED = "strict, on the CPU: every {} value rounded; products add up in {}, rounding each sum, as {} does"
 
 
 class Pair(ABC):
@@ -42,6 +46,7 @@ class Pair(ABC):
     run = ""
     reference: Graph | str
     low: Sequence[str] = ()  # the low types of the model
+    layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []
@@ -82,20 +87,28 @@ class Pair(ABC):
 
 
 class OnnxPair(Pair):
-    """On ONNX Runtime; strictly on the CPU."""
+    """On ONNX Runtime, strictly on the CPU; or the model by the runtime of a target."""
 
-    def __init__(self, reference: Model, model: Model, device: str) -> None:
+    def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
-        self.device, providers = choose(device)
-        self.strict, self._provider = self.device == "cpu", providers[0]
+        self._runtime = runtime_of(target, runtime)
+        self.device, _ = choose(device if self._runtime is None else "cpu")
+        self.strict = self.device == "cpu" and self._runtime is None
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
+        self._model = model
         self.reference, self._takes, self.given = self._ours, interface_of(self._theirs), interface_of(self._ours)
         same_interface(self.given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
-        self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
+        self._target = target if self._runtime is None else ""
+        summed, whose = accumulators(self._theirs, self._target)
+        words = MODELLED.format(message, summed, whose) if summed in self.low else STRICT.format(message)
+        self.run = words if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
+        if self._runtime is not None:
+            self.device, self.run = target, EXECUTED.format(self._runtime.name)
+            self.notes += unproven(self._runtime, self.low)
         self._expected: Session | None = None
         self._found: Session | None = None
         self._profiled: OnnxSession | None = None
@@ -111,9 +124,16 @@ class OnnxPair(Pair):
         return self._theirs
 
     def open(self) -> None:
-        self._expected = StrictSession(self._ours)
-        if self.strict:
-            self._found = StrictSession(self._theirs)
+        try:
+            self._expected = StrictSession(self._ours)
+        except AmpError as error:  # nothing that was made of it is to blame
+            message = error.message.replace("refuses the model", "refuses your model, as it was before")
+            raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
+        if self._runtime is not None:
+            self._found = session = executed(self._runtime, self._model, self._theirs)
+            self.layers = session.layers()
+        elif self.strict:
+            self._found = StrictSession(self._theirs, target=self._target)
         else:
             assert isinstance(self._theirs, OnnxGraph)
             source = to_proto(self._theirs.model) if self._path is None else self._path
@@ -154,12 +174,12 @@ class OnnxPair(Pair):
         other._takes, other.low = interface_of(other._theirs), _low_types(other._theirs)
         same_interface(other.given, other._takes)
         other._expected = self._expected or StrictSession(self._ours)
-        other._found = StrictSession(other._theirs)
+        other._found = StrictSession(other._theirs, target=self._target)
         return other
 
     def tracer(self) -> Tracer:
         self._expected = self._found = None  # frees their weights
-        device = "" if self.strict else self.device
+        device = "" if self.strict or self._runtime is not None else self.device
         if device and "bfloat16" in self.low:
             device = ""
             self.notes.append("nodes are looked at in a strict run on the CPU: numpy has no bfloat16")
@@ -199,12 +219,16 @@ class MindirPair(Pair):
         return self._expected.run(feeds), self._found.run(theirs)
 
 
-def paired(reference: Model, model: Model, device: str) -> Pair:
-    """The two sides in their runtime. Raises AmpError AMP209 for models of two formats."""
+def paired(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
+    """The two sides in their runtime; ``target`` and ``runtime`` as `verify` takes them.
+
+    Raises AmpError AMP209 for models of two formats."""
     mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
     if len(mindir) == 1:
         raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
-    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
+    if mindir:
+        return MindirPair(mindir[0], mindir[1], device)
+    return OnnxPair(reference, model, device, target, runtime)
 
 
 def _low_types(graph: Graph) -> list[str]:

@@ -58,17 +58,18 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
 
 
 def frozen(graph: Graph, recipe: Recipe) -> int:
-    """Makes stored tensors that are inputs too constants, which can be stored low, where the recipe says so: how many
-    there were."""
-    return adapters.freeze(graph) if recipe.freeze_weights else 0
+    """Makes stored tensors that are inputs too constants, which can be stored low, where the recipe or the version of
+    the file says so: how many there were."""
+    return adapters.freeze(graph, recipe.freeze_weights)
 
 
-def frozen_notes(graph: Graph, plan: Plan, count: int) -> list[Note]:
+def frozen_notes(graph: Graph, plan: Plan, count: int, asked: bool) -> list[Note]:
     """What was done, or else what it would save: where other readers need float32 less, for a weight is stored twice
     then. ``graph``: not converted yet; ``count``: what `frozen` returned."""
     if count:
         text = f"{plural(count, 'weight')} listed as inputs: constants now, which nobody can override"
-        return [Note("inputs", "", text)]
+        text += "" if asked else "; --no-freeze-weights keeps them inputs"
+        return [Note("inputs", "", text)] if asked or not plan.changes_nothing else []
     sizes = adapters.defaults(graph)
     cast = {item.value for item in plan.casts if not item.scope and item.value in sizes}
     text = (

@@ -20,9 +20,11 @@ from ..formats.onnx.io import read_proto
 from ..numerics.inputs.samples import load_samples
 from ..numerics.strict.session import StrictSession
 from ..runtime.data import first_nan, load_inputs
+from ..runtime.executed import ExecutedLayer, ExecutedSession
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Session
+from .executing import executed, lacking, runtime_of
 from .kinds import Feeds, PathLike
 
 ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "ascend")
@@ -34,6 +36,8 @@ def run(
     *,
     device: str = "auto",
     strict: bool = False,
+    target: str = "",
+    runtime: str = "",
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, Result]:
@@ -44,6 +48,9 @@ def run(
         data: an .npz path (arrays that are no inputs are left out), or arrays by input name; generated if not given.
         device: auto, cpu, cuda, tensorrt or cann; for MindIR auto, cpu or ascend. ``auto`` takes the best that is here.
         strict: run on the CPU with every low value really rounded (MindSpore's CPU run rounds by itself).
+        target: execute by the runtime of this target, in the precisions of the file, where that runtime is here or in
+            the environment that ``runtime`` names.
+        runtime: the Python of an environment with what the target needs; this one's if empty.
         seed: for generated inputs.
         dims: sizes of symbolic dimensions, for generated inputs.
 
@@ -54,7 +61,7 @@ def run(
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
     as_annotated(run, locals())
-    done = ran(model, data, device=device, strict=strict, seed=seed, dims=dims)
+    done = ran(model, data, device=device, strict=strict, target=target, runtime=runtime, seed=seed, dims=dims)
     for note in done.doubts:
         warnings.warn(note, stacklevel=2)
     return done.outputs
@@ -62,24 +69,36 @@ def run(
 
 @dataclass(frozen=True)
 class Ran:
-    """A run: the outputs by name, where generated inputs are from, and what is odd about those that were given."""
+    """A run: the outputs by name, where generated inputs are from, and what is odd about those that were given.
+    ``by``: the target's runtime that executed it, and its ``layers``."""
 
     outputs: dict[str, Result]
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    by: str = ""
+    layers: tuple[ExecutedLayer, ...] = ()
 
 
 def ran(
-    model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, seed: int,
-    dims: Mapping[str, int] | None,
+    model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str,
+    runtime: str, seed: int, dims: Mapping[str, int] | None,
 ) -> Ran:  # fmt: skip
     """As `run`, with what there is to say of the inputs."""
-    session = opened(model, device, strict)
+    if runtime and not target:
+        raise AmpError("AMP311", "--runtime names an environment for --target, which is not given", hint="name both")
+    session = by_target(model, target, runtime) if target else opened(model, device, strict)
+    doubts: list[str] = []
+    notes: tuple[str, ...] = ()
     if data is not None:
         feeds = feeds_of(data, session)
-        return Ran(session.run(feeds), doubts=tuple(_doubts(feeds)))
-    drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
-    return Ran(session.run(next(iter(drawn))), drawn.notes)
+        doubts = list(_doubts(feeds))
+    else:
+        drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
+        feeds, notes = next(iter(drawn)), drawn.notes
+    outputs = session.run(feeds)
+    if isinstance(session, ExecutedSession):
+        return Ran(outputs, notes, tuple(doubts), session.runtime.name, session.layers())
+    return Ran(outputs, notes, tuple(doubts))
 
 
 def _doubts(feeds: Feeds) -> Iterator[str]:
@@ -103,6 +122,14 @@ def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = Fa
     if not isinstance(model, ModelProto) and os.path.exists(f"{os.fspath(model)}.data"):
         read_proto(Path(model))  # the runtime would not see that its data file is another version's
     return OnnxSession(model, device)
+
+
+def by_target(model: PathLike | ModelProto, target: str, runtime: str) -> Session:
+    """A session of the runtime of a target. Raises AmpError AMP404 where none is known, AMP501 where none is here."""
+    found = runtime_of(target, runtime)
+    if found is None:
+        raise lacking(target)
+    return executed(found, model)
 
 
 def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:

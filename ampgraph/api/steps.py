@@ -48,12 +48,13 @@ SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 @dataclass(frozen=True)
 class Checking:
     """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``; ``metric``
-    None: the check's own measure."""
+    None: the check's own measure; ``memory``: the GB that the check may take, 4.3 if None."""
 
     mode: str | None = "off"
     tolerance: float | None = None
     repair: bool = False
     metric: str | Function | None = None
+    memory: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
         assert plan is not None  # one of the two is there
         made_plan, flow = pipeline.followed(plan, graph)
     notes = made_plan.notes
-    notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count)]
+    notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
     lists = chosen = None
     if job.report:
         from ..planner.resolve import lists_of_plan
@@ -180,7 +181,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     progress("converting", 0, 0)
     given = options is None  # its faults are not ours
     edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
-    changed = edited or graph is not as_given or count > 0
+    changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
     return Conversion(job, graph, back, made_plan, lists, options, changed, output, before, chosen)
 
 

@@ -30,9 +30,10 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import sensitivity as to_rounding
-from ..numerics.metrics.metric import Function, Judge, metric_of
+from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.roles import roles_of
-from ..numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch, attribute
+from ..numerics.metrics.verdict import Compared, References
+from ..numerics.search import BUDGET, Search, attribute, confirmed
 from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.traits import has
 from ..planner.facts.facts import Facts
@@ -75,10 +76,10 @@ def tune(
     """Finds the smallest set of nodes to keep in float32 so that a level's conversion meets a tolerance.
 
     Starts from the level's plan. Where it misses the tolerance, runs of one session in which only some nodes are low
-    tell what each makes of the error, and which are to go back to float32: those that contribute most, whole kinds of
-    operators, what O1 keeps in float32, which is everything but products; of the cheapest, in bytes with those of
-    products eight times, parts are made low again as long as the tolerance holds. That is converted, as patterns
-    through the planner, and run strictly on all samples; what it leaves corrects the next aim. At most 20 strict runs.
+    tell what each makes of the error, and which are to go back to float32: those that contribute most, or most
+    for what they cost, in bytes with those of products eight times; parts are made low again as long as the tolerance
+    holds. The cheaper of both is converted, as patterns through the planner, and run strictly on all samples; what it
+    leaves corrects the next aim. At most 20 strict runs.
 
     Args:
         model: an ONNX model as `convert` takes it.
@@ -113,9 +114,9 @@ def tune(
             try_folder(Path(output), "-o")
         low_io = interface(graph, wanted)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
-        judge = Judge(metric_of(metric, roles_of(graph.dataflow())), Path(scratch))
+        measure = metric_of(metric, roles_of(graph.dataflow()))
         options = Measuring().steer(options, graph)
-        bench = Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
+        bench = Bench(model, options, low_io, drawn, measure, Path(scratch), progress)
         found = _searched(bench, tolerance, output, sensitivity)
     picture_tuning(html, model, found)
     return found
@@ -131,54 +132,73 @@ def _check(model: Model, tolerance: float) -> None:
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
     """The search, the table where it is wanted, and the model written where one was found."""
-    search = bench.search(tolerance)
-    best = search.run()
-    found = _tuning(bench, search, best, tolerance)
+    best = bench.search(tolerance)
+    found = _tuning(bench, best, tolerance)
     if sensitivity:
-        found = replace(found, sensitivity=sensitivity_of(bench, search))
+        found = replace(found, sensitivity=sensitivity_of(bench))
     if best is None or output is None:
         return found
     bench.write(best, output)
     return replace(found, output=os.fspath(output))
 
 
-def _tuning(bench: Bench, search: ConfirmedSearch, best: Point | None, tolerance: float) -> Tuning:
+def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
     def candidate(point: Point) -> Candidate:
         return Candidate(
             point.step, point.error, point.nodes, point.bytes, len(point.promoted), point.products, point is best
         )
 
     source, notes = path_of(bench.model), list(bench.samples.notes)
-    if bench.judge.skipped:
-        notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
-    name, alone = bench.sensitivity() if best is None or best.promoted else ("", 0.0)
+    skipped = [output.name for output in bench.start.outputs if not (output.counts or bench.start.whole)]
+    if skipped:
+        notes.append(f"not compared, as the metric is not about them: {', '.join(skipped)}")
+    short_of_all = best is not None and len(best.promoted) < len(bench.groups)  # what some nodes mend is not chaotic
+    name, alone = ("", 0.0) if short_of_all or not bench.groups else bench.sensitivity()
     if alone > tolerance:
-        notes.append(f"{chaotic_in_itself(alone)} at '{name}'")
+        notes.append(chaotic_in_itself(alone, name))
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,
         met=best is not None,
-        error=best.error if best is not None else min(point.error for point in search.points),
+        error=best.error if best is not None else min(point.error for point in bench.points),
         tolerance=tolerance,
-        metric=bench.judge.metric.name,
+        metric=bench.metric.name,
         level=bench.options.level.name,
         dtype=bench.options.dtype,
-        runs=search.runs,
+        runs=len(bench.points),
         samples=len(bench.samples),
         nodes=bench.nodes,
         plan=bench.convert(best.promoted)[1] if best is not None else None,
         patterns=bench.patterns(best.promoted) if best is not None else (),
-        frontier=tuple(map(candidate, search.frontier())),
-        candidates=tuple(map(candidate, search.points)),
+        frontier=tuple(map(candidate, bench.frontier())),
+        candidates=tuple(map(candidate, bench.points)),
         notes=tuple(notes),
     )
 
 
 # -- what is tried out: conversions with more or less in float32, run strictly ----------------------------------------
 
-CAUTIOUS = "O1"  # the level whose plan is tried beside
+REFERENCE = "running the reference"
 PARTS = 64  # runs that measure what each group makes of the error
-PREDICTIONS = 128  # runs that look for the groups to promote
+
+
+@dataclass(frozen=True)
+class Point:
+    """A candidate that was run: the groups promoted, the error, and what it has in float32: nodes, bytes, products
+    among the nodes, and the cost of all of it."""
+
+    step: str
+    promoted: frozenset[int]
+    error: float
+    nodes: int
+    bytes: int
+    products: int
+    cost: int
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """What is to be small, the first first."""
+        return self.cost, self.nodes, len(self.promoted)
 
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
@@ -192,37 +212,59 @@ def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
 
 @dataclass
 class Bench:
-    """Converts candidates of one model and runs them."""
+    """Converts candidates of one model and runs them: ``points``, in their order."""
 
     model: Model
     options: Options
     low_io: frozenset[str]
     samples: Samples
-    judge: Judge
+    metric: Metric
     scratch: Path
     progress: Progress | None
     groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
+    points: list[Point] = field(default_factory=list)
+    start: Compared = field(init=False)  # the level's plan, over all samples
+    _expected: References = field(init=False)
     _others: list[Promotion] = field(default_factory=list)
     _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)
     _external: bool = False
     _reference: Any = None
     _moves: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     _shown: list[int] = field(default_factory=list)
-    _predicted: dict[tuple[int, ...], list[Point]] = field(default_factory=dict)
+    _predicted: dict[tuple[int, ...], dict[frozenset[int], float]] = field(default_factory=dict)
     _low: Any = None
 
-    def search(self, tolerance: float) -> ConfirmedSearch:
-        """Runs the reference, finds the groups, and readies the search."""
+    def search(self, tolerance: float) -> Point | None:
+        """The smallest candidate found that meets the tolerance; None where even all groups in float32 do not."""
+        self._ready()
+        start = self._tried(frozenset(), "the level's plan")
+        if start.error > tolerance and self.groups:
+            whole = self._tried(frozenset(range(len(self.groups))), "all in float32")
+            if whole.error <= tolerance:
+                tried = lambda chosen, aim: self._tried(chosen, f"what is to leave {aim:.3g}").error  # noqa: E731
+                confirmed(tolerance, self.predict, tried, BUDGET - 2)
+        return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
+
+    def frontier(self) -> list[Point]:
+        """The candidates that no other one beats in size and in error, the smallest first."""
+        kept: list[Point] = []
+        for point in sorted(self.points, key=lambda p: (p.size, p.error)):
+            if not kept or point.error < kept[-1].error:
+                kept.append(point)
+        return kept
+
+    def _ready(self) -> None:
+        """Runs the reference, and finds the groups."""
         graph = loaded(self.model, self.options.recipe)
         graph.prepare()
         self._external = bool(graph.data_files())
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
-        session = StrictSession(self._reference)
+        session, self._expected = StrictSession(self._reference), References(self.scratch)
         self.samples = self.samples.fitted(session.run)
-        for _, feeds in self._fed("running the reference", 0):
-            self.judge.learn(session.run(feeds))
+        for _, feeds in self._fed(REFERENCE):
+            self._expected.add(session.run(feeds), self.metric)
         flow = graph.dataflow(self.options.dtype, self.low_io)
         self.nodes = sum(1 for op in flow.ops if op.slots and not has(op.role, "casts"))
         _, plan, planned = self.convert(frozenset())
@@ -231,23 +273,10 @@ class Bench:
             groups = find_groups(judge(Facts.of(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
-        self._search = ConfirmedSearch([g.cost for g in self.groups], tolerance, self.run, predict=self.predict)
-        return self._search
 
     def sensitivity(self) -> tuple[str, float]:
         """The output that the rounding of the inputs alone changes most, and by how much."""
         return to_rounding(StrictSession(self._reference).run, self.samples, self.options.dtype)
-
-    @functools.cached_property
-    def _others_to_try(self) -> dict[str, frozenset[int]]:
-        """The groups that `CAUTIOUS` keeps float32, where this is another level: products low, nothing else."""
-        if not self.groups or self.options.level.name == CAUTIOUS:
-            return {}
-        options = resolve(replace(self.options.recipe, level=CAUTIOUS, fp32=(), low=()), "ONNX")
-        plan, flow = pipeline.planned(loaded(self.model, options.recipe), options, self.low_io)
-        low = low_values(plan, flow)
-        chosen = frozenset(i for i, group in enumerate(self.groups) if not group.writes & low)
-        return {f"what {CAUTIOUS} keeps": chosen} if 0 < len(chosen) < len(self.groups) else {}
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
         """What names the groups, and what had to be held beside them."""
@@ -275,19 +304,23 @@ class Bench:
         pipeline.applied(graph, plan, flow, describe=True)
         graph.save(output)
 
+    def _tried(self, promoted: frozenset[int], step: str) -> Point:
+        known = next((point for point in self.points if point.promoted == promoted), None)
+        if known is None:
+            self.points.append(known := self.run(promoted, step))
+        return known
+
     def run(self, promoted: frozenset[int], step: str) -> Point:
         """One strict run of a candidate."""
         low, size = self._candidate(promoted)
-        if not promoted:
-            self._low = low
-        session = StrictSession(low)
+        session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
-        errors = [
-            self.judge.error(number, session.run(in_types_of(feeds, types)))
-            for number, feeds in self._fed(step, self._search.runs)
-        ]
-        error = self.judge.over_samples(errors)
-        decisive = next((i for i, one in enumerate(errors) if one >= error), 0)
+        for number, feeds in self._fed(step):
+            seen.add(self._expected[number], session.run(in_types_of(feeds, types)))
+        if not promoted:
+            self._low, self.start = low, seen
+        error = seen.error
+        decisive = next((i for i, one in enumerate(seen.errors) if one >= error), 0)
         if decisive not in self._shown:
             self._shown.append(decisive)
         return Point(step, promoted, error, size.nodes, size.bytes, size.products, size.cost)
@@ -296,24 +329,16 @@ class Bench:
 
     def predict(self, aim: float) -> frozenset[int]:
         """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
-        self._tell("looking for what makes the error", self._search.runs, len(self.samples) - 1)
-        known = self._predicted.setdefault(tuple(self._shown), [])
-        search = PromotionSearch(
-            self._search.costs, aim, self._prediction, PREDICTIONS, known, measure=self.measure,
-            kinds=[group.kind for group in self.groups], others=self._others_to_try,
-        )  # fmt: skip
-        found = search.run()
+        self._tell("looking for what makes the error", len(self.samples) - 1)
+        known = self._predicted.setdefault(tuple(self._shown), {})
+        found = Search([group.cost for group in self.groups], self._prediction, self.measure, known=known).cheapest(aim)
         if found is None:
             return frozenset(range(len(self.groups)))
-        return found.promoted.union(*(self._moves[i] for i in found.promoted))
+        return found.union(*(self._moves[i] for i in found))
 
-    def _prediction(self, promoted: frozenset[int], step: str) -> Point:
+    def _prediction(self, promoted: frozenset[int]) -> float:
         low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
-        error = max(self.judge.error(number, self._switched.run(feeds, low)) for number, feeds in self._seen())
-        held = [self.groups[i] for i in promoted]
-        return Point(
-            step, promoted, error, len(held), sum(group.bytes for group in held), cost=sum(group.cost for group in held)
-        )
+        return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
         """What each group's roundings make of a candidate's squared error; infinite where one is not finite."""
@@ -321,7 +346,9 @@ class Bench:
 
         def error(low: Collection[int]) -> float:
             units = [unit for place in low for unit in self._units[live[place]]]
-            return max(self.judge.distance(n, self._switched.run(feeds, units)) for n, feeds in self._seen())
+            return max(
+                self.start.distance(self._expected[n], self._switched.run(feeds, units)) for n, feeds in self._seen()
+            )
 
         found = attribute(error, len(live), len(live), 0.0, PARTS)
         weights = [0.0] * len(self.groups)
@@ -332,7 +359,7 @@ class Bench:
     def _seen(self) -> Iterator[tuple[int, Feeds]]:
         """The samples that predictions are made on: those that decided about a candidate, all for a mean."""
         for number, feeds in enumerate(self.samples):
-            if number in self._shown or self.judge.metric.over_all:
+            if number in self._shown or self.metric.over_all:
                 yield number, in_types_of(feeds, self._switched.types)
 
     # -- pieces -------------------------------------------------------------------------------------------------------
@@ -340,7 +367,7 @@ class Bench:
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
         """The level's plan, of which each node can be low or not, run by run."""
-        return SwitchedSession(self._reference, self._low)
+        return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:
@@ -382,17 +409,17 @@ class Bench:
         graph.save(path)
         return path
 
-    def _fed(self, step: str, run: int) -> Iterable[tuple[int, Any]]:
+    def _fed(self, step: str) -> Iterable[tuple[int, Any]]:
         """The samples, with progress."""
         for number, feeds in enumerate(self.samples):
-            self._tell(step, run, number)
+            self._tell(step, number)
             yield number, feeds
 
-    def _tell(self, step: str, run: int, number: int) -> None:
-        """Progress: of all runs that there may be."""
+    def _tell(self, step: str, number: int) -> None:
+        """Progress: of all runs that there may be; the reference's is the first."""
         if self.progress is not None:
-            whole = len(self.samples) * (BUDGET + 1)
-            self.progress(f"run {run} of at most {BUDGET}: {step}", len(self.samples) * run + number, whole)
+            run, count = len(self.points) + (step != REFERENCE), len(self.samples)
+            self.progress(f"run {run} of at most {BUDGET}: {step}", count * run + number, count * (BUDGET + 1))
 
 
 # -- the table of sensitivities ---------------------------------------------------------------------------------------
@@ -400,16 +427,16 @@ class Bench:
 MEASURED = 8  # units of the table that get runs of their own, two each
 
 
-def sensitivity_of(bench: Bench, search: ConfirmedSearch) -> Sensitivity:
+def sensitivity_of(bench: Bench) -> Sensitivity:
     """Every unit's part in the error of the level's plan, the largest measured by runs of their own."""
-    start = search.points[0]
+    start = bench.points[0]
     weights = _weights(bench, start)
     order = sorted(range(len(bench.groups)), key=lambda i: (-weights[i], i))
     rows = [_estimated(bench, i, weights, start) for i in order]
     for place, i in enumerate(order[:MEASURED]):
         if weights[i]:
             rows[place] = _measured(bench, i, rows[place])
-    return Sensitivity(bench.options.level.name, bench.judge.metric.name, start.error, tuple(rows))
+    return Sensitivity(bench.options.level.name, bench.metric.name, start.error, tuple(rows))
 
 
 def _weights(bench: Bench, start: Point) -> Sequence[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.arguments import as_annotated, of_kind
@@ -16,9 +16,10 @@ from ..core.renamed import renamed_keywords
 from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.inputs.samples import Samples, load_samples
-from ..numerics.metrics.agreement import Agreement, Scores, apart, sensitivity, vanishing
-from ..numerics.metrics.metric import SAMPLE, Function, Metric, metric_of
-from ..report.verification import Verification, within
+from ..numerics.metrics.agreement import Agreement, sensitivity, vanishing
+from ..numerics.metrics.metric import Function, Metric, metric_of
+from ..numerics.metrics.verdict import Compared
+from ..report.verification import Verification
 from ..runtime.opening import noted
 from .decoding import Decoding, Run, decoding_of
 from .fault_search import SECONDS, FaultSearch
@@ -41,6 +42,8 @@ def verify(
     tolerance: float = TOLERANCE,
     metric: str | Function = "auto",
     device: str = "auto",
+    target: str = "",
+    runtime: str = "",
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     nodes: int | None = None,
@@ -62,6 +65,9 @@ def verify(
             mappings from outputs to arrays (the reference's and the model's, of one sample) that returns one error, 0
             for alike; or where such a function is: ``module:function``, ``file.py:function``.
         device: auto takes the best that is here; on the CPU ONNX models run strictly. The reference runs on the CPU.
+        target: the model is executed by the runtime of this target in the precisions of the file, where that runtime is
+            here or in the environment that ``runtime`` names; elsewhere it runs strictly.
+        runtime: the Python of an environment with what the target needs; this one's if empty.
         dims: sizes of symbolic dimensions, for generated inputs.
         nodes: how many nodes to name where the error grows. If not given, 5 where the tolerance is missed, those behind
             which the error is larger by a tenth of it; else none.
@@ -80,37 +86,44 @@ def verify(
     """
     as_annotated(verify, locals())
     _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
-    paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
+    paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
-        pair = paired(reference, model, device)
+        pair = paired(reference, model, device, target, runtime)
         decoding = decoding_of(pair, steps, cache)
-        lacking = decoding.optional if decoding is not None else frozenset()
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_lacking(decoding))
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
-        small = vanishing(seen.outputs, pair.roles()) if "float16" in pair.low else ""
-        alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
+        outputs = seen.compared.outputs
+        small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
-        job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None, measure)
+        job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        if alone and mended is not None and mended.repair is None:
-            job.withdraw()
+        alone = job.chaotic(alone, mended)
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        names = ["in memory" if path is None else str(path) for path in paths]
         found = Verification(
-            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(seen.outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, seen.overall, seen.by_step,
-            pair.quantized(), job.left, job.errors, mended,
+            _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, len(drawn),
+            tuple(outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
+            seen.compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
         )  # fmt: skip
     picture_verification(html, model, found)
     return found
+
+
+def _lacking(decoding: Decoding | None) -> frozenset[str]:
+    """What a sample may lack."""
+    return decoding.optional if decoding is not None else frozenset()
+
+
+def _named(path: PathLike | None) -> str:
+    return "in memory" if path is None else str(path)
 
 
 def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
@@ -139,13 +152,18 @@ class Comparison:
         """Compares a pair that is open."""
         start = time.monotonic()
         runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
-        outputs, overall = compared(runs, self.metric, None if decoding is None else decoding.heard)
-        by_step = () if decoding is None else decoding.by_step(outputs)
-        ok = within(outputs, overall, by_step, self.tolerance)
-        errors = [output.scores.decisive for output in outputs if output.counts]
-        largest = max((*errors, *(step.error for step in by_step)), default=0.0)
-        error, kept = overall.decisive if overall is not None else largest, decoding.worst if decoding else None
-        return Outcome(error, ok, pair, outputs, kept, overall, by_step, time.monotonic() - start)
+        seen = Compared(self.metric)
+        for number, (expected, found) in enumerate(runs):
+            error = seen.add(expected, found)
+            if decoding is not None:
+                decoding.heard(number, error)
+        if not seen.found:
+            raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
+        by_step = () if decoding is None else decoding.by_step(seen.outputs)
+        largest = max((seen.error, *(step.error for step in by_step)))
+        ok = seen.within(self.tolerance) and all(step.error <= self.tolerance for step in by_step)
+        kept = None if decoding is None else decoding.worst
+        return Outcome(largest, ok, pair, seen, kept, by_step, time.monotonic() - start)
 
     def again(self, pair: OnnxPair) -> Outcome:
         """How another model does, beside the same reference."""
@@ -167,27 +185,4 @@ def chaotic(
     if not low or all(output.within(tolerance) for output in outputs):
         return []
     name, found = sensitivity(run, drawn, low[0])
-    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
-
-
-def compared(
-    runs: Iterable[Run], metric: Metric, heard: Callable[[int, float], None] | None = None
-) -> tuple[list[Agreement], Scores | None]:
-    """The outputs over the runs, and what the metric says of runs as a whole where it does that.
-
-    ``heard``: is given each run's index and its largest error.
-    """
-    outputs: dict[str, Agreement] = {}
-    overall: list[float] = []
-    for number, (expected, found) in enumerate(runs):
-        judged = metric.judge(expected, found)
-        overall += [judged[SAMPLE].error()] if SAMPLE in judged else []
-        for name, value in expected.items():
-            output = outputs.setdefault(name, Agreement(name, over_all=metric.over_all))
-            output.counts = name in judged
-            output.add(apart(value, found[name]), judged.get(name))
-        if heard is not None:
-            heard(number, max(one.error() for one in judged.values()))
-    if not outputs:
-        raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
-    return list(outputs.values()), Scores(metric.name, overall) if overall else None
+    return [chaotic_in_itself(found, name)] if found > tolerance else []

@@ -9,6 +9,7 @@ import typer
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
 from . import conversion, models, train
+from .grouped import GroupedCommand
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +45,7 @@ def ampgraph(
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
     ampgraph verify model.onnx model.O2.onnx    is it still right, and which nodes are to blame if not
     ampgraph check *.onnx                       are these files sound? for continuous integration
+    ampgraph bench model.onnx model.O1.onnx     how fast is it on the runtimes that are here?
     ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
@@ -53,10 +55,10 @@ def ampgraph(
 
 COMMANDS = (
     conversion.convert, models.inspect, models.check, models.diff, models.explain, models.run, models.verify,
-    models.tune, conversion.demo, models.lists, models.export_mixlist, train.build_step, train.train,
+    models.bench, models.tune, conversion.demo, models.lists, models.export_mixlist, train.build_step, train.train,
     train.export_weights,
 )  # fmt: skip
 OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")
-    app.command(name, epilog=PATTERNS if command in OF_PATTERNS else None)(command)
+    app.command(name, cls=GroupedCommand, epilog=PATTERNS if command in OF_PATTERNS else None)(command)

@@ -14,7 +14,7 @@ import typer
 
 from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
-from ..core.recipe import OPTIONS
+from ..core.recipe import DEFAULTS, OPTIONS, Option
 from ..core.shown import Shown, plain
 from ..core.spellings import KEEP_IO
 from .completion import completes
@@ -68,11 +68,16 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
     nothing for options that were left away."""
     chosen = [name for name in OPTIONS if (not names or name in names) and name not in but]
     shown = ((name, OPTIONS[name]) for name in chosen)
-    declared = {n: option(o.metavar, o.help, flag=(o.flag,), kind=o.kind, repeats=o.repeats) for n, o in shown}
+    declared = {n: option(o.metavar, o.help, flag=(_flags(n, o),), kind=o.kind, repeats=o.repeats) for n, o in shown}
     if "io" in chosen:
         words = "--keep-io-types/--no-keep-io-types"
         declared[KEEP_IO] = option("", "The same as --io keep, and --io low.", flag=(words,), kind=bool)
     return declared
+
+
+def _flags(name: str, of: Option) -> str:
+    """A switch that follows from the model where it is not given can be switched off too."""
+    return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
 
 
 def _flag(name: str) -> str:
@@ -83,6 +88,8 @@ MODEL = argument("MODEL", "The .onnx or .mindir file.")
 HTML = option("FILE", "Write a page to look at: the graph by layers, precisions, reasons.")
 DIM = option("NAME=N", "Size of a symbolic dimension in generated samples; repeatable.", repeats=True)
 DEVICE = option("DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.", "auto")
+TARGET = option("TARGET", "Execute by the runtime of this target, where it is here: openvino.", "")
+RUNTIME = option("PYTHON", "The python of an environment that has what --target needs.", "")
 DATA = option("DIR|FILE.npz", "Samples, by input name; generated if not given.")
 SAMPLES = option("N", "At most N samples; 8 where they are generated.", kind=int)
 SEED = option("N", "For generated samples.", 0)

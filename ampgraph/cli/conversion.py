@@ -89,6 +89,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
     tolerance=option("X", "Of the check; 0.01 if not given, 0.05 in bfloat16.", kind=float),
     repair=switch("Where the check is missed, hold in float32 what ranges, else a search, find."),
     metric=option("NAME|FUNCTION", f"Of the check. {metrics_help()}"),
+    check_memory=option("GB", "That the check may take; 4.3 if not given.", kind=float),
     metadata=switch(
         "The file says what was done: type and reason by node, level, --fp32.", "--metadata/--no-metadata", default=True
     ),
@@ -116,18 +117,17 @@ def convert(
     ampgraph convert model.onnx --dry-run --json
     ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
-    It ends with a check, in a process of its own and within a minute and 4 GB. The exit code is 1 where the result
-    misses the tolerance, where TensorRT refuses it, and where --check require leaves no file; what generated inputs
-    leave in doubt is said.
+    It ends with a check, in a process of its own, within a minute and --check-memory. The exit code is 1 where the
+    result misses the tolerance, where TensorRT refuses it and takes the original, and where --check require leaves no
+    file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
-        from ..api.check_model import check_build, refuse_runtime
+        from ..api.check_model import building, check_build
         from ..api.loss_scales import refuse_loss_scale
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
-        from ..planner.options import DEFAULT_TARGETS
 
     data, runtime = rest["data"], rest["runtime"]
     measuring = Measuring(data, rest["samples"], rest["ranges_out"])
@@ -136,15 +136,17 @@ def convert(
     given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
     if plan_in and given:
         raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint="omit it, or omit --plan-in")
-    recipe, builds = recipe_of(None, fields), bool(runtime and not rest["optimize"])
-    if builds:
-        refuse_runtime(recipe.target or DEFAULT_TARGETS["ONNX"])
+    recipe = recipe_of(None, fields)
+    builds = not rest["optimize"] and building(recipe.target or "", runtime)
+    if runtime and not rest["optimize"] and not builds:
+        message = "--runtime names the environment for --optimize or --target tensorrt, and neither is given"
+        raise AmpError("AMP404", message, hint="add one of them; verify --runtime runs models by other targets")
     with piped(model, output, dry_run) as pipe:
         job = Job(
             pipe.model, recipe, plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
             dry_run=dry_run, report=True, option="-o", metadata=metadata,
             optimize=rest["optimize"] and (runtime or True),
-            checking=Checking(rest["check"], rest["tolerance"], rest["repair"], rest["metric"]),
+            checking=Checking(rest["check"], rest["tolerance"], rest["repair"], rest["metric"], rest["check_memory"]),
         )  # fmt: skip
         refuse_page(html, model, output, data, plan_in, plan_out)
         result = convert_and_check(job, bar.part)

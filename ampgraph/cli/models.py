@@ -18,8 +18,10 @@ from .command import (
     HTML,
     METRIC,
     MODEL,
+    RUNTIME,
     SAMPLES,
     SEED,
+    TARGET,
     Told,
     argument,
     command,
@@ -71,8 +73,8 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
     samples=SAMPLES,
     tolerance=option("X", "The error that 9 of 10 samples must meet.", 1e-2),
     dim=DIM,
-    target=option("TARGET", "The target that --runtime builds an engine for.", "tensorrt"),
-    runtime=option("PYTHON", "The python of an environment with TensorRT for RTX.", ""),
+    target=option("TARGET", "What --runtime is for: tensorrt builds it, openvino executes it.", "tensorrt"),
+    runtime=RUNTIME,
     form=option("|".join(FORMATS), "How the report is written.", "text", flag=("--format",)),
 )
 def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, **options: Any) -> Told:
@@ -82,11 +84,13 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     ampgraph check models/*.onnx
     ampgraph check model.O2.onnx --against model.onnx --data samples/
     ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python
+    ampgraph check model.O1.onnx --against model.onnx --target openvino
     ampgraph check model.O2.onnx --format junit > report.xml
 
     A file reads, with data files that belong to it; it is valid; no stored tensor holds NaN; no Cast is idle; ONNX
-    Runtime opens it, with its default optimisations; TensorRT builds it, with --runtime; a strict run is finite, and
-    right beside --against. The exit code is 1 where something of that is an error.
+    Runtime opens it, with its default optimisations; TensorRT builds it, with --runtime; a run is finite, and right
+    beside --against: a strict run, or with --target openvino one by its real kernels, where OpenVINO is installed or
+    --runtime names it. The exit code is 1 where something of that is an error.
     """
     with signals_wait():
         from ..api.check_model import check as look
@@ -170,6 +174,8 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Tol
     output=option("OUT.npz", "Write the outputs there.", flag=("-o", "--output")),
     device=DEVICE,
     strict=switch("Run on the CPU with every low value really rounded (ONNX)."),
+    target=TARGET,
+    runtime=RUNTIME,
     seed=SEED,
     dim=DIM,
 )
@@ -182,10 +188,11 @@ def run(
     ampgraph run model.onnx --data inputs.npz -o outputs.npz
     ampgraph run model.O2.onnx --strict --seed 3
     ampgraph run net.O2.mindir --data inputs.npz --device cpu
+    ampgraph run model.O1.onnx --target openvino --runtime openvino-environment/bin/python
     """
     with signals_wait():
         from ..api.run import ran
-        from ..report.outputs import describe_outputs, maps_in
+        from ..report.outputs import describe_outputs, layer_lines, maps_in
         from ..runtime.data import save_npz
 
     if output is not None:
@@ -200,7 +207,9 @@ def run(
     if maps:
         notes.append(f"not in {output}, which holds arrays and no maps: {', '.join(maps)}")
     rows = describe_outputs(found.outputs)
-    return Told(rows, lambda: [str(row) for row in rows], notes=tuple(notes))
+    by = [f"executed by {found.by}: {line}" for line in layer_lines(found.layers)]
+    report: object = {"outputs": rows, "by": found.by, "layers": found.layers} if found.by else rows
+    return Told(report, lambda: [*map(str, rows), *by], notes=tuple(notes))
 
 
 @command(
@@ -212,16 +221,17 @@ def run(
     tolerance=option("X", "The error that 9 of 10 samples must meet at every output.", 1e-2),
     metric=METRIC,
     device=DEVICE,
+    target=TARGET,
+    runtime=RUNTIME,
     dim=DIM,
     nodes=option("N", "Name N nodes where the error grows; 5 where it is missed, else none.", kind=int),
     steps=option("N", "Run N steps from each sample, what a model remembers fed back to it.", kind=int),
     cache=option("IN=OUT", "An output to feed back, 'past_*=present_*'; found if not given.", repeats=True),
     html=HTML,
-    runtime=option("PYTHON", "The python of an environment with TensorRT for RTX, which builds both; it runs nothing."),
 )
 def verify(
     bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
-    runtime: str | None, **options: Any,
+    target: str, runtime: str, **options: Any,
 ) -> Told:  # fmt: skip
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
 
@@ -229,21 +239,52 @@ def verify(
     ampgraph verify model.onnx model.O2.onnx
     ampgraph verify model.onnx model.O2.onnx --data samples/ --tolerance 1e-3
     ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
+    ampgraph verify model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
+    ampgraph verify model.onnx model.O2.onnx --target tensorrt --runtime build/tensorrt/bin/python
 
-    On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. The exit
-    code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
+    On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. With
+    --target openvino its real kernels execute the model, where OpenVINO is installed or --runtime names it; with
+    --target tensorrt and --runtime both are built as well, and run strictly. The exit code is 1 where the tolerance is
+    missed, anything is infinite or NaN that is finite in the reference, or TensorRT refuses what the reference is
+    taken for.
     """
     with signals_wait():
-        from ..api.check_model import check_build
+        from ..api.check_model import building, check_build
         from ..api.verify import verify as compare
 
-    sizes = dict(dims(dim))
-    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
-    if not runtime:
+    sizes, there = dict(dims(dim)), {"target": target, "runtime": "" if building(target, runtime) else runtime}
+    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **there, **options)
+    if there["runtime"] == runtime:
         return told(found, found.ok)
     built = check_build(model, reference, runtime, options["data"], sizes)
     data = found.to_dict() | {"build": built.to_dict()}
     return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok)
+
+
+@command(
+    models=argument("MODEL...", "The .onnx files; the others are held against the first one.", kind=list[str]),
+    data=option("FILE.npz", "A sample, by input name; generated if not given."),
+    target=TARGET,
+    runtime=RUNTIME,
+    rounds=option("N", "How often each model runs, in turn.", 20),
+    seed=SEED,
+    dim=DIM,
+)
+def bench(bar: Display, *, models: list[str], dim: list[str] | None, **options: Any) -> Told:
+    """Time models side by side, on one thread and on all, on the runtimes that are here.
+
+    \b
+    ampgraph bench model.onnx model.O1.onnx
+    ampgraph bench model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
+
+    Models take turns, so that what else the machine does meets all of them. Where a runtime has a low precision of its
+    own (OpenVINO's bfloat16), the first model is timed with that too.
+    """
+    with signals_wait():
+        from ..api.bench import bench as timed
+
+    found = timed(models, dims=dict(dims(dim)), progress=bar.part, **options)
+    return Told(found, found.lines, notes=() if quiet() else found.notes)
 
 
 @command(

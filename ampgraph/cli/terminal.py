@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
@@ -118,7 +119,8 @@ def _drop(stream: IO[str]) -> None:
 
 
 def prepare_streams() -> None:
-    """Any name can be printed; Ctrl-C and a request to end both clean up."""
+    """Any name can be printed, a warning is one line; Ctrl-C and a request to end both clean up."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

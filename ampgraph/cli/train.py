@@ -79,7 +79,8 @@ FROZEN = (
 )
 SAMPLES = (
     "An .npz file of arrays by input name, labels under labels, samples first; or a folder (or a quoted pattern of "
-    "files) of NAME.npy, .npz and idx files, also with .gz, which stay on the disk."
+    "files) of NAME.npy, .npz and idx files, also with .gz, which stay on the disk; or a .csv file: the labels in a "
+    "column of that name, or in the last."
 )
 COMMON = "Float32 inputs become (x scale - mean) / std; for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'."
 

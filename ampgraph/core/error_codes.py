@@ -12,7 +12,7 @@ FAMILIES = {
 }
 CODES = {
     "AMP101": "The model file cannot be opened.",
-    "AMP102": "The file is no model that ampgraph understands, or it is damaged.",
+    "AMP102": "The file is not a model that ampgraph can read, or it is damaged.",
     "AMP103": "External data of the model is missing, too short, or outside its folder.",
     "AMP104": "The object given is of a kind that cannot be converted.",
     "AMP105": "A result cannot be written there.",
@@ -52,7 +52,7 @@ CODES = {
     "AMP323": "A strict run was asked for on another device than the CPU.",
     "AMP324": "The learning-rate schedule is wrong.",
     "AMP325": "Options of a training run contradict each other or what is there already.",
-    "AMP401": "The file is not a plan, or are no ranges, of a version that is read here.",
+    "AMP401": "The file is not a plan, ranges or a recipe of a version that this one reads.",
     "AMP402": "The plan speaks of something that the model does not have, or contradicts itself.",
     "AMP403": "The plan or the ranges are another model's.",
     "AMP404": "Options were given that cannot change a plan.",

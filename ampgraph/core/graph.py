@@ -239,6 +239,10 @@ class Graph(Protocol):
         """What the format's own checker says against the model; an empty string for a valid one."""
         ...
 
+    def conflicts(self, low: str = "float16") -> Sequence[str]:
+        """Slots that hold two types, and types that a slot does not admit."""
+        ...
+
     def refuse_training(self) -> None:
         """Raises AmpError AMP205 for a graph that updates its own weights in a way that `convert` does not know."""
         ...

@@ -10,9 +10,11 @@ PACKAGES = {
     "gpu": ("onnxruntime-gpu>=1.22",),
     "mindspore": ("mindspore==2.10.0",),
     "olive": ("olive-ai>=0.13",),
+    "openvino": ("openvino>=2026.4",),
     "tensorboard": ("tensorboard>=2.12",),
     "tensorrt-rtx": ("tensorrt-rtx-cu13-libs>=1.7", "tensorrt-rtx-cu13-bindings>=1.7"),
     "torch": ("torch>=2.6", "onnxscript>=0.5"),
+    "webgpu": ("onnxruntime>=1.32", "onnxruntime-ep-webgpu>=0.4"),
 }
 """By extra of the package, which has no name to install it by where it was not installed from an index."""
 

@@ -40,14 +40,9 @@ def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Ch
     return changes
 
 
-def conflicts_in(graph: Graph, low: str = "float16") -> Sequence[str]:
-    """Slots that hold two types, and types that a slot does not admit."""
-    return graph.dataflow(low).conflicts
-
-
 def _faults(graph: Graph) -> frozenset[str]:
     """What is wrong with a graph: types that do not agree, and what the format's checker says."""
-    return frozenset([*conflicts_in(graph), *filter(None, [graph.fault()])])
+    return frozenset([*graph.conflicts(), *filter(None, [graph.fault()])])
 
 
 def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[str]) -> None:
@@ -57,7 +52,7 @@ def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[s
         problems = [f"it counts {count} changes and " + ("edits the graph" if edits else "edits nothing")]
     if problems:
         hint = "this is a defect of the pass"
-        raise AmpError("AMP901", f"{step!r} leaves what it must not: {problems[0]}", hint=hint)
+        raise AmpError("AMP901", f"{step!r} is faulty: {problems[0]}", hint=hint)
 
 
 def foreign(text: str, verb: str = "does not have") -> AmpError:

@@ -199,7 +199,7 @@ class Plan:
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
-                "is not an ampgraph plan, or was edited into something else",
+                "is not an ampgraph plan, or was damaged by an edit",
                 where=where,
                 hint="write one with `ampgraph convert MODEL --plan-out FILE`",
             ) from error

@@ -84,7 +84,7 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
-    freeze_weights: bool
+    freeze_weights: bool | None
     rewrite: str | Iterable[str]
     rule: str | Iterable[str]
     fp32_stream: bool
@@ -130,17 +130,18 @@ def option(
 class Recipe:
     """What a conversion is to do: immutable, comparable, checked when it is made.
 
-    A field that is None follows from others: the level from the policy, the target from the model's format.
+    A field that is None follows from others: the target from the model's format, type and level from the
+    target, else from the policy.
     Raises AmpError AMP301 to AMP311 for a word that makes no sense; what lists or a model tell (a policy, a target, a
     pattern that matches nothing) is checked when the recipe is used.
     """
 
     # fmt: off
     level: str | None = option(
-        "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.", read.level)
+        "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the target's or policy's own, if not given.", read.level)
     dtype: str = option(
-        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16 if not given.", read.dtype,
-        default="float16")
+        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16, or what the target has, if not given.",
+        read.dtype)
     policy: str = option(
         "--policy", "POLICY", "Whose lists and rules: ampgraph (the default), or a framework's: pytorch, mindspore ...",
         read.word("policy"),
@@ -160,7 +161,8 @@ class Recipe:
         repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
     target: str | None = option(
         "--target", "TARGET",
-        "Where it will run: cuda (gpu, the default), tensorrt (trt), cann or cpu; MindIR: ascend (the default) or cpu.",
+        "Where it will run: cuda (gpu, the default), tensorrt (trt), openvino, cann or cpu; MindIR: ascend (the "
+        "default) or cpu.",
         read.target)
     dims: tuple[tuple[str, int], ...] = option(
         "--dim", "NAME=N", "Size of a symbolic dimension, for costs and generated inputs.", read.dims, repeats=True,
@@ -171,9 +173,10 @@ class Recipe:
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
         "if not given, with the policy of a framework what it does.")
-    freeze_weights: bool = option(
-        "--freeze-weights", "", "Weights that are listed as inputs too become constants, which can be stored low.",
-        read.switch("freeze_weights"), default=False, kind=bool)
+    freeze_weights: bool | None = option(
+        "--freeze-weights", "",
+        "Weights that are listed as inputs too become constants; if not given, those of IR version 3, which had to be.",
+        read.switch("freeze_weights"), kind=bool)
     rewrite: tuple[str, ...] = option(
         "--rewrite", "none|exact|all|[no-]NAME",
         "What may be written anew: exact (the default), all or none; a rewrite by name, or no-NAME; repeatable.",
@@ -205,6 +208,8 @@ class Recipe:
         for name, how in OPTIONS.items():
             value = getattr(self, name)
             object.__setattr__(self, name, DEFAULTS[name] if value is None else how.read(value))
+        if self.dtype is None:
+            object.__setattr__(self, "dtype", low_type_of(self.target))
 
     @staticmethod
     def of(recipe: Recipe | str | None = None, **fields: Unpack[RecipeFields]) -> Recipe:
@@ -225,7 +230,8 @@ class Recipe:
 
     def set(self) -> dict[str, object]:
         """The fields that are not at their default."""
-        return {name: value for name in OPTIONS if (value := getattr(self, name)) != DEFAULTS[name]}
+        usual = {**DEFAULTS, "dtype": low_type_of(self.target)}
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) != usual[name]}
 
     def to_text(self) -> str:
         """The short text, ``O2,float16,fp32=op:Pow``. Raises AmpError AMP311 for ranges that are in no file."""
@@ -301,6 +307,15 @@ class Recipe:
         return Recipe.from_dict(data, where)
 
 
+LOW_OF = {"openvino": "bfloat16"}
+"""By target, the low type that it is for where none is named; float16 for others."""
+
+
+def low_type_of(target: str | None) -> str:
+    """The low type of a recipe that names none."""
+    return LOW_OF.get(target or "", "float16")
+
+
 DEFAULTS: Mapping[str, object] = {one.name: one.default for one in fields(Recipe)}
 OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(Recipe)}
 """By field, in their order."""
@@ -322,6 +337,8 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
     if not isinstance(recipe, Recipe):
         message = f"recipe= is a {type(recipe).__name__}, not a recipe"
         raise AmpError("AMP301", message, hint='give an ampgraph.Recipe, or its text: "O2,float16,fp32=op:Pow"')
+    if "target" in words and "dtype" not in recipe.set():
+        words.setdefault("dtype", None)  # it follows the target
     return replace(recipe, **words) if words else recipe
 
 

@@ -1,4 +1,5 @@
-"""The rule for public names that change: the old one is taken for one minor version, with a DeprecationWarning.
+"""The rule for public names that change: the old one is taken for one minor version, with a DeprecationWarning; in a
+file that a user wrote, with a FutureWarning, which everybody sees.
 
 @renamed_keywords("0.3", told="progress")
 def verify(reference, model, *, progress=None): ...
@@ -19,6 +20,12 @@ def warn_renamed(old: str, new: str, gone: str, stacklevel: int = 2) -> None:
     """Says that a name has another now, and with which version the old one goes; ``stacklevel`` as in `warnings`."""
     message = f"{old} is now {new}; the old name goes with {gone}"
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
+
+
+def warn_renamed_in_file(file: str, names: Mapping[str, str], gone: str) -> None:
+    """Says that a file is written in old words, in one message; Python shows the same message once."""
+    changed = ", ".join(f"'{old}' is now '{new}'" for old, new in names.items())
+    warnings.warn(f"{file}: {changed}; the old names go with {gone}", FutureWarning, stacklevel=1)
 
 
 def renamed_keywords(gone: str, **names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -33,10 +33,11 @@ class StrictEditor(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
-    def round_all(self, value: Value, *, stays_low: bool = False) -> None:
+    def round_all(self, value: Value, *, stays_low: bool = False, sums: Op | None = None) -> None:
         """The operator of a low value makes it in float32; all that read it read it rounded, in float32.
 
-        ``stays_low``: the name, and the output of the graph, are those of the low value between the Casts."""
+        ``stays_low``: the name, and the output of the graph, are those of the low value between the Casts. ``sums``:
+        the operator, where its kernel accumulates in the low type: each product and each sum is rounded as well."""
         ...
 
     def read_wide(self, value: Value, *, stays_low: bool = True) -> None:

@@ -43,7 +43,7 @@ def reader(hint: Any) -> Reader:
 def _only(kind: type) -> Reader:
     def read(given: Any) -> Any:
         if type(given) is not kind:  # a bool is no int
-            raise ValueError(f"{given!r} is no {kind.__name__}")
+            raise ValueError(f"{given!r} is not of type {kind.__name__}")
         return given
 
     return read
@@ -51,7 +51,7 @@ def _only(kind: type) -> Reader:
 
 def _text(given: Any) -> str:
     if not isinstance(given, str):
-        raise ValueError(f"{given!r} is no text")
+        raise ValueError(f"{given!r} is not text")
     if not given.isascii():
         given.encode()  # half of a pair of surrogates is a UnicodeEncodeError, which is a ValueError
     return given
@@ -59,7 +59,7 @@ def _text(given: Any) -> str:
 
 def _number(given: Any) -> float:
     if type(given) not in (int, float) or not math.isfinite(given):
-        raise ValueError(f"{given!r} is no finite number")
+        raise ValueError(f"{given!r} is not a finite number")
     return float(given)
 
 
@@ -75,7 +75,7 @@ def _among(words: tuple[Any, ...]) -> Reader:
 def _mapping(values: Reader) -> Reader:
     def read(given: Any) -> Mapping[str, Any]:
         if not isinstance(given, Mapping):
-            raise ValueError(f"{given!r} is no table")
+            raise ValueError(f"{given!r} is not a table")
         return MappingProxyType({_text(name): values(value) for name, value in given.items()})
 
     return read
@@ -87,7 +87,7 @@ def _rows(hints: tuple[Any, ...]) -> Reader:
 
     def read(given: Any) -> tuple[Any, ...]:
         if not isinstance(given, (list, tuple)):
-            raise ValueError(f"{given!r} is no list")
+            raise ValueError(f"{given!r} is not a list")
         if many:
             return tuple(map(readers[0], given))
         return tuple(one(item) for one, item in zip(readers, given, strict=True))
@@ -106,7 +106,7 @@ def _fields(kind: Any) -> Reader:
             hints = get_type_hints(kind)
             readers.update({field.name: reader(hints[field.name]) for field in fields(kind)})
         if not isinstance(given, Mapping) or not needed <= given.keys() <= readers.keys():
-            raise ValueError(f"{given!r} is no {kind.__name__}")
+            raise ValueError(f"{given!r} is not of type {kind.__name__}")
         return kind(**{name: readers[name](value) for name, value in given.items()})
 
     return read

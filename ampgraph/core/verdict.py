@@ -14,9 +14,10 @@ OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
-def chaotic_in_itself(sensitivity: float) -> str:
-    """What is said of a model that no low type suits."""
-    return f"the model is chaotic in itself: rounding its inputs alone changes it by {sensitivity:.2g}"
+def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
+    """What is said of a model that no low type suits, and what it means."""
+    changed = f"rounding its inputs alone changes it by {sensitivity:.2g}" + (f" at '{output}'" if output else "")
+    return f"the model is chaotic in itself: {changed}, whatever is float32 inside; judge it by its task (--metric)"
 
 
 class PrecisionWarning(UserWarning):
@@ -42,7 +43,7 @@ class CheckVerdict:
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
-        mended_by: patterns of ``fp32`` that mend it: it was converted again with them, and run on the same samples;
+        mended_by: with `--repair`, patterns of ``fp32`` that mend it: it was converted and run on the same samples;
             ``repaired_error`` is what was left. ``repair``: the same as options of `convert`.
         suggested: patterns to try, where nothing was found that mends it; ``unrepaired``: why. ``suggestion``: the same
             as options.
@@ -50,7 +51,7 @@ class CheckVerdict:
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
         on_cpu: what ONNX Runtime's CPU has no low kernels for, which is not a fault on another target.
-        reason: why nothing was checked, or could be compared.
+        reason: why nothing was checked and what to do, or why nothing could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
@@ -156,7 +157,8 @@ class CheckVerdict:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
             return [f"repair: {listed(self.repair)} (tried: {tried})"]
         none = [f"repair: {self.unrepaired}"] if self.unrepaired else []
-        none += [f"try: {listed(self.suggestion)}"] if self.suggestion else []
+        search = "" if self.unrepaired else ", or --repair, which searches"
+        none += [f"try: {listed(self.suggestion)}{search}"] if self.suggestion else []
         return none + ([self._streams()] if self.stream is not None else [])
 
     def _streams(self) -> str:
@@ -181,6 +183,6 @@ class CheckVerdict:
         return CheckVerdict(**known)
 
 
-def unchecked(reason: str) -> CheckVerdict:
-    """The verdict where nothing could be checked."""
-    return CheckVerdict(UNCHECKED, reason=reason)
+def unchecked(reason: str, remedy: str) -> CheckVerdict:
+    """The verdict where nothing could be checked, and what to do about it."""
+    return CheckVerdict(UNCHECKED, reason=f"{reason}: {remedy}")

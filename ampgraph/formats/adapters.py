@@ -79,15 +79,20 @@ def defaults(graph: Graph) -> dict[str, int]:
     return {name: t.nbytes for name, t in tensors.items() if t is not None and t.dtype == ir.DataType.FLOAT}
 
 
-def freeze(graph: Graph) -> int:
-    """Makes constants of stored tensors that are inputs too, of every type: how many there were."""
-    found = _listed(graph)
+def freeze(graph: Graph, wanted: bool | None = True) -> int:
+    """Makes constants of stored tensors that are inputs too, of every type: how many there were. ``wanted`` None: only
+    where the file's version left no choice but to list them."""
+    found = _listed(graph) if wanted or (wanted is None and _had_to_list(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
             graph.model.graph.inputs.remove(value)
         graph.model.ir_version = max(graph.model.ir_version or 0, FREE)
         graph.edited()
     return len(found)
+
+
+def _had_to_list(graph: Graph) -> bool:
+    return isinstance(graph, OnnxGraph) and (graph.model.ir_version or FREE) < FREE
 
 
 def _listed(graph: Graph) -> list[ir.Value]:

@@ -29,7 +29,7 @@ def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], opti
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
     """As `refuse_overwriting`, and AMP105 for a result that would be named like a model of the other format."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
-        message = f"is named like another format: the model is {graph.format}, and stays it"
+        message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
     refuse_overwriting(graph, output, sources, option)
 
@@ -147,7 +147,7 @@ def _fault(model: object) -> str:
     try:
         onnx.checker.check_model(model, full_check=True)
         proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
-        return "it holds names that are no text" if holds_no_text(proto) else ""
+        return "it holds names that are not text" if holds_no_text(proto) else ""
     except Exception as error:  # the checker raises several kinds
         return first_line(error)
 

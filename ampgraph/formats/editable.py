@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..core.dataflow import Dataflow, StaleDataflow
 
@@ -31,6 +31,10 @@ class EditableGraph:
             self._made[low, low_io] = self._build(low, low_io)
         self._given.append(self._made[low, low_io].fork())
         return self._given[-1]
+
+    def conflicts(self, low: str = "float16") -> Sequence[str]:
+        """Slots that hold two types, and types that a slot does not admit."""
+        return self.dataflow(low).conflicts
 
     def repairs(self) -> list[str]:
         """What was put right when the model was read."""

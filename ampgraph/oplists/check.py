@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import nearest
+from ..core.renamed import warn_renamed_in_file
 from ..core.spellings import LEVELS
 from .files import ListFile, check_known, check_operator, check_variable, mistake, plain, read_file, type_name
 from .pattern_files import region_kinds
 from .traits import check_traits
 
-CLASSES = ("white", "gray", "neutral", "black", "kept")
+CLASSES = ("allow", "infer", "neutral", "deny", "fp32")
+OLD_CLASSES = {"white": "allow", "gray": "infer", "black": "deny", "kept": "fp32"}
+"""What they were called until 0.2."""
 LEVEL_VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CLASSES, ("low", "float32", "cut")),
     "float32_inside": ("cut", "list"),
@@ -26,9 +30,39 @@ TABLES = ("tied", "float32", "firm", "traits")
 def user_files(extra: Sequence[str | Path], classes: Sequence[str] = CLASSES) -> list[ListFile]:
     """The lists that a user names, each read and checked. ``classes``: those of the policy's list."""
     files = [read_file(path) for path in ([extra] if isinstance(extra, (str, Path)) else extra)]
+    if classes == CLASSES:
+        files = [_in_new_words(file) for file in files]
     for file in files:
         check_file(file, classes)
     return files
+
+
+def _in_new_words(file: ListFile) -> ListFile:
+    """A list with the names of classes that it had until 0.2, by their names of today. Warns once for the file."""
+    levels = file.data.get("levels")
+    bodies = [values for values in levels.values() if isinstance(values, dict)] if isinstance(levels, dict) else []
+    old = {name: new for name, new in OLD_CLASSES.items() if any(name in table for table in (file.data, *bodies))}
+    if not old:
+        return file
+    warn_renamed_in_file(file.name, old, "0.3")
+    data = _renamed(file, file.data, "")
+    if bodies:
+        data["levels"] = {
+            name: _renamed(file, values, f"levels.{name}") if isinstance(values, dict) else values
+            for name, values in data["levels"].items()
+        }
+    lines = dict(file.lines)
+    for (table, key), line in file.lines.items():
+        lines.setdefault((OLD_CLASSES.get(table, table), OLD_CLASSES.get(key, key)), line)
+    return ListFile(file.name, data, lines)
+
+
+def _renamed(file: ListFile, values: Mapping[str, Any], table: str) -> dict[str, Any]:
+    for old, new in OLD_CLASSES.items():
+        if old in values and new in values:
+            place = (table, old) if table else (old, "")
+            raise mistake(file, *place, f"'{old}' is the old name of '{new}', and both are here", f"keep '{new}' alone")
+    return {OLD_CLASSES.get(key, key): value for key, value in values.items()}
 
 
 def check_file(file: ListFile, classes: Sequence[str] = CLASSES) -> None:

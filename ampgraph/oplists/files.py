@@ -118,7 +118,7 @@ def _syntax_error(name: str, text: str, message: str) -> AmpError:
     what, _, place = message.rpartition(" (at ")
     line = re.search(r"line (\d+)", place)
     number = int(line[1]) if line else len(text.splitlines()) or 1
-    hint = 'an entry looks like this: Conv = "why", under a table such as [white]; other domains are quoted'
+    hint = 'an entry looks like this: Conv = "why", under a table such as [allow]; other domains are quoted'
     return AmpError("AMP301", f"not valid TOML: {what or message}", where=f"{name}:{number}", hint=hint)
 
 

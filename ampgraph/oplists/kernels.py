@@ -26,6 +26,8 @@ TARGETS = MappingProxyType(
             "tensorrt": "tensorrt.toml",
             "cann": "cann.toml",
             "cpu": "onnxruntime-cpu.toml",
+            "webgpu": "onnxruntime-webgpu.toml",
+            "openvino": "openvino.toml",
         },
         "MindIR": {"ascend": "ascend.toml", "cpu": "mindspore-cpu.toml"},
     }
@@ -69,6 +71,12 @@ class Broken:
     without: int = 0
     """Only nodes that have this operand; 0: whatever they have."""
 
+    computed: int = 0
+    """Only nodes of which this operand is not stored; 0: whatever is."""
+
+    gives: int = 0
+    """Only nodes that have this output; 0: whatever they have."""
+
     @cached_property
     def reasons(self) -> Mapping[str, str]:
         """By low type."""
@@ -78,7 +86,8 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, self.without)
+        operands = (self.without, self.computed, self.gives)
+        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
@@ -181,6 +190,10 @@ class Kernels:
     broken: Mapping[str, Broken]
     builder: str = ""
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
+    executes: str = ""
+    """Who executes files for it in low precision on a CPU: an extra of the package."""
+    level: str = ""
+    """The level of our policy that is best there, where nobody says one; the policy's own if empty."""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     joined: tuple[Join, ...] = ()
@@ -189,8 +202,16 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
+    executed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Operator -> low type of the file -> the types that a run computed in."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
+    accumulates: str = "float32"
+    """The type in which its kernels add up products of low values."""
+    wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Low types of which it has no kernel at all, with the reason."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     newest_opset: int = 0

@@ -1,6 +1,6 @@
 """What each level does with each class of operators, read from levels.toml.
 
-load_level("O2").kept                              # 'float32'
+load_level("O2").fp32                              # 'float32'
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Level:
     """What a level does with each class: `low`, `float32` or `cut` (whatever costs least)."""
 
     name: str
-    white: str
-    gray: str
+    allow: str
+    infer: str
     neutral: str
-    black: str
-    kept: str
+    deny: str
+    fp32: str
     float32_inside: str
     """`cut`: what is float32 by its class, but has a kernel that keeps float32 inside, is left to the cut; `list`: its
     class decides."""
@@ -38,7 +38,7 @@ class Level:
 
     def trusts_kernels(self, cls: str) -> bool:
         """Whether a kernel that keeps float32 inside is float32 enough for a class."""
-        return self.float32_inside == "cut" and cls in ("black", "kept") and self.of(cls) == "float32"
+        return self.float32_inside == "cut" and cls in ("deny", "fp32") and self.of(cls) == "float32"
 
 
 def load_levels(extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> dict[str, Level]:

@@ -1,7 +1,7 @@
 """The lists as data: which class an operator belongs to, and why.
 
 lists = load_op_lists(extra=["mine.toml"])
-lists.of("Conv")                                   # Listing(cls='white', reason='...', source='ampgraph.toml:14')
+lists.of("Conv")                                   # Listing(cls='allow', reason='...', source='ampgraph.toml:14')
 lists.traits.has("Reshape", "moves")               # True
 """
 
@@ -81,7 +81,7 @@ class OpLists:
     def classes_of(self, at: str) -> tuple[str, ...]:
         """The classes that exist to be ``low``, or ``float32``."""
         named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
-        return named or (("white",) if at == "low" else ("black", "kept"))
+        return named or (("allow",) if at == "low" else ("deny", "fp32"))
 
     def unlisted(self, level: Level) -> str:
         """What a level does with an operator in no list."""
@@ -115,7 +115,7 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
         regions=MappingProxyType(regions),
         traits=merged((own_file("traits.toml"), *users)),
         framework=whose,
-        heavy=frozenset(kind for kind, listing in ours.items() if listing.cls == "white"),
+        heavy=frozenset(kind for kind, listing in ours.items() if listing.cls == "allow"),
         exact=frozenset(kind for kind, listing in ours.items() if listing.cls == "neutral"),
         own=frozenset(kind.partition("::")[0] for kind in whose.own(own_file(str(name)))),
         edited=frozenset(_listings(users, whose)),

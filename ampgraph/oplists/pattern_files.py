@@ -102,7 +102,7 @@ def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
     numbers, unchecked = {**_numbers(shared), **_numbers(file)}, file.data.get("unchecked", ())
     for name in unchecked:
         if name not in numbers:
-            raise mistake(file, "", "unchecked", f"'{name}' is no number of the patterns")
+            raise mistake(file, "", "unchecked", f"'{name}' is not a number that the patterns use")
     return {name: replace(number, unchecked=name in unchecked) for name, number in numbers.items()}
 
 
@@ -138,7 +138,7 @@ def _nodes(file: ListFile, table: str, key: str, text: str) -> Text:
         function = parser.parse_function(f'<domain: "patterns", opset_import: ["": 1]> pattern {text}')
     except parser.ParseError as error:
         message = next((line for line in str(error).splitlines() if line), "")
-        raise mistake(file, table, key, f"'{key}' is no graph: {message}") from None
+        raise mistake(file, table, key, f"'{key}' is not a graph: {message}") from None
     return tuple(function.input), tuple(function.output), tuple(_node(file, table, key, node) for node in function.node)
 
 

@@ -79,7 +79,7 @@ def _first(facts: Facts) -> list[Tie | Hold]:
                 together = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
                 first += [Tie(units) for units in together if len(units) > 1]
             first += broken(op)
-            held = op.held or (op.kept if facts.options.level.kept != "low" else "")
+            held = op.held or (op.kept if facts.options.level.fp32 != "low" else "")
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
     return first
@@ -87,17 +87,17 @@ def _first(facts: Facts) -> list[Tie | Hold]:
 
 def _verdicts(facts: Facts) -> list[Verdict]:
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
-    attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.black == "float32"}
+    attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
-        like_gray = _like_gray(facts, owner) if owner is not None and owner.role in unlike else ""
-        like_gray = like_gray or (attends.get(owner.id, "") if owner is not None else "")
+        left_to_cut = _left_to_cut(facts, owner) if owner is not None and owner.role in unlike else ""
+        left_to_cut = left_to_cut or (attends.get(owner.id, "") if owner is not None else "")
         follows = owner is not None and owner.follows != NONE
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray, follows)
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, left_to_cut, follows)
         if key not in known:
-            known[key] = _verdict(facts, unit, owner, like_gray)
+            known[key] = _verdict(facts, unit, owner, left_to_cut)
         verdicts.append(known[key])
     return verdicts
 
@@ -113,8 +113,8 @@ def _is_border(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
-def _verdict(facts: Facts, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
-    """``like_gray``: why this very operator counts as gray at this level, whatever its class."""
+def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
+    """``left_to_cut``: why this very operator is left to the cut at this level, whatever its class."""
     options = facts.options
     valid = _valid(facts, unit, op)
     if valid is not None:
@@ -133,9 +133,9 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, like_gray: str) -> Verdict
         return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
     cls, level = listing.cls, options.level
     if level.trusts_kernels(cls) and op.kind in options.kernels.float32_inside:
-        like_gray = f"on {options.target} {options.kernels.float32_inside[op.kind]}"
-    if like_gray:
-        return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but {like_gray}"))
+        left_to_cut = f"on {options.target} {options.kernels.float32_inside[op.kind]}"
+    if left_to_cut:
+        return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but {left_to_cut}"))
     if cls == "neutral" and facts.traits.has(op.role, "casts"):
         return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
     rule = level.of(cls)
@@ -158,25 +158,25 @@ def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
 
 def _often_unlike(facts: Facts) -> Collection[str]:
     """The operators of which one may be judged unlike another."""
-    if facts.options.level.gray == "float32":
+    if facts.options.level.infer == "float32":
         return {op.role for op in facts.flow.ops}
     return frozenset[str]().union(*map(facts.traits.operators, UNLIKE))
 
 
-def _like_gray(facts: Facts, op: Op) -> str:
-    """Why an operator of a careful class is left to the cut here, where its level lets gray ones be low."""
+def _left_to_cut(facts: Facts, op: Op) -> str:
+    """Why an operator of a careful class is left to the cut here, where its level lets those of ``infer`` be low."""
     traits, options = facts.traits, facts.options
-    if options.level.gray == "float32":
+    if options.level.infer == "float32":
         fusion = taken_by_product(facts.flow, options, op)
         return f"on {options.target} {fusion} takes it into the product before it" if fusion else ""
-    kept = options.level.gray == "low" and options.level.kept == "float32"
+    kept = options.level.infer == "low" and options.level.fp32 == "float32"
     if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
         inside = options.kernels.float32_inside.get(op.kind, "")
         return f"on {options.target} {inside}" if inside and not facts.flow.attribute(op, "training_mode") else ""
-    if options.level.black == "float32" and traits.has(op.role, "means"):
+    if options.level.deny == "float32" and traits.has(op.role, "means"):
         few = facts.sizes.guessed(op) <= facts.low.counts
         return "a mean of few elements" if few and not _is_square(facts, op.inputs[0]) else ""
-    if options.level.black == "float32" and traits.has(op.role, "adds_up"):
+    if options.level.deny == "float32" and traits.has(op.role, "adds_up"):
         few = facts.sizes.known(op) <= FEW
         return "few elements, which as many additions would add" if few and not _is_square(facts, op.inputs[0]) else ""
     return ""

@@ -161,15 +161,15 @@ def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
     """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
     of its channels, where the level would make the product low alone; or an empty string."""
     taken = options.kernels.taken
-    if options.level.gray != "float32" or not any(op.kind in kinds for kinds in taken.values()):
+    if options.level.infer != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""
     behind: list[Op] = []
     writer: Op | None = op
     while writer is not None and writer.scope == op.scope and len(behind) < LONGEST:
         if behind and writer.kind in taken:
             kinds, listing = taken[writer.kind], options.lists.listing(flow, writer)
-            white = listing is not None and listing.cls == "white"
-            fits = white and all(one.kind in kinds for one in behind)
+            allowed = listing is not None and listing.cls == "allow"
+            fits = allowed and all(one.kind in kinds for one in behind)
             return kinds[op.kind] if fits else ""
         behind.append(writer)
         data = _data(flow, options, writer)

@@ -13,9 +13,11 @@ from .decisions import Decisions, Ledger
 from .facts.facts import Facts
 from .overrides import read_overrides
 from .regions import Regions, find_tied
+from .rules.accumulators import deep_products
 from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
+from .rules.faults import wrong_kernels
 from .rules.integers import index_arithmetic, integer_sums, quantized
 from .rules.ranges import hazards, measured_overflows
 from .rules.raw import positions, raw_inputs
@@ -40,7 +42,7 @@ LOOKS = (
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
     (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, wide_streams),
-    (residual_streams, recurrences),
+    (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),
     (hazards,),
@@ -90,7 +92,7 @@ def judge(facts: Facts) -> Judgement:
     regions = find_tied(facts, classes)
     decided = ledger.take(classes, regions)
     decided = ledger.take(read_overrides(facts, regions, decided))
-    sight, found = Sight(facts, regions), Findings()
+    sight, found = Sight.at(facts, regions), Findings()
     for step in ORDER:
         now = findings_of([rule for rule in step if rule.name not in facts.options.off], sight, decided)
         decided, found = ledger.take(now), found | now
@@ -106,7 +108,7 @@ def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Find
         if rule.run is not None:
             own = rule.run(sight, decided)
         elif rule is looking[0]:
-            own = look_at_all(looking, sight)
+            own = sight.of(look_at_all, tuple(looking), guards == "hold")
         else:
             continue
         found |= warned(own, decided) if rule.levels == "warned" and guards == "warn" else own
@@ -122,7 +124,9 @@ def check_rules(words: Iterable[str]) -> None:
             hint = nearest(name, list(names)) or "`ampgraph lists --rules` names them all"
             raise AmpError("AMP301", f"unknown rule '{name}'", hint=hint)
         if name == word:
-            raise AmpError("AMP301", f"rule '{name}' acts anyway", hint=f"--rule {WITHOUT}{name} switches it off")
+            raise AmpError(
+                "AMP301", f"rule '{name}' is switched on already", hint=f"--rule {WITHOUT}{name} switches it off"
+            )
         if names[name].validity:
             hint = "a rule of validity holds always: without it the result is wrong, or does not load"
             raise AmpError("AMP301", f"rule '{name}' cannot be switched off", hint=hint)

@@ -9,7 +9,8 @@ from functools import cache, cached_property, partial
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
 from ..oplists.kernels import Fused
-from ..oplists.patterns import Region, find_biases, find_regions
+from ..oplists.patterns import Region, find_biases
+from ..rules import fusions
 from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, norm_axis
 from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
@@ -38,9 +39,9 @@ class Regions:
     fused: frozenset[int] = frozenset()
 
     @cached_property
-    def white(self) -> frozenset[int]:
+    def allowed(self) -> frozenset[int]:
         """Operators that are products, or governed like one."""
-        return frozenset(op for op, cls in enumerate(self.classes) if cls == "white")
+        return frozenset(op for op, cls in enumerate(self.classes) if cls == "allow")
 
     @cached_property
     def inside(self) -> frozenset[int]:
@@ -84,8 +85,8 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
     joined = {joint.first.id for joint in facts.joints}
-    white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
-    for region in [*find_regions(flow), *find_biases(flow, white)]:
+    products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
+    for region in [*fusions.regions(flow), *find_biases(flow, products)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
@@ -100,7 +101,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         form = fused_form(flow, options, region)
         core = core_of(flow, options, region) if form is not None else region.ops
         decided = verdict(region.kind, governing)
-        if decided[0] != HIGH and options.level.kept != "low" and fused_when_wide(flow, options, region):
+        if decided[0] != HIGH and options.level.fp32 != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
         bias = bias_taken_by(flow, options, region) if decided[0] == HIGH else None
@@ -115,7 +116,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
             ties.append((behind, HIGH, wide) if same and wide else (behind, FREE, why))
             if same and not wide:
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
-    sides = {cls: SIDES[options.level.of(cls)] for cls in ("white", "gray")}
+    sides = {cls: SIDES[options.level.of(cls)] for cls in ("allow", "infer")}
     ties += [((found.unit,), LOW, found.why) for found in find_scalings(facts, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
@@ -180,7 +181,7 @@ def _does_nothing(options: Options, op: Op) -> bool:
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
     """What the level says of a region, with the reason."""
     listing, level = options.lists.of(governing), options.level
-    cls = listing.cls if listing else "black"
+    cls = listing.cls if listing else "deny"
     source = listing.source if listing else "no list"
     name = "its product" if kind == "Bias" else f"{kind}, which these nodes compute"
     rule = level.of(cls)

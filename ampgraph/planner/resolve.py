@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..core.errors import AmpError
+from ..core.graph import LOW
 from ..core.plan import Plan
 from ..core.recipe import Recipe
-from ..oplists.kernels import load_kernels
+from ..oplists.kernels import TARGETS, load_kernels
 from ..oplists.levels import Level, load_level
 from ..oplists.operators import OpLists, load_op_lists
 from .options import DEFAULT_TARGETS, Options
@@ -17,32 +21,47 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
     Raises AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another.
     """
+    target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
+    recipe, kernels = settled(recipe, target), load_kernels(target, model_format)
+    if recipe.dtype in kernels.lacks:
+        others = " or ".join(low for low in LOW if low not in kernels.lacks)
+        hint = f"convert to {others}"
+        raise AmpError("AMP304", f"{target} runs no {recipe.dtype}: {kernels.lacks[recipe.dtype]}", hint=hint)
     chosen = policy(recipe.policy)
     chosen.check(recipe, model_format)
     check_rules(recipe.rule)
-    target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
     lists = lists_of(recipe, target)
     level = level_of(recipe, lists)
     return Options(
         recipe=recipe,
         level=level,
         lists=lists,
-        kernels=load_kernels(target, model_format),
+        kernels=kernels,
         target=target,
         store_weights=recipe.store_weights or chosen.stores.get(level.name, "keep"),
     )
 
 
+def settled(recipe: Recipe, target: str) -> Recipe:
+    """A recipe with the level of a target where it says none, for our policy."""
+    known = load_kernels(target, "MindIR" if target in TARGETS["MindIR"] and target not in TARGETS["ONNX"] else "ONNX")
+    level = known.level if recipe.policy == "ampgraph" else ""
+    return replace(recipe, level=recipe.level or level or None)
+
+
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
     """The lists of a recipe's policy. Raises AmpError AMP301 to AMP305 for lists, levels and policies that are none."""
+    target = target or recipe.target or DEFAULT_TARGETS["ONNX"]
+    recipe = settled(recipe, target)
     chosen = policy(recipe.policy)
     chosen.check(recipe)
-    setting = Setting(chosen.level(recipe), recipe.dtype, target or recipe.target or DEFAULT_TARGETS["ONNX"])
+    setting = Setting(chosen.level(recipe), recipe.dtype, target)
     return load_op_lists(chosen.list_of(setting), recipe.lists)
 
 
 def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
     """The level of a recipe, its policy's where it says none."""
+    recipe = settled(recipe, recipe.target or DEFAULT_TARGETS["ONNX"])
     lists = lists_of(recipe) if lists is None else lists
     return load_level(policy(recipe.policy).level(recipe), recipe.lists, lists.framework.names)
 

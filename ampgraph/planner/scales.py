@@ -34,11 +34,11 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
     In the low type they are rounded once more where the number is no power of two, and are no kernels of their own.
     """
     flow, options = facts.flow, facts.options
-    if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
+    if not options.kernels.scaled or sides["allow"] != LOW or sides["infer"] != HIGH:
         return
     for op in flow.with_roles(facts.traits.operators("scalings")):
         listing = options.lists.of(op.role)
-        if not op.slots or listing is None or listing.cls != "gray":
+        if not op.slots or listing is None or listing.cls != "infer":
             continue
         data = _scaled(facts, op)
         product = _product(flow, options, op, data) if data != NONE else ""

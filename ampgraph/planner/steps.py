@@ -22,7 +22,7 @@ __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 
 def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
     """The plan of a model at a level: the same dataflow and options give the same plan."""
-    if options.level.white == "float32":  # O0: nothing is asked to be low
+    if options.level.allow == "float32":  # O0: nothing is asked to be low
         ledger = Ledger(flow)
         ledger.take(read_overrides(Facts.of(flow, options), Regions(), ledger.take()))  # refuses mistakes all the same
         return Plan(digest, options.level.name, options.dtype, options.policy, options.target)
@@ -36,7 +36,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is better written by other operators before anything is decided: nothing under a framework's rules."""
-    if not policy(options.policy).ours or options.level.white == "float32" or not flow.opset:
+    if not policy(options.policy).ours or options.level.allow == "float32" or not flow.opset:
         return []  # MindIR has no opset, and needs none of this
     known = Facts.of(flow, options)
     found = [one for kind in ordered(options.rewrites) for one in kind.find(known) if one.name in options.rewrites]

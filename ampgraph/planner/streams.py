@@ -71,7 +71,7 @@ class StreamFinder:
         traits = self.facts.traits
         if not op.slots or op.id in self.of_op:
             return False
-        alone = traits.has(op.role, "additions") and self.classes[op.id] == "gray"
+        alone = traits.has(op.role, "additions") and self.classes[op.id] == "infer"
         return alone or traits.has(op.role, "adds_and_normalizes")
 
     def _carried(self, op: Op) -> Carried:
@@ -88,7 +88,7 @@ class StreamFinder:
                 if self._adds(reader):
                     additions[reader.id] = None
                     moves |= dict.fromkeys(path)
-                elif self.classes[reader.id] == "kept":
+                elif self.classes[reader.id] == "fp32":
                     norms |= {} if normed else {reader.id: None}
                     moves |= dict.fromkeys(path)
                     work += [(made, (), True) for made in reader.outputs]
@@ -138,7 +138,7 @@ class StreamFinder:
                 elif use.op in fused:
                     return None  # reads the low type as well, and computes in float32
                 elif decided.is_high(use.unit):
-                    normed |= self.classes[use.op] == "kept"
+                    normed |= self.classes[use.op] == "fp32"
                 elif use.unit != NONE and use.op not in wide and use.op not in moves:
                     reader = flow.ops[use.op]
                     if flow.units[use.unit].border or decided.is_low(use.unit) or not self._is_move(reader):

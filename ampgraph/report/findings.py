@@ -19,8 +19,8 @@ RULES = {
     "casts": "no Cast is idle",
     "opens": "ONNX Runtime opens it with its default optimisations",
     "builds": "the target's own parser and builder take it, where --runtime names them",
-    "finite": "a run, strict for ONNX, gives finite numbers",
-    "right": "a strict run is within the tolerance of the reference",
+    "finite": "a run, strict for ONNX or by the target's real kernels, gives finite numbers",
+    "right": "such a run is within the tolerance of the reference",
 }
 """Rule -> what holds where it is met, in the order in which they are looked at."""
 
@@ -40,13 +40,14 @@ class Finding:
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
     """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings.
-
+    ``by``: the runtime whose real kernels ran it; a run was strict if empty.
     ``engines``: what the target's builder makes of the reference, and of the file."""
 
     model: str
     passed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
+    by: str = ""
     engines: tuple[str, ...] = ()
 
     @property
@@ -56,14 +57,16 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings")}
+        found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
         return found | (named(self, "engines") if self.engines else {})
 
     def lines(self) -> list[str]:
         """The report of `check`: a line for the file and for each finding."""
         left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
         verdict = "ok" if self.ok else "wrong"
-        lines = [f"{self.model}: {verdict} ({', '.join(self.passed) or 'nothing met'}{left})"]
+        right = f"right by real kernels of {self.by}" if self.by else "right by a strict run"
+        met = ", ".join(right if rule == "right" else rule for rule in self.passed) or "nothing met"
+        lines = [f"{self.model}: {verdict} ({met}{left})"]
         lines += [f"  engine: {' -> '.join(self.engines)}"] if self.engines else []
         for finding in self.findings:
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")

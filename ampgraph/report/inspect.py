@@ -246,8 +246,8 @@ def _difference(seen: Seen, original: Seen) -> Changes:
     for key, (name, found) in now.items():
         if key in before and before[key][1] != found:
             changed.setdefault((key[0], before[key][1], found), []).append(name)
-    gone = Counter(kind for kind, _ in before.keys() - now.keys())
-    new = Counter(kind for kind, _ in now.keys() - before.keys())
+    gone = Counter(key[0] for key in before if key not in now)  # in the order of the graph
+    new = Counter(key[0] for key in now if key not in before)
     return Changes(
         original.label,
         seen.census.nodes - original.census.nodes,

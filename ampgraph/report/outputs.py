@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.shown import Data
+from ..runtime.executed import ExecutedLayer, by_precision
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,14 @@ class Output(Data):
         if self.infinite or self.nan:
             line += f"  {self.infinite} infinite, {self.nan} NaN"
         return line
+
+
+def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
+    """What a runtime computed in which type: `104 bfloat16: 44 Transpose, 24 FullyConnected`."""
+    return [
+        f"{kinds.total()} {dtype}: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
+        for dtype, kinds in by_precision(layers).items()
+    ]
 
 
 def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:

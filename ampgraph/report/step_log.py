@@ -88,7 +88,7 @@ def check_events(folder: str | os.PathLike[str]) -> None:
     above = next((path for path in (place, *place.parents) if path.exists()), Path())
     if not above.is_dir() or not os.access(above, os.W_OK):
         hint = f"{OPTION} takes a folder, which is made where it is not there"
-        raise AmpError("AMP105", "cannot be made a folder", where=str(folder), hint=hint)
+        raise AmpError("AMP105", "the folder cannot be created", where=str(folder), hint=hint)
 
 
 class EventLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,15 @@ from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
 from ..numerics.metrics.agreement import Scores
+from ..numerics.metrics.verdict import met
 from .lines import Rows, first, in_rows, plural, titled
+from .outputs import layer_lines
 from .quantized import QuantizedParts
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
     from ..numerics.trace.suspects import Suspect, TracedValue
+    from ..runtime.executed import ExecutedLayer
 
 SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
@@ -63,6 +66,7 @@ class Verification(Shown):
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
     errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
     mended: Mended | None = None  # the search for a repair, where there was one
+    layers: tuple[ExecutedLayer, ...] = ()  # that the model became where a target's runtime executed it
 
     @property
     def repair(self) -> Repair | None:
@@ -76,11 +80,9 @@ class Verification(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`.
-
-        By a metric of the user's own: whether that is, and nothing is infinite or NaN that should not be.
-        """
-        return within(self.outputs, self.overall, self.steps, self.tolerance)
+        """Whether the tolerance is met, see `met`, and at every step."""
+        late = any(step.error > self.tolerance for step in self.steps)
+        return not late and met(self.outputs, self.overall, self.tolerance)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
@@ -92,13 +94,13 @@ class Verification(Shown):
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
             "error_without_growth": plain(self.left),
             "quantized": plain(self.quantized or None),
-            **named(self, "steps"),
+            **named(self, "steps", "layers"),
         }
 
     def lines(self) -> list[str]:
         """The report of `verify`."""
         rows = [("reference", self.reference), ("model", self.model), ("run", self.run)]
-        rows += titled("samples", self.notes) + _fallback(self)
+        rows += titled("layers", layer_lines(self.layers)) + titled("samples", self.notes) + _fallback(self)
         rows += [("quantized", str(self.quantized))] if self.quantized else []
         rows += [("metric", f"{self.metric}  {_three(self.overall)}")] if self.overall is not None else []
         for output in self.outputs:
@@ -127,18 +129,6 @@ class Verification(Shown):
             _along(self),
             folded("report", self.lines()),
         ])  # fmt: skip
-
-
-def within(
-    outputs: Sequence[Agreement], overall: Scores | None, steps: Sequence[StepError], tolerance: float
-) -> bool:  # fmt: skip
-    """Whether a tolerance is met; see `Verification.ok`."""
-    if overall is not None:
-        return overall.decisive <= tolerance and not any(output.astray for output in outputs)
-    if any(step.error > tolerance for step in steps):
-        return False
-    compared = any(output.compared or output.paired for output in outputs)
-    return compared and all(output.within(tolerance) for output in outputs)
 
 
 def _repair(found: Verification) -> Rows:

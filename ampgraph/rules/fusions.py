@@ -98,7 +98,7 @@ def fused_regions(known: Known) -> Iterator[Region]:
     product that may be low."""
     flow, options = known.flow, known.options
     fuses = options.kernels.fuses
-    if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
+    if not fuses or options.level.allow == "float32" or not any(_is_product(options, op) for op in flow.ops):
         return
     spoken = named(known)
     for region in regions(flow):
@@ -142,4 +142,4 @@ class Inside:
 
 def _is_product(options: Asked, op: Op) -> bool:
     listing = options.lists.of(op.role) if op.slots else None
-    return listing is not None and listing.cls == "white"
+    return listing is not None and listing.cls == "allow"

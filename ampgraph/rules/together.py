@@ -10,11 +10,11 @@ the low type, in every layer in the same direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.low_types import MOST_LOST, numpy_type
 from ..core.plan import JointRounding, WeightEdit, Why
 from ..core.ranges import NEAR
@@ -26,12 +26,13 @@ Parts = dict[int, float]
 """Stored values, and what each is multiplied with before it is rounded."""
 Read = tuple[int, int]
 """An operator, and the place where it reads."""
+NOBODY: Set[Read] = frozenset()
 
 
 def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit]) -> list[JointRounding]:
     """What is rounded together of the stored tensors that become low: by scalings beside products, and by norms."""
     low = LowStored(flow, traits, dtype, edits)
-    if not low.readers or not flow.opset:  # parameters of a norm stay float32 in MindIR
+    if not low.rounds or not flow.opset:  # parameters of a norm stay float32 in MindIR
         return []
     found, shared = list[JointRounding](), set[int]()
     factors, statistics = traits.operators("scalings"), traits.operators("stored_statistics")
@@ -55,22 +56,29 @@ class LowStored:
 
     def __init__(self, flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit] | None = None) -> None:
         self.flow, self.traits, self.dtype = flow, traits, dtype
-        self.readers = self._all() if edits is None else self._edited(edits)
+        self._low: dict[tuple[str, str], WeightEdit] | None = None
+        if edits is not None:
+            low = (edit for edit in edits if edit.store != FLOAT32 and edit.floor is None)
+            self._low = {(edit.scope, edit.value): edit for edit in low}
+        self._readers = dict[int, Set[Read]]()
+        self.rounds = self._low is None or bool(self._low)
 
-    def _all(self) -> dict[int, set[Read]]:
-        stored = (value.id for value in self.flow.values if value.weight and value.dtype == FLOAT32)
-        return {value: set(map(_read, self.flow.uses[value])) for value in stored}
+    def readers(self, value: int) -> Set[Read]:
+        """The places that read a stored tensor rounded."""
+        if value not in self._readers:
+            self._readers[value] = self._rounding(value)
+        return self._readers[value]
 
-    def _edited(self, edits: Iterable[WeightEdit]) -> dict[int, set[Read]]:
-        low = {(edit.scope, edit.value): edit for edit in edits if edit.store != FLOAT32 and edit.floor is None}
-        names, found = {name for _, name in low}, dict[int, set[Read]]()
-        for value in self.flow.values if low else ():
-            edit = low.get((self.flow.scopes[value.scope].path, value.name)) if value.name in names else None
-            if edit is not None and value.weight:
-                uses = self.flow.uses[value.id]
-                copied = set(edit.uses) if edit.store == "both" else None
-                found[value.id] = {_read(use) for use in uses if copied is None or self.flow.place(use) in copied}
-        return found
+    def _rounding(self, value: int) -> Set[Read]:
+        item, uses, copied = self.flow.values[value], self.flow.uses[value], None
+        if not item.weight or item.dtype != FLOAT32:
+            return NOBODY
+        if self._low is not None:
+            edit = self._low.get((self.flow.scopes[item.scope].path, item.name))
+            if edit is None:
+                return NOBODY
+            copied = set(edit.uses) if edit.store == "both" else None
+        return {(use.op, use.index) for use in uses if copied is None or self.flow.place(use) in copied}
 
     def given_up(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
         """The number of a scaling, and who takes what rounding takes from it: a product before it, else behind it.
@@ -95,7 +103,7 @@ class LowStored:
         """Whether the four parameters of a norm are rounded and read by it alone."""
         values = [op.inputs[k] for k in PARAMETERS if k < len(op.inputs)]
         return len(set(values)) == len(PARAMETERS) and all(
-            self.readers.get(value, ()) == {(op.id, place)} for place, value in enumerate(values, 1)
+            self.readers(value) == {(op.id, place)} for place, value in enumerate(values, 1)
         )
 
     def before(self, value: int, factor: float = 1.0) -> Parts:
@@ -148,7 +156,7 @@ class LowStored:
         flow, read, value = self.flow, (op.id, place), op.inputs[place]
         while value != NONE:
             if flow.values[value].weight:
-                readers = self.readers.get(value, set[Read]())
+                readers = self.readers(value)
                 return value if read in readers and (not private or len(readers) == 1) else None
             writer = flow.writer(value)
             if writer is None or not self._is(writer, "nothing_in_inference"):
@@ -184,10 +192,6 @@ class LowStored:
         with np.errstate(over="ignore"):
             parts = self.flow.weights.chunks(self.flow.values[value])
             return any(not np.array_equal(part.astype(low).astype(np.float32), part) for part in parts)
-
-
-def _read(use: Use) -> Read:
-    return use.op, use.index
 
 
 def _is_private(flow: Dataflow, value: int) -> bool:

@@ -84,6 +84,8 @@ def limit_memory(size: int) -> None:
     except ImportError:  # Windows
         return
     if sys.platform == "linux":  # elsewhere the limit counts nothing, or address space that is only reserved
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        size = size if most == resource.RLIM_INFINITY else min(size, most)  # a child of a child may not have more
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 

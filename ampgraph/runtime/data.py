@@ -17,19 +17,25 @@ from ..core.arrays import Array, DType, Feeds
 from ..core.errors import AmpError, first_line
 from ..core.files import LFS_POINTER, PULL, whole_file
 
+MOST = 4 << 30  # bytes of one file that are held at once, unpacked: a file may be a thousandth of it
 _HOW = "np.savez('data.npz', x=array) makes one"
 
 
 def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays of an .npz file by name, in the order of the file.
 
-    Raises AmpError AMP101 (no such file), AMP108 (no .npz, damaged, or pickled Python objects, which are never loaded).
+    Raises AmpError AMP101 (no such file), AMP108 (no .npz, damaged, more than `MOST` bytes, or pickled Python objects,
+    which are never loaded).
     """
     path = Path(path)
     try:
         if path.is_dir():
             raise AmpError("AMP101", "is a directory, not an .npz file", where=str(path), hint=_HOW)
         with zipfile.ZipFile(path) as archive:
+            if (size := sum(info.file_size for info in archive.infolist())) > MOST:
+                message = f"unpacks to {size / 1e9:.1f} GB, and {MOST / 1e9:.1f} GB of one file are read at once"
+                hint = "give a folder of .npz files, one for each sample: they are read one by one"
+                raise AmpError("AMP108", message, where=str(path), hint=hint)
             return {info.filename.removesuffix(".npy"): _array(archive, info, path) for info in archive.infolist()}
     except FileNotFoundError:
         raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None

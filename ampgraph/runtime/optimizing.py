@@ -113,13 +113,24 @@ def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple
 
 def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
     """What the child process answered, and what the runtime logged."""
+    lacking = "that has onnxruntime-gpu"
     try:
-        said, log = run_python(python, [optimize_one.__file__, *words], SECONDS, "that has onnxruntime-gpu")
+        said, log = run_python(python, [optimize_one.__file__, *words], SECONDS, lacking)
     except Died as how:
         dies = f"ONNX Runtime dies of it while it loads: {how}"
         raise NotOptimized(dies if str(how) else f"no session was made within {SECONDS:g} seconds") from how
-    told: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    last = said.strip().splitlines()[-1]
+    try:
+        told: dict[str, Any] = json.loads(last)
+    except ValueError:
+        raise no_python(python, last, lacking) from None
     return told, log
+
+
+def no_python(python: str, said: str, lacking: str) -> AmpError:
+    """What was named ran, and is no Python with what is needed."""
+    hint = f"name the python of an environment {lacking}"
+    return AmpError("AMP508", f"is not a working Python: {said}", where=python or sys.executable, hint=hint)
 
 
 class Died(Exception):
@@ -149,7 +160,7 @@ def run_python(
         raise Died(died_of(ended.returncode))
     if ended.returncode or not (silent or ended.stdout.strip()):
         last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise AmpError("AMP508", f"is not a working Python: {last}", where=python)
+        raise no_python(python, last, lacking)
     return ended.stdout, ended.stderr
 
 

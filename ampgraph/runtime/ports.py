@@ -36,7 +36,7 @@ def array_of(port: Port, value: object) -> Array:
     try:
         return np.asarray(value, order="C")
     except ValueError as error:
-        message = f"what was fed as '{port.name}' is not an array: {first_line(error)}"
+        message = f"the value of input '{port.name}' is not an array: {first_line(error)}"
         raise AmpError("AMP503", message, hint=f"feed {port}") from None
 
 

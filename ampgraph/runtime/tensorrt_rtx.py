@@ -221,7 +221,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
     if not found and not died:
         hint = f"--runtime names a Python that has TensorRT for RTX: {pip_install(EXTRA)}"
-        raise AmpError("AMP508", f"{python or sys.executable} ended without an answer", hint=hint)
+        raise AmpError("AMP508", f"{python or sys.executable} exited without an answer", hint=hint)
     if died and len(found) < len(written):
         found.append(BuildAnswer("TensorRT for RTX", died=died))
     return found

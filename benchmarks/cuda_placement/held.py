@@ -143,8 +143,8 @@ def converted(form: Form, way: Way, more: Sequence[str], known: Ranges) -> onnx.
 
 def products(graph: Optimized) -> int:
     """How many products are low."""
-    white = {kind for kind in {node.kind for node in graph.nodes} if (row := LISTS.of(kind)) and row.cls == "white"}
-    return sum(node.dtype in LOW and node.kind in white for node in graph.nodes)
+    allowed = {kind for kind in {node.kind for node in graph.nodes} if (row := LISTS.of(kind)) and row.cls == "allow"}
+    return sum(node.dtype in LOW and node.kind in allowed for node in graph.nodes)
 
 
 def better(found: Sequence[Case], graphs: Mapping[str, Optimized]) -> Iterator[tuple[Case, Case]]:

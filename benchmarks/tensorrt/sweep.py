@@ -95,7 +95,7 @@ def all_forms() -> dict[str, list[Form]]:
     found: dict[str, list[Form]] = {}
     known: set[str] = set()
     for name, job in (*suite().items(), *_written(), *_drawn()):
-        form = _form(name, job)
+        form = form_of(name, job)
         if form is None or form.key in known or len(found.get(form.operator, ())) == MOST:
             continue
         known.add(form.key)
@@ -103,7 +103,8 @@ def all_forms() -> dict[str, list[Form]]:
     return dict(sorted(found.items()))
 
 
-def _form(name: str, job: BuildJob) -> Form | None:
+def form_of(name: str, job: BuildJob) -> Form | None:
+    """A use of one operator in float32; None for any other model."""
     assert isinstance(job.model, ModelProto)
     graph = job.model.graph
     if len(graph.node) != 1 or graph.node[0].domain or any(a.HasField("g") for a in graph.node[0].attribute):

@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import ampgraph
+from ampgraph import AmpError
 from ampgraph.api import check, check_run
-from ampgraph.api.check_run import Request, judged, near_the_limit, unsure
+from ampgraph.api.check_run import Request, near_the_limit
 from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
-from ampgraph.numerics.metrics import agreement
-from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
+from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.metrics.agreement import vanishing
+from ampgraph.numerics.metrics.metric import own_metric
+from ampgraph.numerics.metrics.verdict import Compared
 from formats.mindir.files import dense, write
 from onnx_text import parse
 
@@ -81,14 +85,14 @@ def test_right_results_and_overflows(amp, path):
     code, out, _ = amp("convert", path(SMALL), "--check", "auto")
     assert code == 0 and rows(out)["check"].startswith("ok ")
     assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
-    # an overflow is announced with its node and a repair that mends it
+    # an overflow is announced with its node and what to try, which mends it
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--json")
     found = json.loads(out)["check"]
     assert code == 1 and found["outcome"] == "missed" and found["error"] is None
-    assert found["first"] == "MatMul y"
+    assert found["first"] == "MatMul y" and not found["repair"]  # which nobody asked for
     assert (source.parent / "model.O2.onnx").exists()
-    words = [word for option in found["repair"] for word in option.split()]
+    words = [word for option in found["suggestion"] for word in option.split()]
     code, out, _ = amp("convert", source, "--check", "auto", *words)
     assert code == 0 and "check" not in rows(out)  # nothing is low any more
     # that no guard fired is not said alone
@@ -165,7 +169,7 @@ def test_mindir_is_not_checked_without_mindspore(amp, tmp_path, monkeypatch):
     find = check.importlib.util.find_spec
     monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None if name == "mindspore" else find(name))
     code, out, _ = amp("convert", MINDIR, "-o", tmp_path / "low.mindir", "--check", "auto")
-    assert code == 0 and rows(out)["check"] == "not checked: mindspore is not installed"
+    assert code == 0 and rows(out)["check"].startswith("not checked: mindspore is not installed: ")
 
 
 @pytest.mark.parametrize("mode", ["off", "dry", "O0"])
@@ -180,7 +184,7 @@ def test_nothing_to_check(amp, path, mode):
 def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
     monkeypatch.setenv("AMPGRAPH_CHECK", "require")
     assert amp("convert", path(LARGE))[0] == 1
-    assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: --check of is none")
+    assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: invalid value for --check: of")
 
 
 @here
@@ -199,9 +203,9 @@ def test_options_steer_the_check(amp, path):
 @pytest.mark.parametrize(
     "end, said",
     [
-        (dies, "not checked: the run crashed: Aborted"),
-        (sleeps, "not checked: the run took more than 2 seconds"),
-        (gives_up, "not checked: the run failed: no"),
+        (dies, "the run crashed: Aborted"),
+        (sleeps, "the run took more than 2 seconds"),
+        (gives_up, "the run failed: no"),
     ],
 )
 def test_a_child_that_does_not_answer_is_never_ok(amp, path, monkeypatch, end, said):
@@ -209,7 +213,10 @@ def test_a_child_that_does_not_answer_is_never_ok(amp, path, monkeypatch, end, s
     if end is sleeps:
         monkeypatch.setattr(check, "SECONDS", 2)
     status, out, _ = amp("convert", path(SMALL), "--check", "auto")
-    assert status == 0 and rows(out)["check"] == said.removeprefix("check ")
+    assert (
+        status == 0
+        and rows(out)["check"] == f"not checked: {said}: ampgraph verify MODEL RESULT runs it without limits"
+    )
     assert amp("convert", path(SMALL), "--check", "require")[0] == 1
 
 
@@ -226,8 +233,8 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
     for name, size in (("a", 1e-3), ("b", 1.0), ("c", 1.0)):
         np.savez(tmp_path / name, x=np.full((2, 8), size, np.float32))
-    left = iter([agreement.apart] * 2)
-    monkeypatch.setattr(agreement, "apart", lambda a, b: next(left)(a, b))
+    left = iter([judging.apart] * 2)
+    monkeypatch.setattr(judging, "apart", lambda a, b: next(left)(a, b))
     asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10)
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
@@ -349,8 +356,20 @@ def test_models_of_which_little_can_be_said(amp, path):
 
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
     monkeypatch.setattr(check, "MEMORY", 100)
-    out = amp("convert", path(SMALL), "--check", "auto")[1]
-    assert rows(out)["check"].startswith("not checked: it would take 0 GB of memory")
+    source = path(SMALL)
+    out = amp("convert", source, "--check", "auto")[1]
+    assert rows(out)["check"].startswith("not checked: it would take 0.0 GB of memory")
+    assert rows(out)["check"].endswith(": --check-memory 1 allows it")
+    assert rows(amp("convert", source, "--check", "auto", "--check-memory", "1")[1])["check"].startswith("ok")
+    assert amp("convert", source, "--check-memory", "0")[2].startswith("error[AMP312]")
+
+
+@here
+def test_a_model_that_was_refused_before_is_called_yours(amp, path):
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = Softmax <foo = 1> (a) }"
+    said = rows(amp("convert", path(SMALL, text), "--check", "auto")[1])["check"]
+    assert "ONNX Runtime refuses your model, as it was before: " in said and "Unrecognized attribute: foo" in said
+    assert "onnx.checker.check_model may name the fault" in said
 
 
 @pytest.mark.slow
@@ -360,6 +379,49 @@ def test_memory_that_a_child_may_not_take(path, tmp_path, monkeypatch):
     asked = Request(str(source), str(tmp_path / "low.onnx"), None, 1, {"N": 1 << 24}, 1e-2, 10)
     monkeypatch.setattr(check, "SLACK", (1 << 30) - check.MEMORY)
     assert "memory" in str(check.ask(asked))
+
+
+# In memory a conversion is checked as the command checks it.
+
+
+@pytest.mark.usefixtures("check_here")
+def test_in_memory_it_is_checked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMPGRAPH_CHECK")
+    model = parse(TEXT, WEIGHTS)
+    with pytest.warns(ampgraph.PrecisionWarning, match="MISSED: error 0.6") as caught:
+        low, report = ampgraph.convert(model, report=True)
+    assert isinstance(low, onnx.ModelProto) and isinstance(report, ampgraph.Summary)
+    assert report.check == verdict_of(caught[0]) and report.casts_after == sum(
+        n.op_type == "Cast" for n in low.graph.node
+    )
+    with pytest.warns(ampgraph.PrecisionWarning) as caught:
+        path, written = ampgraph.convert(model, output=tmp_path / "low.onnx", report=True)
+    assert path == tmp_path / "low.onnx" and onnx.load(path) == low
+    same = verdict_of(caught[0])
+    assert (same.outcome, same.error, same.first) == (report.check.outcome, report.check.error, report.check.first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ampgraph.convert(model, check="off") == low
+        right, report = ampgraph.convert(model, fp32=["value:b", "value:y"], report=True)
+    assert report.check is None or report.check.ok
+    with pytest.raises(AmpError, match="AMP507"):
+        ampgraph.convert(model, check="require")
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("auto", True), ("require", False)])
+def test_an_interrupt_keeps_the_file(
+    files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, kept: bool
+) -> None:
+    def interrupted(*_: object) -> CheckVerdict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "ask", interrupted)
+    for repair in (False, True):
+        place = tmp_path / f"{repair}.onnx"
+        with pytest.raises(KeyboardInterrupt):
+            ampgraph.convert(files[0], output=place, check=mode, repair=repair)
+        assert place.is_file() == kept
+        assert not kept or place.read_bytes() == Path(files[1]).read_bytes()
 
 
 # What the check says that mends a model was tried; what was not is a suggestion; and it ends in its time.
@@ -396,23 +458,28 @@ def test_a_repair_was_tried(files: tuple[str, str], metric: str | None) -> None:
 
 def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
     found = verdict(files, None)
-    assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair" not in str(found)
+    assert found.missed and not found.repair and "try: --fp32 " in str(found) and "repair:" not in str(found)
+    assert str(found).endswith(", or --repair, which searches")
     # where the time is up nothing is called a repair
     found = verdict(files, Recipe(), whole=0.0)
     assert found.missed and not found.repair and "the time is up, try: --fp32 " in str(found)
+    assert "or --repair" not in str(found)
 
 
 def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Recipe | None] = []
 
-    def ask(request: Request) -> CheckVerdict:
+    def ask(request: Request, memory: int) -> CheckVerdict:
         asked.append(request.recipe)
         return CheckVerdict("ok")
 
     monkeypatch.setattr(check, "ask", ask)
     for passes in (), (lambda graph: Change(0),):
-        ampgraph.convert(files[0], output=files[1], passes=passes, check="auto")
+        ampgraph.convert(files[0], output=files[1], passes=passes, check="auto", repair=True)
     assert asked == [Recipe(), None]
+    # nor is anything where nobody asks for a repair
+    ampgraph.convert(files[0], output=files[1], check="auto")
+    assert asked[2:] == [None]
 
 
 @pytest.mark.usefixtures("check_here")
@@ -428,13 +495,14 @@ def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypat
 # What errors over samples come to: half of generated ones miss, fewer are doubtful, the user's are held to p90.
 
 
-def watched(errors, sizes=None):
-    found = Agreement("y")
+def watched(errors, sizes=None, generated=True, **others):
+    """What the check sees of an output with such errors, at such sizes; ``others``: what it sees of other outputs."""
+    seen = Compared(own_metric(generated), numbers_first=True)
     for error, size in zip(errors, sizes or [1.0] * len(errors), strict=True):
-        astray = int(math.isinf(error))
-        off = 0.0 if astray else error * size
-        found.add(Apart(error, off, compared=4, floating=True, off=off, size=size, astray=astray))
-    return found
+        want = np.full(4, size)
+        got = np.full(4, np.inf) if math.isinf(error) else want * (1 + error)
+        seen.add({"y": want, **others}, {"y": got, **others})
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -456,34 +524,34 @@ def watched(errors, sizes=None):
     ],
 )
 def test_generated_inputs(errors, outcome, exceeded):
-    verdict = judged([watched(errors)], 1e-2, generated=True)
+    verdict = watched(errors).verdict(1e-2, generated=True)
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
 
 
 def test_what_samples_are_held_to():
-    verdict = judged([watched([7e-3] * 6)], 1e-2, generated=True)
+    verdict = watched([7e-3] * 6).verdict(1e-2, generated=True)
     said = "DOUBTFUL: error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it: give --data"
     assert str(verdict) == said
     # more samples are wanted where the first come close
     for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
-        assert unsure([watched(errors)], 1e-2) == wanted
+        assert watched(errors).unsure(1e-2) == wanted
     # an output that says nothing is not judged
-    mute = Agreement("m")
-    for _ in range(3):
-        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
-    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
-    assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+    mute = np.full(3, np.nan)
+    assert watched([1e-3] * 3, mute=mute).verdict(1e-2, generated=True).outcome == "ok"
+    silent = Compared(own_metric(True), numbers_first=True)
+    silent.add({"mute": mute}, {"mute": mute})
+    assert silent.verdict(1e-2, generated=True).outcome == "not checked"
     # a generated sample in which the output nearly vanishes is measured against the others
-    found = [watched([1e-3] * 5 + [0.5], [1.0] * 5 + [0.01])]
-    assert judged(found, 1e-2, generated=True).outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
-    found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
-    assert judged(found, 1e-2, generated=True).outcome == "ok"
-    assert judged(found, 1e-2, generated=False).outcome == "missed"
+    sizes = [1.0] * 5 + [0.01]
+    verdict = watched([1e-3] * 5 + [0.5], sizes).verdict(1e-2, generated=True)
+    assert verdict.outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
+    assert watched([1e-3] * 5 + [0.05], sizes).verdict(1e-2, generated=True).outcome == "ok"
+    assert watched([1e-3] * 5 + [0.05], sizes, generated=False).verdict(1e-2, generated=False).outcome == "missed"
 
 
 @pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
 def test_one_of_eight_of_the_users_decides(worst, outcome):
-    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
+    assert watched([1e-3] * 7 + [worst], generated=False).verdict(1e-2, generated=False).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -496,10 +564,10 @@ def test_one_of_eight_of_the_users_decides(worst, outcome):
     ],
 )
 def test_an_output_that_float16_does_not_reach(errors, sizes, said):
-    seen = [watched(errors, sizes)]
-    assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
-    assert said in vanishing(seen, {}) and bool(said) == bool(vanishing(seen, {}))
-    assert not vanishing(seen, {"y": "probabilities"})  # probabilities may be as near to zero as they like
+    seen = watched(errors, sizes)
+    assert seen.verdict(1e-2, generated=True).outcome == "ok"  # the floor says so
+    assert said in vanishing(seen.outputs, {}) and bool(said) == bool(vanishing(seen.outputs, {}))
+    assert not vanishing(seen.outputs, {"y": "probabilities"})  # probabilities may be as near to zero as they like
 
 
 # A model that its inputs' own rounding takes beyond the tolerance is named as such, with how much that is.
@@ -537,14 +605,19 @@ def test_the_check_names_it(chaotic_path):
     assert verdict.missed and verdict.sensitivity is not None and 0.02 < verdict.sensitivity < 0.5
 
 
-def test_verify_and_tune_name_it(chaotic_path):
+def test_verify_and_tune_name_it(chaotic_path, monkeypatch):
     low = ampgraph.convert(chaotic_path)
+    found = ampgraph.verify(chaotic_path, low)  # what a repair mends is not called chaotic
+    assert (found.repair is None) == any(re.search(SAID, note) for note in found.notes)
+    monkeypatch.setattr("ampgraph.api.verify.SECONDS", -60.0)
     notes = [note for note in ampgraph.verify(chaotic_path, low).notes if re.search(SAID, note)]
-    assert len(notes) == 1 and notes[0].endswith(f"at 'a{FOLDS}'")
+    assert len(notes) == 1 and f"at 'a{FOLDS}', whatever is float32 inside; judge it by its task" in notes[0]
     assert not any(re.search(SAID, note) for note in ampgraph.verify(chaotic_path, low, tolerance=0.9).notes)
-    # tune names it
-    found = ampgraph.tune(chaotic_path, samples=2)
-    assert found.patterns and any(re.search(SAID, note) for note in found.notes)
+    # tune names it where nothing short of all in float32 meets the tolerance
+    tuned = ampgraph.tune(chaotic_path, samples=2)
+    chosen = next(point for point in tuned.candidates if point.chosen)
+    whole = next(point for point in tuned.candidates if point.step == "all in float32")
+    assert tuned.patterns and any(re.search(SAID, n) for n in tuned.notes) == (chosen.promoted == whole.promoted)
 
 
 @pytest.mark.usefixtures("check_here")

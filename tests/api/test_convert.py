@@ -184,11 +184,14 @@ def test_frozen_weights() -> None:
     ]
     # The three that are float32 are cast when the model runs: two bytes of each number, and a Cast each.
     low, frozen = (proto(ampgraph.convert(model(), "O3", freeze_weights=f, check="off")) for f in (False, True))
+    assert frozen == proto(ampgraph.convert(model(), "O3", check="off")), "IR 3 had to list them"
     casts = [sum(node.op_type == "Cast" for node in m.graph.node) for m in (low, frozen)]
-    [text] = notes(model(), level="O3")
+    [text] = notes(model(), level="O3", freeze_weights=False)
+    assert "--no-freeze-weights keeps them inputs" in notes(model(), level="O3")[0]
     assert casts == [5, 2] and f"saves some {2 * (64 + 8 + 1)} bytes and 3 Casts" in text
     assert inputs(low) == inputs(model()) and low.ir_version == 3
     # what nobody can override is nothing to tell of
+    assert proto(ampgraph.convert(model(), "O0")) == model(), "nothing is lowered: the file stays as it is"
     plain = proto(ampgraph.convert(model(), "O0", freeze_weights=True))
     assert inputs(plain) == ["x"] and all(t.data_type != onnx.TensorProto.FLOAT16 for t in plain.graph.initializer)
     assert notes(plain) == [] == notes(plain, freeze_weights=True) == notes(model(), level="O0")
@@ -203,7 +206,7 @@ def test_a_plan_is_followed_on_frozen_weights_alone(tmp_path: Path) -> None:
     low = ampgraph.convert(model(), plan=plan, freeze_weights=True, check="off")
     assert low == ampgraph.convert(model(), "O2", freeze_weights=True, check="off", metadata=True)
     with pytest.raises(AmpError) as raised:
-        ampgraph.convert(model(), plan=plan)
+        ampgraph.convert(model(), plan=plan, freeze_weights=False)
     assert raised.value.code == "AMP403"
 
 
@@ -244,7 +247,7 @@ def test_files_say_what_was_done() -> None:
     made = converted(said_model(), "O1")
     nodes = of_nodes(made)
     assert nodes["one"] == {PRECISION: "float16", REASON: nodes["three"][REASON]}
-    assert nodes["one"][REASON].startswith("list: ampgraph.toml:") and "white at O1 is low" in nodes["one"][REASON]
+    assert nodes["one"][REASON].startswith("list: ampgraph.toml:") and "allow at O1 is low" in nodes["one"][REASON]
     assert nodes["two"] == {}  # as it was
     casts = [node.name for node in made.graph.node if node.op_type == "Cast"]
     assert casts and all(set(nodes[name]) == {PRECISION, REASON} for name in casts)

@@ -82,12 +82,12 @@ def test_cells_cannot_be_said(level):
 
 def test_float32_wins_where_two_operators_share_a_type(tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text('[kept]\nConvTranspose = "mine"\n')
+    mine.write_text('[fp32]\nConvTranspose = "mine"\n')
     assert ascend_names()["Conv2DTranspose"] == ascend_names()["Conv2DBackpropInput"]
     mixlist = build_mixlist("ampgraph", "O2", [mine])
     assert "Conv2DBackpropInput" in mixlist.black and "Conv2D" in mixlist.white
     mine.write_text(
-        '[white]\nLayerNormalization = "mine"\n\n[black]\n"mindspore::Square" = "mine"\n[levels.O2]\ngray = "cut"\n'
+        '[allow]\nLayerNormalization = "mine"\n\n[deny]\n"mindspore::Square" = "mine"\n[levels.O2]\ninfer = "cut"\n'
     )
     mixlist = build_mixlist("ampgraph", "O2", [mine])
     assert "LayerNorm" in mixlist.white and "Add" not in {*mixlist.white, *mixlist.black}
@@ -130,7 +130,7 @@ def test_the_file_and_the_report(tmp_path, amp):
 def test_mistakes_leave_nothing_behind(amp, tmp_path, monkeypatch, words, code, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "mine.toml").write_text('[gray]\nSoftmax = "mine"\n')
+    (tmp_path / "mine.toml").write_text('[infer]\nSoftmax = "mine"\n')
     before = contents(tmp_path)
     refused(amp("export-mixlist", *words), code, said)
     assert contents(tmp_path) == before and os.path.exists(os.devnull)

@@ -165,6 +165,11 @@ NORMS = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
     c = Conv (x, w)  n = BatchNormalization (c, s, b, m, v)  k = Mul (n, f)  y = Conv (k, w) }"""
 
 
+BIASED = """g (float[2,4,4,8] q, float[2,4,8,4] k, float[2,4,4,8] v) => (float[2,4,4,8] y) {
+    r = Reshape (bias, sizes)  b = Transpose <perm = [2, 0, 1]> (r)
+    s = MatMul (q, k)  a = Add (s, b)  p = Softmax <axis = -1> (a)  y = MatMul (p, v) }"""
+
+
 def rewritten() -> dict[str, onnx.ModelProto]:
     """A model for each rewrite, and one whose stored tensors are rounded together."""
     rng = np.random.default_rng(0)
@@ -188,17 +193,20 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "pad": test_rewrites.given(test_rewrites.BODIES[18], 18),
         "transpose": parse(TRANSPOSED.format("Relu (m)"), w=(8, 8)),
         "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
+        "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
         "together": parse(NORMS, statistics, opset=17),
     }
 
 
-def convert(source: Path, levels: tuple[str, ...] = ("O1", "O2", "O3", "auto")) -> list[ampgraph.Plan]:
+def convert(
+    source: Path, levels: tuple[str, ...] = ("O1", "O2", "O3", "auto"), target: str | None = None
+) -> list[ampgraph.Plan]:
     """Beside a model what it is converted to, and the plans."""
     plans = []
     for level in levels:
         for dtype in ("float16", "bfloat16"):
             for rewrite in ("exact", "all"):
-                given: dict[str, Any] = {"level": level, "dtype": dtype, "rewrite": rewrite}
+                given: dict[str, Any] = {"level": level, "dtype": dtype, "rewrite": rewrite, "target": target}
                 plans.append(ampgraph.plan(source, **given))
                 plan = source.with_name(f"{level}-{dtype}-{rewrite}.json")
                 plans[-1].write(plan)
@@ -227,7 +235,7 @@ def test_every_rewrite_and_what_is_rounded_together(tmp_path: Path) -> None:
     for name, model in rewritten().items():
         (tmp_path / name).mkdir()
         onnx.save(model, tmp_path / name / "model.onnx")
-        plans = convert(tmp_path / name / "model.onnx", ("O1", "O2"))
+        plans = convert(tmp_path / name / "model.onnx", ("O1", "O2"), "tensorrt" if name == "stored" else None)
         rewrites |= {rewrite.name for plan in plans for rewrite in plan.rewrites}
         together |= {item.why.rule for plan in plans for item in plan.together or ()}
     assert rewrites == known_rewrites().keys() and together == {"factor", "statistics"}

@@ -252,9 +252,9 @@ def test_explain_is_the_command(amp: Any) -> None:
 
 def test_lists_says_what_the_command_says(amp: Any, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text('[white]\nSoftmax = "mine"\n')
+    mine.write_text('[allow]\nSoftmax = "mine"\n')
     (row,) = ampgraph.lists("Softmax", level="auto", lists=mine)
-    assert (row.cls, row.at_level, row.source) == ("white", "low", "mine.toml:2")
+    assert (row.cls, row.at_level, row.source) == ("allow", "low", "mine.toml:2")
     printed = json.loads(amp("lists", "Softmax", "--level", "auto", "--lists", mine, "--json")[1])
     assert printed == json.loads(json.dumps([row.to_dict()]))
     assert ampgraph.lists(recipe="O1") == ampgraph.lists(level="O1") != ampgraph.lists(level="O3")
@@ -262,7 +262,7 @@ def test_lists_says_what_the_command_says(amp: Any, tmp_path: Path) -> None:
 
 def test_verbs_start_from_the_recipe(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text('[white]\nRelu = "mine"\n')
+    mine.write_text('[allow]\nRelu = "mine"\n')
     assert ampgraph.inspect(model()).heavy == {"float32": 1}
     assert ampgraph.inspect(model(), lists=[mine]).heavy == {"float32": 2}
     # tune starts from the recipe

@@ -97,7 +97,7 @@ def test_pictures_for_notebooks_need_no_script_and_no_style() -> None:
         "verify": ("ok", "error behind each of", "tolerance 0.01"),
         "plan": ("types along the graph:", "float16"),
         "tune": ("chosen", "bytes in float32"),
-        "lists": ("Softmax", "black", "at O2"),
+        "lists": ("Softmax", "deny", "at O2"),
         "ranges": ("3 values of 1 sample, up to ", "in 'h'", "lost to zero in float16"),
     }
     for name, words in said.items():

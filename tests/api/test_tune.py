@@ -6,7 +6,7 @@ import csv
 import errno
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
 from ampgraph.core.node_names import literal
-from ampgraph.numerics.metrics import metric as judging
-from ampgraph.numerics.search import BUDGET, Point, PromotionSearch
+from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession
 from cli_helpers import refused
 from hard_models import HARD_MODELS
@@ -83,12 +83,12 @@ def test_a_model_of_400_nodes_takes_few_strict_runs(monkeypatch):
     model, feeds = hard.build(), hard.feeds(2)
     found = tuning.tune(model, data=feeds, tolerance=4.5e-4)
     assert len(model.graph.node) >= 390 and found.met
-    assert found.runs == len(opened) - 3 <= 8  # two are the reference's: what is right, and how sensitive it is
+    assert found.runs == len(opened) - 2 <= 8  # the reference is one, and the switched one
     assert opened.count("SwitchedSession") == 1
     start, whole = found.candidates[0], found.candidates[1]
     chosen = next(c for c in found.candidates if c.chosen)
     assert start.error > 4.5e-4 >= chosen.error and whole.error == 0
-    assert start.bytes < chosen.bytes < 0.6 * whole.bytes
+    assert start.bytes < chosen.bytes < 0.7 * whole.bytes and chosen.products < 0.5 * whole.products
     monkeypatch.undo()
     assert strict_error(model, ampgraph.apply(model, present(found.plan)), feeds) == pytest.approx(found.error)
     again = ampgraph.convert(model, "O2", fp32=found.patterns)
@@ -238,38 +238,8 @@ def test_a_mask_that_stays_float32_is_floored_all_the_same():
 # What `tune` tries beside single nodes, and its table of sensitivities.
 
 
-def search(squares: Sequence[float], costs: Sequence[int], tolerance: float, **more: Any) -> PromotionSearch:
-    """Groups whose squared errors add up."""
-
-    def evaluate(promoted: frozenset[int], step: str) -> Point:
-        left = sum(square for i, square in enumerate(squares) if i not in promoted)
-        return Point(step, promoted, math.sqrt(left), len(promoted), sum(costs[i] for i in promoted))
-
-    return PromotionSearch(costs, tolerance, evaluate, measure=lambda promoted: squares, **more)
-
-
-PRODUCTS = 30
-SQUARES = [1e-6] * PRODUCTS + [0.9e-6] * PRODUCTS  # products first, then what follows them
-COSTS = [100] * PRODUCTS + [1] * PRODUCTS
-KINDS = ["Conv"] * PRODUCTS + ["Mul", "Add", "Mul"] * (PRODUCTS // 3)
-
-
 @pytest.mark.slow
 def test_candidates() -> None:
-    cautious = frozenset(range(PRODUCTS, 2 * PRODUCTS))
-    found = search(SQUARES, COSTS, math.sqrt(31e-6), others={"what O1 keeps": cautious})
-    best = present(found.run())
-    assert best.promoted <= cautious and found.runs <= BUDGET
-    assert any(point.step == "what O1 keeps" for point in found.points)
-    assert not any(point.step.startswith("first") for point in found.points if len(point.promoted) > 29)
-    # whole kinds are tried
-    found = search(SQUARES, COSTS, math.sqrt(40e-6), kinds=KINDS)
-    best = present(found.run())
-    assert any(point.step == "all Add, Mul" or point.step == "all Mul, Add" for point in found.points)
-    assert all(KINDS[i] != "Conv" for i in best.promoted)
-    # without kinds and others products are promoted
-    best = present(search(SQUARES, COSTS, math.sqrt(31e-6)).run())
-    assert any(i < PRODUCTS for i in best.promoted)
     # roundings that add up cost no products
     model = chains()
     start = ampgraph.tune(model, data=samples(), tolerance=1e-9).candidates[0].error

@@ -8,11 +8,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from ampgraph.cli import terminal
 from ampgraph.formats.onnx import io as onnx_io
+from ampgraph.runtime import data
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 
 
@@ -42,6 +44,15 @@ def test_a_pointer_of_git_lfs_is_named(amp, folder):
     refused(done, "AMP108", "is a Git LFS pointer", "git lfs pull")
 
 
+def test_an_archive_that_unpacks_to_more_than_memory_is_refused(amp, folder, monkeypatch):
+    np.savez_compressed(folder / "large.npz", image=np.zeros((1 << 8, 1, 8, 8), np.float32))
+    assert (folder / "large.npz").stat().st_size < 1 << 11
+    monkeypatch.setattr(data, "MOST", 1 << 15)
+    for command in ("convert", "run"):
+        words = "unpacks to 0.0 GB, and 0.0 GB of one file are read at once", "give a folder of .npz files"
+        refused(amp(command, folder / "digits_cnn.onnx", "--data", folder / "large.npz"), "AMP108", *words)
+
+
 @pytest.mark.parametrize(("option", "code"), [("--lists", "AMP301"), ("--plan-in", "AMP401"), ("--ranges", "AMP401")])
 def test_what_is_nested_too_deeply_is_bad_input(amp, folder, option, code):
     start = "a = " if option == "--lists" else ""
@@ -61,7 +72,7 @@ def test_a_result_keeps_the_name_of_its_format(amp, folder, command, source, oth
     shutil.copy(MODELS / source, folder)
     before = contents(folder)
     done = amp(command, folder / source, "-o", (folder / "out").with_suffix(other))
-    refused(done, "AMP105", "named like another format")
+    refused(done, "AMP105", "the name is of another format")
     assert f"-o {(folder / 'out').with_suffix(Path(source).suffix)}" in done[2] and contents(folder) == before
 
 

@@ -177,7 +177,7 @@ def test_weights_are_named_and_nothing_is_left(amp, folder):
 def test_mistakes(amp, folder, monkeypatch, words, code, told):
     monkeypatch.chdir(folder)
     (folder / "empty").mkdir()
-    (folder / "my.toml").write_text("[white]\nMatMul = 'mine'\n")
+    (folder / "my.toml").write_text("[allow]\nMatMul = 'mine'\n")
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to("pipe")
     np.savez(folder / "nan.npz", x=np.full((2, 4), np.nan, np.float32))
@@ -195,7 +195,7 @@ def test_mistakes(amp, folder, monkeypatch, words, code, told):
 def test_a_program_cannot_overwrite_what_it_gives(amp, folder, monkeypatch, given):
     monkeypatch.chdir(folder)
     np.savez(folder / "held.npz", x=np.ones((2, 4), np.float32))
-    (folder / "my.toml").write_text("[white]\nMatMul = 'mine'\n")
+    (folder / "my.toml").write_text("[allow]\nMatMul = 'mine'\n")
     assert amp("convert", "m.onnx", "--ranges-out", "r.json")[0] == 0
     before = contents(folder)
     (source,) = given.values()

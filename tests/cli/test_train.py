@@ -251,7 +251,7 @@ def changed(words, **options):
 LOSS_FILE = str(Path(__file__).parents[2] / "models" / "digits_cnn_loss.mindir")
 REFUSED = {
     "a loss that is none": (changed(BUILD, loss="crossentropy"), "AMP213", "did you mean 'cross_entropy'"),
-    "a loss that is no scalar": (changed(BUILD, loss="scores"), "AMP213", "no float32 scalar"),
+    "a loss that is no scalar": (changed(BUILD, loss="scores"), "AMP213", "not a float32 scalar"),
     "an unknown optimizer": (changed(BUILD, optimizer="adamm"), "AMP322", "adam"),
     "an unknown option of it": (changed(BUILD, optimizer="adam:rate=1"), "AMP322", "rate=1"),
     "a wrong loss scale": (changed(BUILD, loss_scale="dynamic:init=x"), "AMP320", "init=x"),

@@ -116,7 +116,7 @@ def test_bad_input(amp, tmp_path):
 )
 def test_nothing_that_is_there_is_destroyed(amp, t5, monkeypatch, words, code, told):
     monkeypatch.chdir(t5)
-    (t5 / "my.toml").write_text("[white]\nMatMul = 'mine'\n")
+    (t5 / "my.toml").write_text("[allow]\nMatMul = 'mine'\n")
     os.mkfifo(t5 / "pipe")
     before = contents(t5)
     refused(amp("tune", "t5.onnx", *words), code, told)

@@ -279,10 +279,11 @@ def the_opset_stays() -> None:
     before = parse("g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=(4, 3, 3, 3), opset=18)
     found = {
         (target, dtype): opset(converted(before, target=target, dtype=dtype))
-        for target in ("cuda", "cpu", "cann", "tensorrt")
+        for target in ("cuda", "cpu", "cann", "tensorrt", "openvino")
         for dtype in ("float16", "bfloat16")
     }
-    assert found.pop(("tensorrt", "bfloat16")) > 18 and set(found.values()) == {18}
+    assert found.pop(("tensorrt", "bfloat16")) > 18 and found.pop(("openvino", "bfloat16")) > 18
+    assert set(found.values()) == {18}
 
 
 def tune_has_a_budget() -> None:
@@ -338,8 +339,12 @@ def norms_stay() -> None:
 CLAIMS: list[tuple[str, str, Callable[[], None]]] = [
     ("limits", "A Loop that carries no value has no gradient.", loops_have_gradients),
     ("limits", "`--rewrite none` leaves it all", rewrites_can_be_switched_off),
-    ("limits", "without the option the opset changes for `--target tensorrt --dtype bfloat16` alone", the_opset_stays),
-    ("faq", "norms are *kept*", norms_stay),
+    (
+        "limits",
+        "without the option the opset changes for bfloat16 on `--target tensorrt` and `openvino` alone",
+        the_opset_stays,
+    ),
+    ("faq", "norms are in class *fp32*", norms_stay),
     ("faq", "`tune` makes three to six strict runs as a rule and twenty at most", tune_has_a_budget),
     ("faq", "That is the default. `--io low` or `--io NAME=low` changes them; `keep_io_types` is", the_border_stays),
     ("faq", "An operator in no list stays float32.", unknown_operators_stay),

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "distributed": "several processes: tests/training/test_parallel.py",
     "how-to": "Optimum and a GPU",
     "mindir": "MindSpore's training: tests/training/test_mindspore_train.py",
+    "openvino": "OpenVINO: tests/openvino/test_executed.py",
 }
 """Page -> what its Python needs, and what runs it where something does."""
 OTHERS = {

@@ -21,6 +21,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.strict.session import StrictSession
+from formats.onnx.helpers import inputs_kept
 from fuzz.models import Random, checks
 from fuzz.runtime import opened, type_of
 from npz import write_npz
@@ -125,7 +126,8 @@ def _valid(case: Random, result: ModelProto, way: Way) -> None:
             onnx.checker.check_model(result, full_check=True)
         except Exception as error:
             raise _Failed("checker", error) from error
-    for old, new in ((case.model.graph.input, result.graph.input), (case.model.graph.output, result.graph.output)):
+    inputs = case.model.graph.input if case.model == result else inputs_kept(case.model)
+    for old, new in ((inputs, result.graph.input), (case.model.graph.output, result.graph.output)):
         if list(old) != list(new):
             raise _Failed("interface", "inputs or outputs changed")
     try:
@@ -171,7 +173,7 @@ def _right(case: Random, result: ModelProto, way: Way) -> None:
     worst, tolerance = max(errors, default=0.0), TOLERANCES[way.dtype]
     if worst > tolerance:
         said = announced(case, way, result, tolerance)
-        if not (said.missed or said.reason == MUTE):
+        if not (said.missed or said.reason.startswith(MUTE)):
             raise _Failed("silent", f"an error of {worst:.3g} of which the check says: {said}")
         _mended(case, way, said, tolerance)
 

@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.api.verify import verify
-from ampgraph.numerics.search import Ranking, attribute
+from ampgraph.numerics.search import attribute
 from ampgraph.numerics.strict.session import StrictSession, SwitchedSession
 from ampgraph.numerics.trace.suspects import Inquest
 from ampgraph.numerics.trace.values import Tracer, compared
@@ -281,13 +281,6 @@ def test_repairs_of_models() -> None:
     found = [half_as_wrong(case.model, ("O2", "O3", "auto")[case.seed % 3], case.feeds) for case in cases]
     missed = [one for one in found if one is not None]
     assert sum(one.repair is not None for one in missed) > 0.6 * len(missed) > 2
-    # a ranking finds few units and leaves out what is not needed
-    weights = {0: 5.0, 1: 0.0, 2: 4.0, 3: 0.0, 4: 0.1, 5: 0.1}
-    ranking = Ranking([0, 1, 2, 3, 4, 5], lambda low: sum(weights[unit] for unit in low), lambda unit: [f"n{unit}"])
-    assert ranking.needed(0.5, lambda: False) == [0, 2] and ranking.named([0, 2]) == ("n0", "n2")
-    assert ranking.needed(-1.0, lambda: False) is None
-    slow = Ranking([0, 2, 1], lambda low: sum(weights[unit] for unit in low), lambda unit: [], [25.0, 16.0, 0.0])
-    assert slow.needed(0.5, lambda: True) == [0, 2]
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_sizes_and_what_cannot_be_generated() -> None:
     sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
     out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
     graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])
-    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is no tensor")
+    refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is not a tensor")
 
 
 @pytest.mark.parametrize(

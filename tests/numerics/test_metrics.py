@@ -15,13 +15,14 @@ import ampgraph
 from ampgraph import AmpError
 from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
-from ampgraph.numerics.metrics import metric as judging
-from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.numerics.metrics.metric import SAMPLE, Judge, address_of, metric_of
+from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, Judged, apart
+from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
 from ampgraph.numerics.metrics.roles import roles_of
-from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
+from ampgraph.numerics.metrics.verdict import Compared, References
+from ampgraph.numerics.search import BUDGET, Search, confirmed
 from onnx_text import parse
-from present import plain, present
+from present import plain
 
 Side = Mapping[str, Any]
 
@@ -250,7 +251,7 @@ def test_a_function_is_named_by_its_file_or_module(amp: Any, tmp_path: Path, mon
     [
         ("l3", "unknown metric 'l3'"),
         ("no.such.module:f", "ModuleNotFoundError"),
-        ("gone.py:f", "there is no file gone.py"),
+        ("gone.py:f", "no such file: gone.py"),
         ("math:nothing", "math has no function 'nothing'"),
         ("math:pi", "math has no function 'pi'"),
     ],
@@ -296,12 +297,22 @@ def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
 
 
 def judged(metric, want, got):
-    judge = Judge(metric_of(metric))
-    judge.learn({"y": want})
-    return judge.error(0, {"y": got})
+    """By a sample among others, and by another run on it."""
+    seen = Compared(metric_of(metric))
+    seen.add({"y": want}, {"y": got})
+    assert seen.error == seen.errors[0] == seen.error_of({"y": want}, {"y": got})
+    return seen.error
 
 
-def test_metrics():
+def scored(metric, errors):
+    """What such errors of samples come to."""
+    found = Agreement("y", over_all=metric_of(metric).over_all)
+    for error in errors:
+        found.add(Apart(error, error, compared=1), Judged(error))
+    return found.scores.decisive
+
+
+def test_metrics(tmp_path):
     want, got = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.0]])
     assert judged("l2", want, got) == pytest.approx(0.1)
     assert judged("max", want, got) == pytest.approx(0.125)
@@ -311,12 +322,12 @@ def test_metrics():
     assert judged("argmax", np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
     # what decides
     errors = [float(k) for k in range(1, 21)]
-    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
+    assert scored("l2", errors) == 18 and scored("argmax", errors) == 10.5
     # a reference that is nowhere finite is told
-    judge = Judge(metric_of("l2"))
-    judge.learn({"y": np.ones(3, np.float32)})
+    kept = References(tmp_path)
+    kept.add({"y": np.ones(3, np.float32)}, metric_of("l2"))
     with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
-        judge.learn({"y": np.full(3, np.nan, np.float32)})
+        kept.add({"y": np.full(3, np.nan, np.float32)}, metric_of("l2"))
     # help names every metric
     assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
 
@@ -330,8 +341,10 @@ def test_what_is_not_finite_misses_every_tolerance(metric):
         assert judged(metric, want, got) == math.inf
         assert judged(metric, got, want) == math.inf
         assert judged(metric, got, got) == 0.0
-    judge = Judge(metric_of(metric))
-    assert judge.over_samples([0.0] * 99 + [math.inf]) == math.inf
+    seen = Compared(metric_of(metric))
+    for found in [want] * 99 + [got]:  # one of a hundred
+        seen.add({"y": want}, {"y": found})
+    assert seen.error == math.inf and not seen.within(1e9) and seen.verdict(1e9, generated=True).missed
 
 
 def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):
@@ -348,70 +361,67 @@ def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypa
         {"a": number.T, "b": number[:, 0].astype(ml_dtypes.bfloat16), "c": [], "d": np.array(1.5)},
         {"a": np.arange(60), "b": np.array(["x", "y"], object), "c": [number], "d": np.zeros((2, 0))},
     ]
-    for metric in ("l2", "max", "cosine"):
-        ours, theirs = Judge(metric_of(metric), tmp_path), Judge(metric_of(metric))
-        for sample in samples:
-            ours.learn(sample)
-            theirs.learn(sample)
-        for place, sample in enumerate(samples):
-            other = {**sample, "a": sample["a"] + 1}
-            assert ours.error(place, other) == theirs.error(place, other) > 0
-            assert ours.error(place, sample) == theirs.error(place, sample)
+    kept, all_of = References(tmp_path), Compared(metric_of("l2"))
+    for sample in samples:
+        kept.add(sample, metric_of("l2"))
+    for place, sample in enumerate(samples):
+        assert all_of.distance(kept[place], sample) == 0.0 == Compared(metric_of("l2")).add(kept[place], sample)
+        other = {**sample, "a": sample["a"] + 1}
+        assert Compared(metric_of("l2")).add(kept[place], other) == Compared(metric_of("l2")).add(sample, other) > 0
     spilled = (tmp_path / "expected.bin").stat().st_size
-    assert spilled >= 3 * (2 * number.nbytes + number.nbytes // 2)
+    assert spilled >= 2 * (2 * number.nbytes + number.nbytes // 4)
 
 
 def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "IN_MEMORY", 0)
     with pytest.raises(AmpError, match="AMP105"):
-        Judge(metric_of("l2"), tmp_path / "none").learn({"y": np.ones(3)})
+        References(tmp_path / "none").add({"y": np.ones(3)}, metric_of("l2"))
 
 
 @pytest.mark.parametrize("value", [np.float32(3.0), np.ones((4, 1), np.float32)])
-def test_argmax_without_classes_is_refused(value):
+def test_argmax_without_classes_is_refused(value, tmp_path):
     with pytest.raises(AmpError, match="AMP312.*classes"):
-        Judge(metric_of("argmax")).learn({"y": value})
+        References(tmp_path).add({"y": value}, metric_of("argmax"))
 
 
-# The search of a tuning run, without models.
+# The search for what has to be in float32, without models.
 
 
-def searched(squares, tolerance, costs=None, overflow=(), floor=0.0):
-    """A search over groups whose squared errors add up; (best, search)."""
+def searched(squares, aim, costs=None, overflow=(), floor=0.0, **more):
+    """A search over groups whose squared errors add up: what it finds, and the search."""
     costs = costs or [1] * len(squares)
 
-    def evaluate(promoted, step):
-        left = [square for i, square in enumerate(squares) if i not in promoted]
-        error = math.inf if set(overflow) - promoted else math.sqrt(sum(left) + floor**2)
-        return Point(step, promoted, error, len(promoted), sum(costs[i] for i in promoted))
+    def error(held):
+        left = [square for i, square in enumerate(squares) if i not in held]
+        return math.inf if set(overflow) - held else math.sqrt(sum(left) + floor**2)
 
-    def measure(promoted):
-        return [math.inf if i in overflow and i not in promoted else square for i, square in enumerate(squares)]
+    def measure(held):
+        return [math.inf if i in overflow and i not in held else square for i, square in enumerate(squares)]
 
-    search = PromotionSearch(costs, tolerance, evaluate, measure=measure)
-    return search.run(), search
+    search = Search(costs, error, measure, **more)
+    return search.cheapest(aim), search
 
 
 def test_the_search():
     best, search = searched([1e-6] * 10, 1e-2)
-    assert best.promoted == frozenset() and search.runs == 1
-    # what overflows is promoted first
+    assert best == frozenset() and len(search.known) == 1
+    # what overflows comes first
     best, search = searched([0.0] * 50, 1e-3, overflow=(7, 30))
-    assert best.promoted == {7, 30} and search.runs <= 6
-    # what costs much and helps little is taken back
-    squares, costs = [1e-6] * 8, [1] * 7 + [1000]
-    best, _ = searched(squares, math.sqrt(1.5e-6), costs)
-    assert len(best.promoted) == 7 and 7 not in best.promoted
-    # a tolerance that cannot be met has no result
+    assert best == {7, 30} and len(search.known) <= 8
+    # what costs much and helps little is left out
+    best, _ = searched([1e-6] * 8, math.sqrt(1.5e-6), [1] * 7 + [1000])
+    assert len(best) == 7 and 7 not in best
+    # so are products where what follows them is enough
+    best, _ = searched([1e-6] * 30 + [0.9e-6] * 30, math.sqrt(31e-6), [100] * 30 + [1] * 30)
+    assert best <= frozenset(range(30, 60))
+    # what cannot be met has no result
     best, search = searched([1e-6] * 10, 1e-3, floor=0.1)
-    assert best is None and search.runs == 2
-    # the frontier holds what nothing beats
-    _, search = searched([10.0**-k for k in range(2, 12)], 1e-4)
-    points = search.frontier()
-    assert [p.bytes for p in points] == sorted(p.bytes for p in points)
-    assert all(a.error > b.error for a, b in zip(points, points[1:], strict=False))
-    for other in search.points:
-        assert any(p.bytes <= other.bytes and p.error <= other.error for p in points)
+    assert best is None and len(search.known) == 2
+    # of what a few units make the rest is left out
+    assert searched([25.0, 0.0, 16.0, 0.0, 0.01, 0.01], 0.5)[0] == {0, 2}
+    # where the time is up, so many as should be enough
+    best, search = searched([25.0, 0.0, 16.0], 0.5, late=lambda: True)
+    assert best == {0, 2} and len(search.known) <= 3
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -422,23 +432,25 @@ def test_the_search_comes_close_to_the_smallest_set(seed):
     best, search = searched(squares, tolerance)
     left = sorted(squares)
     fewest = len(squares) - max(k for k in range(301) if sum(left[:k]) <= tolerance**2)
-    assert best.error <= tolerance and search.runs <= BUDGET
-    assert fewest <= len(best.promoted) <= fewest * 1.08 + 1
+    assert search.left(best) <= tolerance and fewest <= len(best) <= fewest * 1.08 + 1
 
 
 @pytest.mark.parametrize("off", [0.8, 1.0, 1.3])
 def test_predictions_that_are_off_are_asked_again_for_less(off):
     """What is left is as much more, or less, than was predicted."""
-    squares = [10.0**-k for k in range(4, 12)]
+    squares, tolerance = [10.0**-k for k in range(4, 12)], 2e-5
+    runs: dict[int, float] = {}
 
-    def evaluate(promoted, step):
-        left = math.sqrt(sum(square for i, square in enumerate(squares) if i not in promoted))
-        return Point(step, promoted, left, len(promoted), len(promoted))
+    def left(count):
+        return math.sqrt(sum(squares[count:]))
 
     def predict(aim):
-        return next(frozenset(range(k)) for k in range(9) if off * evaluate(frozenset(range(k)), "").error <= aim)
+        return next(frozenset(range(k)) for k in range(9) if off * left(k) <= aim)
 
-    search = ConfirmedSearch([1] * 8, 2e-5, evaluate, predict=predict)
-    best = present(search.run())
-    assert best.error <= 2e-5 and search.runs <= 6
-    assert len(best.promoted) <= 1 + next(k for k in range(9) if evaluate(frozenset(range(k)), "").error <= 2e-5)
+    def run(held, aim):
+        runs[len(held)] = left(len(held))
+        return runs[len(held)]
+
+    confirmed(tolerance, predict, run, BUDGET)
+    assert len(runs) <= 4
+    assert min(k for k in runs if runs[k] <= tolerance) <= 1 + next(k for k in range(9) if left(k) <= tolerance)

@@ -16,7 +16,7 @@ import pytest
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.oplists import traits
-from ampgraph.oplists.check import CLASSES, LEVEL_VALUES, check_file
+from ampgraph.oplists.check import CLASSES, LEVEL_VALUES, OLD_CLASSES, check_file
 from ampgraph.oplists.files import check_operator, data_folder, known_operators, own_file, read_file
 from ampgraph.oplists.framework_lists import FOLLOWS, INSIDE, Listing, entries, framework
 from ampgraph.oplists.kernels import load_kernels
@@ -72,7 +72,7 @@ def test_entries_are_operators():
         if r["domain"] and any(admits_low(types) for types in r["constraints"].values())
     }
     assert wanted and not [kind for kind in sorted(wanted) if lists.of(kind) is None]
-    assert present(lists.of("SimplifiedLayerNormalization")).cls == "kept"
+    assert present(lists.of("SimplifiedLayerNormalization")).cls == "fp32"
     # every entry names an operator with a float tensor
     known = known_operators()
     low = set(float_operators())
@@ -119,11 +119,11 @@ def test_entries_have_places():
 @pytest.mark.parametrize(
     ("cls", "kinds"),
     {
-        "white": ["MatMul", "Gemm", "Conv", "LSTM", "com.microsoft::FusedMatMul"],
-        "gray": ["Add", "Gelu", "Resize", "com.microsoft::FastGelu"],
+        "allow": ["MatMul", "Gemm", "Conv", "LSTM", "com.microsoft::FusedMatMul"],
+        "infer": ["Add", "Gelu", "Resize", "com.microsoft::FastGelu"],
         "neutral": ["Reshape", "Where", "Relu", "Loop", "If", "SequenceAt", "TopK"],
-        "black": ["Softmax", "Exp", "Pow", "ReduceMean", "Range", "RoiAlign"],
-        "kept": [
+        "deny": ["Softmax", "Exp", "Pow", "ReduceMean", "Range", "RoiAlign"],
+        "fp32": [
             "LayerNormalization",
             "RMSNormalization",
             "BatchNormalization",
@@ -186,19 +186,19 @@ def test_levels():
 
 
 def test_files_of_users(tmp_path):
-    path = write(tmp_path, '[levels.O2]\nkept = "low"\n')
-    assert load_level("O2", [path]).kept == "low"
-    assert load_level("O2", [path]).gray == "low"
+    path = write(tmp_path, '[levels.O2]\nfp32 = "low"\n')
+    assert load_level("O2", [path]).fp32 == "low"
+    assert load_level("O2", [path]).infer == "low"
     assert load_level("O1", [path]) == load_level("O1")
-    assert load_level("O2").kept == "float32"
+    assert load_level("O2").fp32 == "float32"
     # later files win
-    first = write(tmp_path, '[black]\nConv = "first"\nAdd = "only here"\n', "first.toml")
-    second = write(tmp_path, '# a line\n\n[gray]\n"ai.onnx::Conv" = "second"\n', "second.toml")
+    first = write(tmp_path, '[deny]\nConv = "first"\nAdd = "only here"\n', "first.toml")
+    second = write(tmp_path, '# a line\n\n[infer]\n"ai.onnx::Conv" = "second"\n', "second.toml")
     lists = load_op_lists(extra=[first, str(second)])
-    assert lists.of("Conv") == Listing("gray", "second", "second.toml:4")
-    assert (present(lists.of("Add")).cls, present(lists.of("Add")).source) == ("black", "first.toml:3")
-    assert present(load_op_lists(extra=[second, first]).of("Conv")).cls == "black"
-    assert present(load_op_lists().of("Conv")).cls == "white"
+    assert lists.of("Conv") == Listing("infer", "second", "second.toml:4")
+    assert (present(lists.of("Add")).cls, present(lists.of("Add")).source) == ("deny", "first.toml:3")
+    assert present(load_op_lists(extra=[second, first]).of("Conv")).cls == "deny"
+    assert present(load_op_lists().of("Conv")).cls == "allow"
     # a missing or binary file is told
     with pytest.raises(AmpError, match="AMP301.*none.toml.*No such file"):
         load_op_lists(extra=[tmp_path / "none.toml"])
@@ -212,7 +212,7 @@ def test_files_of_users(tmp_path):
 
 def test_a_custom_domain_and_slots_can_be_listed(tmp_path):
     text = """
-[white]
+[allow]
 "my.domain::Op" = "ours"
 [tied]
 Pow = { groups = [], reason = "our runtime mixes them" }
@@ -223,42 +223,64 @@ Dropout = { T = "ours" }
 "my.domain::Op" = { C = "ours" }
 """
     lists = load_op_lists(extra=[write(tmp_path, text)])
-    assert present(lists.of("my.domain::Op")).cls == "white"
+    assert present(lists.of("my.domain::Op")).cls == "allow"
     assert lists.tied["Pow"] == () and lists.tied["my.domain::Op"] == (frozenset("AB"),)
     assert set(lists.float32_slots["Dropout"]) == {"T", "T1"}
     assert lists.float32_slots["Gather"]["T"] == "a table of positions"
 
 
+@pytest.mark.parametrize(("old", "new"), OLD_CLASSES.items())
+def test_the_names_that_classes_had_are_read_with_a_warning(old, new, tmp_path):
+    text = f'[{old}]\nExp = "mine"\n[levels.O2]\n{old} = "cut"\n'
+    path = write(tmp_path, text)
+    with pytest.warns(FutureWarning, match=f"mine.toml: '{old}' is now '{new}'; the old names go with 0.3") as seen:
+        lists, level = load_op_lists(extra=[path]), load_level("O2", [path])
+    assert lists.of("Exp") == Listing(new, "mine", "mine.toml:2") and level.of(new) == "cut"
+    assert len({str(one.message) for one in seen}) == 1
+    for both in (f'{text}[{new}]\nSin = "mine"\n', f'{text}{new} = "low"\n'):
+        with (
+            pytest.warns(FutureWarning),
+            pytest.raises(AmpError, match=f"'{old}' is the old name of '{new}'") as caught,
+        ):
+            load_op_lists(extra=[write(tmp_path, both)])
+        assert caught.value.where in ("mine.toml:1", "mine.toml:4")
+
+
 # --- mistakes
 
 MISTAKES = {
-    "syntax": ("[white]\nConv = \n", 2, "not valid TOML", "an entry looks like this"),
-    "open string": ('[white]\nConv = "why\n', 2, "not valid TOML", "an entry looks like this"),
-    "bare domain": ('[white]\ncom.microsoft::Gelu = "why"\n', 2, "not valid TOML", "quoted"),
-    "duplicate key": ('[white]\nConv = "a"\nConv = "b"\n', 3, "not valid TOML", ""),
-    "unknown table": ('[white]\nConv = "a"\n[grey]\nAdd = "b"\n', 3, "unknown table 'grey'", "did you mean 'gray'?"),
+    "syntax": ("[allow]\nConv = \n", 2, "not valid TOML", "an entry looks like this"),
+    "open string": ('[allow]\nConv = "why\n', 2, "not valid TOML", "an entry looks like this"),
+    "bare domain": ('[allow]\ncom.microsoft::Gelu = "why"\n', 2, "not valid TOML", "quoted"),
+    "duplicate key": ('[allow]\nConv = "a"\nConv = "b"\n', 3, "not valid TOML", ""),
+    "unknown table": (
+        '[allow]\nConv = "a"\n[infers]\nAdd = "b"\n',
+        3,
+        "unknown table 'infers'",
+        "did you mean 'infer'?",
+    ),
     "stray key": ('Conv = "a"\n', 1, "unknown key 'Conv'", "tables are"),
-    "table as key": ('\nwhite = ["Conv"]\n', 2, "'white' is a table", "write [white]"),
-    "operator": ('[white]\n\nConvv = "a"\n', 3, "no operator is called 'Convv'", "did you mean 'Conv'?"),
-    "case": ('[white]\nmatmul = "a"\n', 2, "no operator is called 'matmul'", "did you mean 'MatMul'?"),
+    "table as key": ('\nallow = ["Conv"]\n', 2, "'allow' is a table", "write [allow]"),
+    "operator": ('[allow]\n\nConvv = "a"\n', 3, "no operator is called 'Convv'", "did you mean 'Conv'?"),
+    "case": ('[allow]\nmatmul = "a"\n', 2, "no operator is called 'matmul'", "did you mean 'MatMul'?"),
     "domain forgotten": (
-        '[white]\nFusedMatMul = "a"\n',
+        '[allow]\nFusedMatMul = "a"\n',
         2,
         "no operator is called 'FusedMatMul'",
         "did you mean 'com.microsoft::FusedMatMul'?",
     ),
     "operator of a known domain": (
-        '[gray]\n"com.microsoft::Gellu" = "a"\n',
+        '[infer]\n"com.microsoft::Gellu" = "a"\n',
         2,
         "no operator is called",
         "did you mean 'com.microsoft::Gelu'?",
     ),
-    "value": ("[white]\nConv = true\n", 2, "the value of 'Conv' is a boolean", 'write Conv = "why"'),
-    "no reason": ('[white]\nConv = " "\n', 2, "'Conv' has no reason", "say why"),
+    "value": ("[allow]\nConv = true\n", 2, "the value of 'Conv' is a boolean", 'write Conv = "why"'),
+    "no reason": ('[allow]\nConv = " "\n', 2, "'Conv' has no reason", "say why"),
     "two classes": (
-        '[white]\nConv = "a"\n[black]\nAdd = "b"\n"ai.onnx::Conv" = "c"\n',
+        '[allow]\nConv = "a"\n[deny]\nAdd = "b"\n"ai.onnx::Conv" = "c"\n',
         5,
-        "'Conv' is in [black] and in [white] (mine.toml:2)",
+        "'Conv' is in [deny] and in [allow] (mine.toml:2)",
         "keep one",
     ),
     "region": ('[regions]\nGelus = "a"\n', 2, "unknown region 'Gelus'", "did you mean 'Gelu'?"),
@@ -275,10 +297,10 @@ MISTAKES = {
     "float32 shape": ('[float32]\nResize = "a"\n', 2, "'Resize' needs its slots", "write Resize = {"),
     "float32 variable": ('[float32]\nResize = { T7 = "a" }\n', 2, "'Resize' has no type variable 'T7'", "T1"),
     "float32 reason": ("[float32]\nResize = { T2 = 1 }\n", 2, "is a number, not a reason", ""),
-    "level": ('[levels.O4]\nwhite = "low"\n', 1, "unknown level 'O4'", "levels are O0, O1, O2, O3, auto"),
-    "level key": ('[levels.O2]\nwhites = "low"\n', 2, "unknown key 'whites'", "did you mean 'white'?"),
-    "level value": ('[levels.O2]\nkept = "float16"\n', 2, "'kept' cannot be 'float16'", "float32"),
-    "level type": ("[levels.O2]\nkept = 16\n", 2, "'kept' cannot be a number", "one of low, float32, cut"),
+    "level": ('[levels.O4]\nallow = "low"\n', 1, "unknown level 'O4'", "levels are O0, O1, O2, O3, auto"),
+    "level key": ('[levels.O2]\nallows = "low"\n', 2, "unknown key 'allows'", "did you mean 'allow'?"),
+    "level value": ('[levels.O2]\nfp32 = "float16"\n', 2, "'fp32' cannot be 'float16'", "float32"),
+    "level type": ("[levels.O2]\nfp32 = 16\n", 2, "'fp32' cannot be a number", "one of low, float32, cut"),
     "level text": (
         "[levels.O2]\ndescription = 1\n",
         2,
@@ -303,7 +325,7 @@ def test_a_mistake_is_one_error_with_its_line(name, tmp_path):
 
 
 def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_path):
-    text = '[gray]\n# Conv = "no"\n[white]   # Conv\nAdd = """\nConv = 1\n"""\n\'Conv\' = "yes"\n'
+    text = '[infer]\n# Conv = "no"\n[allow]   # Conv\nAdd = """\nConv = 1\n"""\n\'Conv\' = "yes"\n'
     lists = load_op_lists(extra=[write(tmp_path, text)])
     assert present(lists.of("Add")).source == "mine.toml:4"
     assert present(lists.of("Conv")).reason == "yes"

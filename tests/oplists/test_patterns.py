@@ -226,7 +226,7 @@ def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
 
 
 MISTAKES = {
-    "no text": (PYTHON.replace("variance = Sub (squares, taken)", "variance = Sub ("), "is no graph"),
+    "no text": (PYTHON.replace("variance = Sub (squares, taken)", "variance = Sub ("), "is not a graph"),
     "an idle node": (
         PYTHON.replace("normal = OverRoot", "idle = Sub (x, eps)\n normal = OverRoot"),
         "'idle' leads to no end",

@@ -16,6 +16,7 @@ from ampgraph.core.dataflow import StaleDataflow
 from ampgraph.core.graph import Graph, NodeEditor
 from ampgraph.core.pass_ import Change, Pass, run
 from ampgraph.core.plan import Plan
+from ampgraph.formats import adapters
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.pipeline import default_pipeline
@@ -58,6 +59,7 @@ def given(body: str) -> onnx.ModelProto:
 
 def planned(proto: onnx.ModelProto, level: str) -> tuple[OnnxGraph, tuple[Pass, ...]]:
     plan, graph = ampgraph.plan(proto, level, target="cuda"), OnnxGraph(ir.from_proto(proto))
+    adapters.freeze(graph, None)
     return graph, default_pipeline(*pipeline.followed(plan, graph))
 
 

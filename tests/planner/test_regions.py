@@ -620,6 +620,6 @@ def test_a_norm_is_right_by_its_text_alone(name: str, monkeypatch: pytest.Monkey
     without(monkeypatch, *OTHER_RULES)
     reference, low = float32_and_low(model, data)
     assert not difference(reference["o"], low["o"])
-    monkeypatch.setattr("ampgraph.planner.regions.find_regions", lambda flow: [])
+    monkeypatch.setattr("ampgraph.rules.fusions.regions", lambda flow: [])
     reference, low = float32_and_low(model, data)
     assert difference(reference["o"], low["o"])

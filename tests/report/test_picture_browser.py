@@ -86,7 +86,7 @@ def test_errors_colour_the_nodes(tmp_path: Path) -> None:
 def test_everything_that_is_known_of_a_node_is_on_the_page(tmp_path: Path) -> None:
     """Reasons, guards, ranges, kernels, bytes before and after, errors, the frontier, the search: one of each."""
     nodes = [
-        Box("a", "MatMul", "float16", "list", "white is low", 64, "-3 to 812"),
+        Box("a", "MatMul", "float16", "list", "allow is low", 64, "-3 to 812"),
         Box("b", "Exp", "float32", "range", "passes float16", 0, "1 to 2e+05"),
         Box("c", "Relu", "float16", "cut", "costs least", 0),
     ]

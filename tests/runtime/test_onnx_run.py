@@ -440,9 +440,11 @@ def test_a_runtime_that_dies_is_told_in_words(norm, tmp_path):
         optimized(norm, python=script(tmp_path / "python", "kill -SEGV $$"))
 
 
-@pytest.mark.parametrize(("text", "why"), [("exit 3", "exit status 3"), (None, "cannot be started")])
+@pytest.mark.parametrize(
+    ("text", "why"), [("exit 3", "exit status 3"), ("echo hello", "hello"), (None, "cannot be started")]
+)
 def test_what_is_no_python_is_a_mistake_of_the_user(norm, tmp_path, text, why):
     python = script(tmp_path / "python", text) if text else str(tmp_path / "nothing")
     with pytest.raises(AmpError, match=why) as caught:
         optimized(norm, python=python)
-    assert caught.value.code == "AMP508"
+    assert caught.value.code == "AMP508" and "onnxruntime-gpu" in caught.value.hint

@@ -121,7 +121,7 @@ def test_losses_that_are_none():
     assert "no loss is named" in refused("AMP213", regression(), loss=None)
     assert "did you mean 'cross_entropy'" in refused("AMP213", regression(), loss="crossentropy")
     assert "there are: cross_entropy, mse, loss" in refused("AMP213", regression(), loss="qqq")
-    assert "no float32 scalar" in refused("AMP213", linear((7, 6)), loss="y")
+    assert "not a float32 scalar" in refused("AMP213", linear((7, 6)), loss="y")
     assert "cannot take cross_entropy" in refused("AMP213", regression(), loss="cross_entropy")
     single = parse(
         """g (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}>
@@ -306,7 +306,7 @@ def test_an_optimizer_of_the_user():
 
 NONE = [
     *(
-        ("AMP322", "is no optimizer", "optimizer", one)
+        ("AMP322", "is not an optimizer", "optimizer", one)
         for one in (torch.optim.SGD([torch.ones(2)], 0.1), SGD, None, 0.1)
     ),
     *(("AMP320", "neither a policy nor", "loss_scale", one) for one in (1024, 2.0**16, True, [1])),
@@ -314,7 +314,7 @@ NONE = [
         ("AMP322", "not a positive number", "clip_norm", one)
         for one in ("1", True, -1, float("nan"), 1e-50, [1.0], 0.0)
     ),
-    *(("AMP213", "is no name", "loss", one) for one in ([1], 1, {1: 2.0})),
+    *(("AMP213", "is neither a name", "loss", one) for one in ([1], 1, {1: 2.0})),
     *(("AMP301", "", "batch", one) for one in (0, -1, 2.5, "many", True)),
     ("AMP322", "", "optimizer", "lion"),
     ("AMP320", "", "loss_scale", "sometimes"),
@@ -379,7 +379,7 @@ def test_labels_of_a_loss_of_the_graph_are_refused_before_the_step_runs():
     """At O0 there is no scale, and nothing would leave out the step."""
     trainer = Trainer(build(model(OWN)), "cpu")
     x = np.ones((3, 4), np.float32)
-    with pytest.raises(AmpError, match=r"AMP503.*label 3 at \[1\] of 'y' is no class"):
+    with pytest.raises(AmpError, match=r"AMP503.*label 3 at \[1\] of 'y' is not a class"):
         trainer.step({"x": x, "y": np.array([0, 3, 1])})
     assert np.isfinite(trainer.step({"x": x, "y": np.array([0, 2, 1])}).loss)
 

@@ -353,7 +353,7 @@ def test_buffers_that_cannot_be_state():
     assert "not in the graph" in refused(
         "AMP215", with_buffers(told=SIGNATURE.replace("target='mean'", "target='lost'"))
     )
-    assert "is no output" in refused("AMP215", with_buffers(told=SIGNATURE.replace("new_mean:", "a:")))
+    assert "is not an output" in refused("AMP215", with_buffers(told=SIGNATURE.replace("new_mean:", "a:")))
     told = refused("AMP215", with_buffers(JOINT.replace("float[4] mean = {0, 0, 0, 0}", "float mean = {0}")))
     assert "'new_mean' is FLOAT [4]" in told and "'mean' is FLOAT []" in told
 
@@ -432,7 +432,7 @@ def test_options_that_name_nothing():
     assert "no output is a parameter's gradient" in refused("AMP215", regression(), loss="loss", seed="x")
 
 
-@pytest.mark.parametrize("seed, word", [("x", "no float32 scalar"), ("other", "does not depend on it")])
+@pytest.mark.parametrize("seed, word", [("x", "not a float32 scalar"), ("other", "does not depend on it")])
 def test_seeds_that_are_none(seed, word):
     model = joint()
     model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, []))
@@ -452,7 +452,7 @@ def test_losses_that_are_none():
     assert "which is one of its outputs" in refused("AMP213", joint(), loss="gradient:w1")
     model = joint()
     model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3]))
-    assert "no float32 scalar" in refused("AMP213", model, loss="y")
+    assert "not a float32 scalar" in refused("AMP213", model, loss="y")
     model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, []))
     model.graph.node.append(helper.make_node("ReduceMax", ["y"], ["second"], keepdims=0))
     assert "may each be the loss" in refused("AMP213", model)

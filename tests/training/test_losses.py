@@ -290,7 +290,7 @@ def test_the_validation_measures_the_sum():
         ({"near": 0}, "the weight of loss 'near' is 0"),
         (["near", "near=2"], "'near' is given twice"),
         ({"cross_entropy": 1, "mse": 1}, "would read the same labels"),
-        ([], "is no name"),
+        ([], "is neither a name"),
         (["near", "far=2"], "--loss far is neither a loss nor an output"),
     ],
 )
@@ -441,7 +441,7 @@ def test_a_gradient_of_zero_has_a_norm_that_can_be_differentiated():
         ("scale=2", "unknown 'scale=2'"),
         ("of=y", "the loss depends on no float input 'y'"),
         ("of=inputs", "of=inputs may be x or t"),
-        ("of=x,output=scores", "there is no output 'scores'"),
+        ("of=x,output=scores", "the model has no output 'scores'"),
     ],
 )
 def test_penalties_that_make_no_sense(text, told):

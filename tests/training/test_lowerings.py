@@ -353,7 +353,7 @@ def test_odd_and_empty_sizes(shape):
 
 
 def test_a_mode_that_is_computed_is_told():
-    with pytest.raises(AmpError, match="AMP205.*computes whether it drops"):
+    with pytest.raises(AmpError, match="AMP205.*computes whether Dropout is active"):
         session_of("m = Less (q, r)  y = Dropout (x, r, m)")
 
 

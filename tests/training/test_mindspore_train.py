@@ -237,7 +237,7 @@ def test_a_scale_that_only_falls_ends_training(exported: Any) -> None:
         (lambda p: "adam", None, "gave a str"),
         (lambda p: nn.Momentum(p, 0.1, 0.9, loss_scale=128.0), None, "loss scale of its own"),
         (lambda p: nn.SGD(list(nets.loss_net("mlp").trainable_params())), None, "not a trainable parameter"),
-        (nets.momentum, 1024, "a int is no loss scaler"),
+        (nets.momentum, 1024, "a int is not a loss scaler"),
         (nets.momentum, "dynamic:rule=mindspre", "did you mean 'mindspore'"),
     ],
 )

@@ -231,7 +231,7 @@ def test_a_skipped_step_leaves_the_average():
     [
         ([("b*", SGD())], "AMP305", "no optimizer's pattern matches parameter 'w1', nor 1 more"),
         ([("c*", SGD()), ("*", SGD())], "AMP305", "pattern 'c\\*' matches no parameter"),
-        ([("*", SGD()), ("b*", SGD())], "AMP305", "'b\\*' matches is matched by '\\*' before it"),
+        ([("*", SGD()), ("b*", SGD())], "AMP305", "'b\\*' matches nothing that '\\*' before it does not match"),
         ([("*", SGD()), ("*", Adam())], "AMP322", "'\\*' is given twice"),
         ([("*", "frozen")], "AMP322", "no group has an optimizer"),
         ([("b*", SGD()), "*"], "AMP322", "unknown optimizer"),
@@ -250,7 +250,7 @@ def test_groups_that_make_no_sense(optimizer, code, told):
     ("options", "told"),
     [
         ({"clip_value": 0}, "clip_value=0 is not a positive number"),
-        ({"clip_value": 1, "clip_norm": 1}, "cannot be had together"),
+        ({"clip_value": 1, "clip_norm": 1}, "cannot be combined"),
         ({"ema": 1}, "ema=1 is not a number between 0 and 1"),
     ],
 )

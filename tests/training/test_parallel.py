@@ -250,7 +250,7 @@ def test_a_rank_that_is_gone_is_one_error():
 
 @pytest.mark.parametrize("given", ["all", 2, True, np.ones(3), [1, 2]])
 def test_no_group_of_processes(given):
-    with pytest.raises(AmpError, match="AMP325.*is no process group"):
+    with pytest.raises(AmpError, match="AMP325.*is not a process group"):
         Trainer(built(optimizer="sgd", level="O0"), "cpu", distributed=given)
 
 
@@ -295,6 +295,8 @@ def test_float16_is_not_sent_where_nobody_looks_for_overflows():
     assert "AMP325" in str(error) and "send bfloat16" in str(error)
     with pytest.raises(AmpError, match="(?s)AMP325.*did you mean 'float16'"):
         Trainer(step, "cpu", communicate="float6")
+    with pytest.raises(AmpError, match="(?s)AMP325.*hint: communicate='float16'"):
+        Trainer(step, "cpu", communicate="int8")
 
 
 FEEDS = list(batches(3))

@@ -159,7 +159,7 @@ def test_what_cannot_be_shared():
     other = ampgraph.build_training_step(regression(), loss="loss", optimizer="sgd", level="O0")
     with pytest.raises(AmpError, match="AMP405.*no parameter of the same name"):
         Trainer(other, share=Trainer(generator))
-    with pytest.raises(AmpError, match="AMP325.*is no trainer"):
+    with pytest.raises(AmpError, match="AMP325.*is not a trainer"):
         Trainer(discriminator, share=generator)  # type: ignore[arg-type]
     with pytest.raises(AmpError, match="AMP325.*without accumulate"):
         Trainer(discriminator, accumulate=2, share=Trainer(generator))

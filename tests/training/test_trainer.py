@@ -145,7 +145,7 @@ WRONG = {
     "too great": (lambda b: b.update(labels=b["labels"] + 1), "label 3 at"),
     "negative": (lambda b: b.update(labels=b["labels"] - 1), "label -1 at"),
     "floats": (lambda b: b.update(labels=b["labels"].astype(np.float32)), "float32 was fed"),
-    "no array": (lambda b: b.update(x=[[1], [2, 3]]), "not an array"),
+    "is not an array": (lambda b: b.update(x=[[1], [2, 3]]), "not an array"),
     "nothing": (lambda b: b.update(x=b["x"][:0], labels=b["labels"][:0]), "is empty"),
 }
 
@@ -185,7 +185,7 @@ def test_small_integers_are_labels_and_the_ignored_one_is_let_through():
         (lambda s: s.update(wieght=s["weight"]), "did you mean 'weight'"),
         (lambda s: s.update(weight=s["weight"][:2]), "not float32"),
         (lambda s: s.update(weight=s["weight"].astype(np.float64)), "float64"),
-        (lambda s: s.update(weight=[[1], [2, 3]]), "no array"),
+        (lambda s: s.update(weight=[[1], [2, 3]]), "is not an array"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change, told):

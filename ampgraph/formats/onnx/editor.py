@@ -215,7 +215,7 @@ class OnnxEditor(Readers):
         self._edited = True
         graph, native = self.model.graph, self.value(value)
         if value.scope != 0:
-            raise ValueError(f"'{value.name}' is no value of the main graph")
+            raise ValueError(f"'{value.name}' is not a value of the main graph")
         if native.is_graph_output():
             return native.name or ""
         if native.shape is None and (known := self.shape(value)) is not None:

@@ -238,7 +238,7 @@ class OnnxOperators(OnnxValues):
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if _holds_bodies(node):
+        if node.attributes.data and _holds_bodies(node):  # most have none, and calls take time
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
         self.results(op, node.outputs, env)

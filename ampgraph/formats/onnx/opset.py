@@ -17,7 +17,11 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     """The model in another opset. Raises AmpError AMP307 where there is no way."""
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
-        raise AmpError("AMP307", f"opset {opset} does not exist here", hint=f"1 to {newest} with the installed onnx")
+        raise AmpError(
+            "AMP307",
+            f"opset {opset} does not exist in this version of onnx",
+            hint=f"1 to {newest} with the installed onnx",
+        )
     if graph.model.functions:
         raise AmpError(
             "AMP307",

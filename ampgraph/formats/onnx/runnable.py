@@ -10,7 +10,7 @@ import onnx.inliner
 import onnx_ir as ir
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from ...core.dataflow import FLOAT32, Dataflow, Op, Scope, Value
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line
 from ...core.graph import LOW
 from ...core.names import FreshNames
@@ -18,6 +18,8 @@ from ...core.runnable import Declared
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
+from .accumulators import EXACT, Accumulators, models
+from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
 from .schemas import schema
@@ -46,7 +48,7 @@ class OnnxStrictEditor:
         self._flow, self._done = flow, done
         if not flow.opset:
             model.opset_imports[""] = DEFAULT_OPSET  # the Casts need the standard operators
-        opset = flow.opset or DEFAULT_OPSET
+        self._opset = opset = flow.opset or DEFAULT_OPSET
         self._to = {name: type_attribute("to", name, opset) for name in (FLOAT32, *LOW)}  # many nodes share one
         self._fresh = FreshNames(all_names(model, flow))
         self._first: dict[ir.Graph, ir.Node | None] = {}  # the first node that was there
@@ -59,18 +61,29 @@ class OnnxStrictEditor:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def round_all(self, value: Value, *, stays_low: bool = False) -> None:
+    def round_all(self, value: Value, *, stays_low: bool = False, sums: Op | None = None) -> None:
         """A pair of Casts behind the operator; the value between them, or behind them, takes the name over."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
         raw.name = self._fresh(f"@{value.id}")  # short: a runtime copies names of tens of thousands of values
-        casts = [self._cast(raw, value.dtype, name if stays_low else self._fresh(f"@{value.id}_low"))]
+        summed, found = self._summed(sums, value.dtype) if sums is not None else ([], raw)
+        casts = [self._cast(found, value.dtype, name if stays_low else self._fresh(f"@{value.id}_low"))]
         if uses or not stays_low:
             wide_name = self._fresh(f"{name}_f32") if stays_low else name
             casts.append(self._cast(casts[0].outputs[0], FLOAT32, wide_name))
-        maker.graph.insert_after(maker, casts)
+        maker.graph.insert_after(maker, [*summed, *casts])
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
+
+    def _summed(self, op: Op, dtype: str) -> tuple[list[ir.Node], ir.Value]:
+        """What computes an operator again with an accumulator of the low type, and its result."""
+        node: ir.Node = op.native
+        shapes = [self._flow.shape(i) for i in op.inputs if i != NONE]
+        if not models(op.kind, self._opset, shapes):
+            return [], node.outputs[0]
+        made, found = Accumulators(self._opset, self._to, self._fresh).behind(node, dtype, shapes)
+        found.meta[EXACT] = node.outputs[0]
+        return made, found
 
     def read_wide(self, value: Value, *, stays_low: bool = True) -> None:
         """A Cast behind what makes the value, or before all nodes."""
@@ -242,6 +255,10 @@ class RunnableOnnx(EditableGraph):
     """What `core.runnable.RunnableGraph` adds to a graph."""
 
     model: ir.Model
+
+    def conflicts(self, low: str = "float16") -> Sequence[str]:
+        """Slots that hold two types, and types that a slot does not admit; mostly told without a dataflow."""
+        return [] if not self._made and types_agree(self.model) else super().conflicts(low)
 
     def _of(self, model: ir.Model) -> Self:
         """A graph of the same kind."""

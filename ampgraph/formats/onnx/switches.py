@@ -20,6 +20,7 @@ from ...core.low_types import MOST_LOST
 from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
+from .accumulators import EXACT
 from .schemas import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
@@ -292,7 +293,7 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
     uses = list(node.outputs[0].uses())
     if len(uses) != 1 or uses[0].node.op_type != "Cast" or node.outputs[0].is_graph_output():
         return None
-    return node.inputs[0], node, uses[0].node.outputs[0]
+    return node.inputs[0].meta.get(EXACT, node.inputs[0]), node, uses[0].node.outputs[0]
 
 
 def _casts(node: ir.Node) -> bool:

@@ -79,7 +79,9 @@ class Generator:
         shape, name = self.sizes.shape(port), port.name.lower()
         dtype = port.dtype
         if dtype in ("", "object", "string") or dtype.startswith("complex"):
-            what = "is no tensor" if not dtype else f"holds {'text' if 'complex' not in dtype else 'complex numbers'}"
+            what = (
+                "is not a tensor" if not dtype else f"holds {'text' if 'complex' not in dtype else 'complex numbers'}"
+            )
             raise AmpError("AMP503", f"input '{port.name}' {what} and cannot be generated", hint="give --data")
         if math.prod(shape) * 8 > LARGEST:
             message = f"input '{port.name}' {list(shape)} is too large to generate"

@@ -153,7 +153,7 @@ def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
         hint = f"ask for a whole number, 1 to {MOST_SAMPLES:,}"
         raise AmpError("AMP503", f"{count!r} samples are asked for", hint=hint)
     if not is_whole(seed):
-        raise AmpError("AMP503", f"seed {seed!r} is no whole number", hint="for example 0")
+        raise AmpError("AMP503", f"seed {seed!r} is not a whole number", hint="for example 0")
     return None if count is None else int(count), int(seed)
 
 
@@ -166,7 +166,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
             message = f"--dim {name}: the model has no dimension of that name"
             raise AmpError("AMP310", message, hint=nearest(str(name), names) or there)
         if not is_whole(size) or size < 1:
-            raise AmpError("AMP310", f"--dim {name}={size!r} is no size", hint=f"for example --dim {name}=8")
+            raise AmpError("AMP310", f"--dim {name}={size!r} is not a size", hint=f"for example --dim {name}=8")
 
 
 def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
@@ -370,7 +370,7 @@ def _array(name: str, value: Result, where: str) -> Array:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
-        message = f"what is given for input '{name}' is no array: {first_line(error)}"
+        message = f"the value of input '{name}' is not an array: {first_line(error)}"
         raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
 
 

@@ -301,24 +301,16 @@ class Agreement(Spread):
         return [error for i, error in enumerate(errors) if i not in silent] or errors
 
     @property
-    def scaled_errors(self) -> list[float]:
-        """Of each sample that says something: an output that nearly vanishes in one sample is measured against a share
-        of its size over all of them."""
-        heard = [part for part in self.parts if not part.silent or part.astray]
-        least = max(FLOOR, SCALE_SHARE * scale_of(part.size for part in heard if part.compared))
-        return [
-            part.off / max(part.size, least) if part.size and math.isfinite(part.error) else part.error
-            for part in heard
-        ]
-
-    @property
     def judged_errors(self) -> list[float]:
         """What each sample's error is by the metric, relative L2 where none was asked for."""
-        if not self.judged:
-            return self.errors
-        silent = self.silent
-        scale = scale_of(j.size for i, j in enumerate(self.judged) if i not in silent)
-        return [judged.error(scale) for judged in self.judged]
+        scale = self.scale
+        return [judged.error(scale) for judged in self.judged] or self.errors
+
+    @property
+    def scale(self) -> float:
+        """The scale over the samples, by the metric: of those with something to compare."""
+        both = zip(self.judged, self.parts, strict=False)
+        return scale_of(judged.size for judged, part in both if part.compared)
 
     @property
     def scores(self) -> Scores:
@@ -363,12 +355,6 @@ class Agreement(Spread):
         }
 
 
-def add_sample(found: dict[str, Agreement], expected: Mapping[str, Result], result: Mapping[str, Result]) -> None:
-    """Takes in how far the outputs of one sample are apart."""
-    for name, value in expected.items():
-        found.setdefault(name, Agreement(name)).add(apart(value, result[name]))
-
-
 # -- what a model is like, whatever is low in it ----------------------------------------------------------------------
 
 
@@ -388,7 +374,9 @@ def sensitivity(
         rounded = {name: _rounded(value, dtype) for name, value in feeds.items()}
         if all(rounded[name] is feeds[name] for name in feeds) or not all(map(_finite, rounded.values())):
             continue
-        add_sample(outputs, run(feeds), run(rounded))
+        found = run(rounded)
+        for name, value in run(feeds).items():
+            outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
     floating = [output for output in outputs.values() if output.floating and output.compared]
     worst = max(floating, key=lambda output: output.p90, default=None)
     return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)

@@ -8,19 +8,18 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from ...core.arrays import Array, Feeds, Result
+from ...core.arrays import Array, Result
 from ...core.errors import AmpError, first_line, nearest
-from ...core.files import unwritable
 from ...core.graph import LOW
 from ...core.metric_names import CUSTOM, METRICS, OVER_ALL
-from .agreement import FLOOR, Apart, Judged, Scores, apart, is_float, scale_of
+from .agreement import FLOOR, Apart, Judged, apart, is_float
 from .detections import WIDTHS, Pairing, paired
 from .roles import LOGARITHMS, NUMBERS, PROBABILITIES, ROWS
 
@@ -42,6 +41,11 @@ complement, or of the largest in its row. An output whose norm is larger is judg
 """
 SUM = 1e-3  # by which a row of probabilities may miss one
 TOKENS = "tokens"
+
+
+def own_metric(generated: bool) -> Metric:
+    """The check's own: relative L2; of generated samples, in which an output may nearly vanish, against its scale."""
+    return Metric(NUMBERS if generated else "l2", {})
 
 
 def metric_of(given: str | Function | None, roles: Mapping[str, str] | None = None) -> Metric:
@@ -75,17 +79,21 @@ class Metric:
         """Whether errors are shares, whose mean over the samples is judged."""
         return self.function is None and self.name in OVER_ALL
 
-    def judge(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
+    def judge(
+        self, reference: Outputs, result: Outputs, parts: Mapping[str, Apart] | None = None
+    ) -> dict[str, Judged]:  # fmt: skip
         """What it says of each output that it is about, or of the whole sample under the name `SAMPLE`.
 
-        Raises AmpError AMP312 where it is about none of the outputs, and for a function that fails."""
+        ``parts``: what `apart` says of each output, where that is known. Raises AmpError AMP312 where it is about none
+        of the outputs, and for a function that fails."""
         if self.function is not None:
             ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
             return {SAMPLE: Judged(_called(self.function, self.name, ours, theirs), sort=self.name)}
         judged = self._sets(reference, result)
         for name, want in reference.items():
             if name not in judged and self._about(want):
-                found, got = apart(want, result[name]), result[name]
+                got = result[name]
+                found = apart(want, got) if parts is None else parts[name]
                 sort = self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort(name, found, want))
                 judged[name] = _judged_as(sort, found, want, got)
         if not judged and reference:
@@ -284,7 +292,7 @@ def loaded(text: str) -> Function:
 
 def _from_file(path: Path) -> Result:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # a file that ends in .py has both
     module = importlib.util.module_from_spec(spec)
@@ -318,7 +326,7 @@ def _called(function: Function, name: str, reference: Outputs, result: Outputs) 
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number) or number < 0:
-        message = f"metric {name} gives {found!r}, which is no error from 0 on"
+        message = f"metric {name} gives {found!r}, which is not an error of 0 or more"
         raise AmpError("AMP312", message, hint="return a float: 0 for alike, larger for further apart")
     return number
 
@@ -332,83 +340,3 @@ def _plain(value: Result) -> Result:
 
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
-
-
-# -- one number for a model's error over its samples ------------------------------------------------------------------
-
-IN_MEMORY = 256 << 20  # bytes of the reference's outputs
-
-
-class Judge:
-    """Keeps the reference's outputs and judges results against them, as `verify` does.
-
-    Where the result or the reference alone is not finite the error is infinite.
-
-    Attributes:
-        outputs: those that are compared.
-        skipped: those that the metric is not about.
-    """
-
-    def __init__(self, metric: Metric, scratch: Path | None = None) -> None:
-        """``scratch``: a folder for what is too much for memory."""
-        self.metric = metric
-        self.outputs: list[str] = []
-        self.skipped: list[str] = []
-        self._expected: list[dict[str, Result]] = []
-        self._sizes: dict[str, list[float]] = {}
-        self._spill = scratch / "expected.bin" if scratch is not None else None
-        self._held = 0
-
-    def learn(self, outputs: Feeds) -> None:
-        """The reference's outputs for the next sample.
-
-        Raises AmpError: AMP312 when the metric is about none of them, AMP503 when one of them says nothing.
-        """
-        judged = self.metric.judge(outputs, outputs)
-        if not self._expected:
-            self.outputs = [name for name in outputs if name in judged or SAMPLE in judged]
-            self.skipped = [name for name in outputs if name not in self.outputs]
-        silent = next((name for name in judged if name and apart(outputs[name], outputs[name]).silent), None)
-        if silent is not None:
-            message = f"the float32 model's own output '{silent}' is nowhere finite in sample {len(self._expected)}"
-            raise AmpError("AMP503", message, hint="leave that sample out: there is nothing to tune for")
-        for name, found in judged.items():
-            self._sizes.setdefault(name, []).append(found.size)
-        self._expected.append({name: self._kept(value) for name, value in outputs.items()})
-
-    def error(self, sample: int, outputs: Feeds) -> float:
-        """The error of one sample's result: of its worst output."""
-        expected = self._expected[sample]
-        if any(apart(expected[name], outputs[name]).astray for name in self.outputs):
-            return math.inf
-        judged = self.metric.judge(expected, outputs)
-        return max(found.error(scale_of(self._sizes.get(name, ()))) for name, found in judged.items())
-
-    def distance(self, sample: int, outputs: Feeds) -> float:
-        """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
-        nothing of small errors."""
-        found = [apart(self._expected[sample][name], outputs[name]) for name in self.outputs]
-        return max((math.inf if each.astray else each.error for each in found), default=0.0)
-
-    def over_samples(self, errors: Sequence[float]) -> float:
-        """Infinite if any sample's is; else the mean for shares, an error at the 90th percentile for the others."""
-        if not np.isfinite(errors).all():
-            return math.inf
-        return Scores(self.metric.name, list(errors), self.metric.over_all).decisive
-
-    def _kept(self, value: Any) -> Any:
-        """The value, or where it was put once the memory for them is full."""
-        if isinstance(value, list):
-            return [self._kept(item) for item in value]
-        if not isinstance(value, np.ndarray) or value.dtype.hasobject or self._spill is None:
-            return value
-        if self._held + value.nbytes <= IN_MEMORY:
-            self._held += value.nbytes
-            return value
-        try:
-            with open(self._spill, "ab") as file:
-                start = file.tell()
-                value.tofile(file)
-        except OSError as error:
-            raise unwritable(self._spill, error) from error
-        return np.memmap(self._spill, value.dtype, "r", start, value.shape)

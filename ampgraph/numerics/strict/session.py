@@ -3,7 +3,8 @@
 ONNX Runtime's CPU provider wraps float16 nodes in Casts and deletes the round trips it made itself, so a plain run
 hides float16. Here every low value is retyped to float32 and rounded by an explicit float32 -> low -> float32 pair,
 which the runtime keeps at every optimisation level: each operator computes in float32 from rounded inputs and each low
-output is rounded once. What a kernel does inside its accumulators is not modelled.
+output is rounded once. Where a target's kernels accumulate in the low type (`accumulates` in its kernel table), so do
+products here; what other kernels do inside their accumulators is not modelled.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.dataflow import NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line, nearest
-from ...core.graph import LOW, Graph
+from ...core.graph import LOW, DescribedGraph, Graph
 from ...core.low_types import numpy_type
 from ...core.runnable import RunnableGraph, StrictEditor
 from ...core.sites import SWITCHES
 from ...formats.kinds import Model
+from ...oplists.kernels import TARGETS, load_kernels
 from ...oplists.traits import has
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import (
@@ -62,8 +64,10 @@ class StrictSession:
         required: inputs without a default.
     """
 
-    def __init__(self, model: Model | Graph, *, threads: int = 0) -> None:
-        """``model``: what `convert` takes, or a Graph. Raises AmpError AMP1xx, AMP501, AMP502."""
+    def __init__(self, model: Model | Graph, *, threads: int = 0, target: str = "") -> None:
+        """``model``: what `convert` takes, or a Graph; ``target`` as in `rewrite`.
+
+        Raises AmpError AMP1xx, AMP501, AMP502."""
         import_onnxruntime()
         with quiet_collector():
             graph = flat_graph(model)
@@ -74,7 +78,7 @@ class StrictSession:
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
             folder = graph.folder()  # asked before there are twice the nodes
-            rewrite(graph, keep_border=False)
+            rewrite(graph, keep_border=False, target=target)
             content = graph.content()
         del graph
         try:
@@ -164,8 +168,9 @@ class SwitchedSession:
         types: of its inputs, by name, as the low model declares them.
     """
 
-    def __init__(self, reference: Model | Graph, low: Model | Graph) -> None:
-        """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
+    def __init__(self, reference: Model | Graph, low: Model | Graph, *, target: str = "") -> None:
+        """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first; ``target`` as in
+        `rewrite`.
 
         Raises AmpError AMP1xx for files, AMP208 for an opset before 9, AMP502 where the runtime refuses.
         """
@@ -175,7 +180,7 @@ class SwitchedSession:
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
-            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False))
+            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False, target=target))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
         self._session = opened(content, options)
@@ -200,9 +205,11 @@ INLINE_LIMIT = 1 << 20
 LOW_BYTES = 2  # of an element
 
 
-def rewrite(graph: RunnableGraph, *, keep_border: bool) -> None:
-    """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well."""
-    flow = graph.dataflow()
+def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> None:
+    """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
+
+    ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
+    flow, (accumulates, _) = graph.dataflow(), accumulators(graph, target)
     ops: list[list[Op]] = [[] for _ in flow.scopes]
     weights: list[list[Value]] = [[] for _ in flow.scopes]
     for op in flow.ops:
@@ -214,7 +221,7 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool) -> None:
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
             kept = {*scope.inputs, *scope.outputs} if keep_border and scope.id == 0 else set()
-            writer = _Writer(flow, edit, kept)
+            writer = _Writer(flow, edit, kept, accumulates)
             writer.inputs(scope)
             for value in weights[scope.id]:
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
@@ -224,16 +231,25 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool) -> None:
             edit.forget_annotations(scope)
 
 
+def accumulators(graph: Graph, target: str = "") -> tuple[str, str]:
+    """The low type in which products of a model add up, and on which target; empty where it is float32, or none is
+    known. ``target``: empty for the one that the file was made for, where it says so."""
+    said = graph.metadata().get("ampgraph.target", "") if isinstance(graph, DescribedGraph) and not target else target
+    found = load_kernels(said).accumulates if said in TARGETS["ONNX"] else ""
+    return (found, said) if found in LOW else ("", "")
+
+
 def _low(value: Value) -> bool:
     """Whether it is a low tensor."""
     return value.dtype in LOW and not value.container
 
 
 class _Writer:
-    """One graph of a model. ``kept``: its inputs and outputs that stay as they are."""
+    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``accumulates``: low types in which
+    kernels add up."""
 
-    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int]) -> None:
-        self._flow, self._edit, self._kept = flow, edit, kept
+    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], accumulates: str) -> None:
+        self._flow, self._edit, self._kept, self._accumulates = flow, edit, kept, accumulates
 
     def inputs(self, scope: Scope) -> None:
         """What is fed to the graph."""
@@ -269,7 +285,7 @@ class _Writer:
         for value in low:
             kept = value.id in self._kept
             if kept or not exact:
-                self._edit.round_all(value, stays_low=kept)
+                self._edit.round_all(value, stays_low=kept, sums=op if value.dtype == self._accumulates else None)
 
     def border(self, scope: Scope) -> None:
         """The border says what it is, as before or in float32."""

@@ -178,9 +178,7 @@ register(
         },
         default_level="O2",
         formats=("MindIR",),
-        refusals={
-            "ONNX": ("policy 'mindspore' goes by MindSpore's cells", "it is for .mindir files; leave --policy away")
-        },
+        refusals={"ONNX": ("policy 'mindspore' goes by MindSpore's cells", "it is for .mindir files; omit --policy")},
         lists=lambda _: OWN,
         fixed="cannot change what MindSpore does",
         rows=mindspore_rows,

@@ -109,17 +109,17 @@ class Policy:
         self.level(recipe)
         if model_format and model_format not in self.formats:
             message, hint = self.refusals.get(model_format, (f"policy '{self.name}' is for {self.formats[0]}", ""))
-            raise AmpError("AMP303", message, hint=hint or "leave --policy away")
+            raise AmpError("AMP303", message, hint=hint or "omit --policy")
         if recipe.dtype not in self.dtypes:
             hint = f"take --dtype {self.dtypes[0]}, or another policy"
-            raise AmpError("AMP303", f"policy '{self.name}' knows no {recipe.dtype}", hint=hint)
+            raise AmpError("AMP303", f"policy '{self.name}' does not support {recipe.dtype}", hint=hint)
         if self.fixed and (recipe.fp32 or recipe.low or recipe.lists):
             word = "--fp32" if recipe.fp32 else "--low" if recipe.low else "--lists"
-            raise AmpError("AMP305", f"{word} {self.fixed}", hint=f"leave --policy {self.name} away")
+            raise AmpError("AMP305", f"{word} {self.fixed}", hint=f"omit --policy {self.name}")
         word = "--fp32-stream" if recipe.fp32_stream else "--rule" if recipe.rule else ""
         if word and not self.ours:
-            message = f"{word} is none of {self.framework}'s rules"
-            raise AmpError("AMP305", message, hint=f"leave --policy {self.name} away")
+            message = f"{word} is not one of {self.framework}'s rules"
+            raise AmpError("AMP305", message, hint=f"omit --policy {self.name}")
 
 
 _POLICIES: dict[str, Policy] = {}

@@ -49,7 +49,7 @@ def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:
             read.append(op)
     known.remove(NONE)
     for op in read:
-        limit = LARGE if regions.classes[op.id] != "white" or _is_read_beside(flow, op, known) else PRODUCT
+        limit = LARGE if regions.classes[op.id] != "allow" or _is_read_beside(flow, op, known) else PRODUCT
         small = all(_size(facts, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
         if small and op.slots and not _is_folded_low(facts, op):
             yield op

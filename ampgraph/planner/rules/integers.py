@@ -62,7 +62,7 @@ def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
     while work:
         reads = (r for v in work.pop().outputs for copy in facts.borders.copies(v) for r in flow.readers(copy))
         for reader in reads:
-            if reader.id in seen or not reader.slots or regions.classes[reader.id] not in ("gray", "neutral"):
+            if reader.id in seen or not reader.slots or regions.classes[reader.id] not in ("infer", "neutral"):
                 continue
             seen.add(reader.id)
             yield reader
@@ -121,7 +121,7 @@ def _fused(facts: Facts, regions: Regions) -> list[Op]:
     flow, traits, inside, island = facts.flow, facts.traits, _inside(facts, regions), set[int]()
     for op in reversed(flow.ops):  # readers first
         readers = (reader for value in op.outputs if value != NONE for reader in flow.readers(value))
-        product = op.id in inside and op.id in regions.white
+        product = op.id in inside and op.id in regions.allowed
         carries = op.id in inside or traits.has(op.role, "dequantizes")
         if product or (carries and any(r.id in island or traits.has(r.role, "quantizes") for r in readers)):
             island.add(op.id)
@@ -145,7 +145,7 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
             continue
         dequantized, moved = [v for v in floats if v in stored], made.isdisjoint(floats)
         constant = moved and all(stored[v] for v in dequantized)
-        if op.id in regions.white:
+        if op.id in regions.allowed:
             if len(dequantized) < 2 or constant:
                 continue
         elif traits.has(op.role, "moves") and dequantized and moved:
@@ -183,7 +183,7 @@ def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection
     for source, target in flow.passed:
         if NONE not in (source, target):
             join({find(source), find(target)})
-    low = (op for op in flow.ops if op.id in regions.white and op.id not in fused)
+    low = (op for op in flow.ops if op.id in regions.allowed and op.id not in fused)
     low = (op for op in low if not op.slots or any(map(decided.is_low, op.slots.values())))
     loud = {part for op in low for part in parts(op)}
     beside = {part for op in flow.ops if op.id in separate for part in parts(op)}
@@ -286,4 +286,4 @@ def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen:
 
 
 def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
-    return regions.classes[op.id] in ("white", "kept") or facts.traits.has(op.role, "bounded")
+    return regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")

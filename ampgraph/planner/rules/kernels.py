@@ -30,7 +30,7 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
             broken = options.kernels.broken[op.kind]
             if found := look(facts, op, broken):
                 yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
-                if look is _mask and options.level.kept != "low":
+                if look is _mask and options.level.fp32 != "low":
                     yield from _made_for(facts, op)
 
     return holds
@@ -44,7 +44,7 @@ def _looks(options: Options, kind: str) -> list[Look]:
     looks: tuple[tuple[object, Look], ...] = (
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
-        (broken.runs or broken.without, _is_left),
+        (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
         (broken.mask_below, _mask),
         (broken.sums, _ends_embedding),
     )
@@ -90,6 +90,10 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
     found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
         found = f"operand {broken.without}"
+    if broken.computed and any(v not in facts.stored for v in op.inputs[broken.computed :][:1] if v != NONE):
+        found = f"a computed operand {broken.computed}"
+    if broken.gives and any(v != NONE for v in op.outputs[broken.gives :][:1]):
+        found = f"output {broken.gives}"
     return f"{op.kind} with {found}" if found else ""
 
 

@@ -58,8 +58,8 @@ def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
 @runs(
     "hazard",
     trigger="an operator that reads what a guard held, or what passes the limit",
-    action="float32 for gray ones up to the next product, norm or bounded function; behind what passes the limit, "
-    "for all but products",
+    action="float32 for operators of class `infer` or `deny` up to the next product, norm or bounded function; behind "
+    "what passes the limit, for all but products",
     levels="every",
 )
 def hazards(sight: Sight, decided: Decisions) -> Findings:
@@ -81,8 +81,8 @@ def hazards(sight: Sight, decided: Decisions) -> Findings:
             for use in _reads(facts, op):
                 reader = flow.ops[use.op]
                 cls = sight.regions.classes[reader.id]
-                ends = reader.role in bounded or cls in ("white", "kept", "")
-                if cls != "white" if source.of_range else not ends and cls in ("gray", "black"):
+                ends = reader.role in bounded or cls in ("allow", "fp32", "")
+                if cls != "allow" if source.of_range else not ends and cls in ("infer", "deny"):
                     holds.append(Hold(tuple(reader.slots.values()), rank, why))
                 if not ends:
                     work.append(reader.id)

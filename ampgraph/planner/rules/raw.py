@@ -60,7 +60,7 @@ def raw(sight: Sight) -> Raw:
         elif all(known(v, values) or flow.values[v].dtype != FLOAT32 for v in plain):
             if not any(known(v, values) for v in plain) or not op.slots or op.id in holders:
                 continue
-            if regions.classes[op.id] == "white":
+            if regions.classes[op.id] == "allow":
                 products.add(op.id)
                 seen.update(op.outputs)
             elif regions.classes[op.id]:
@@ -86,11 +86,11 @@ def _is_input(facts: Facts, value: int) -> bool:
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
-    careful = {op for op in found.ops if regions.classes[op] in ("black", "kept")}
+    careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}
     # what makes a small number of large ones, or a usual one of one out of range
     sinks = [op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels")]
     if sinks:  # a Cast is for the products behind
-        sinks = [op for op in sinks if op.id in facts.with_all_before(regions.white)]
+        sinks = [op for op in sinks if op.id in facts.with_all_before(regions.allowed)]
     if not sinks:
         return Findings()
     dtype = facts.options.dtype
@@ -161,10 +161,10 @@ class Angles:
         for op in flow.ops:
             cls = self.regions.classes[op.id]
             raw = op.id in self.raw.products or (any(v in angles for v in op.inputs) and self._keeps_angles(op))
-            product = cls == "white" and not raw and not _from_integers(self.facts.flow, self.facts.borders, op)
+            product = cls == "allow" and not raw and not _from_integers(self.facts.flow, self.facts.borders, op)
             bent = not raw and any(v in angles for v in op.inputs)
             known = angles if raw else seen
-            if raw or product or bent or cls == "kept" or any(v in seen for v in op.inputs):
+            if raw or product or bent or cls == "fp32" or any(v in seen for v in op.inputs):
                 found |= set[int]() if raw else {op.id}
                 for value in op.outputs:
                     known |= self.facts.borders.copies(value)

@@ -12,7 +12,7 @@ from ..regions import Regions
 from ..scales import scaled_results
 from .rule import Findings, Sight, runs
 
-WORTH: Mapping[str, int] = {"gray": -1, "black": -1, "neutral": 0}
+WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
 """What a byte less is worth in an operator behind the last product: -1 where it computes, 0 where it moves data."""
 
 
@@ -75,8 +75,8 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     """A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it."""
     facts = sight.facts
     held = {unit for unit, root in enumerate(decided.roots) if decided.is_held(root)}  # by schema or kernels
-    white = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.white)) if op.slots)
-    products = {op.id: not held.isdisjoint(op.slots.values()) for op in white}
+    allowed = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.allowed)) if op.slots)
+    products = {op.id: not held.isdisjoint(op.slots.values()) for op in allowed}
     if not any(products.values()):
         return Findings()
     made = _made_by(facts, products)
@@ -112,7 +112,7 @@ def joined_kernels(sight: Sight, decided: Decisions) -> Findings:
             wide[root] = why = Why("joined", f"with '{name}', which is float32: {text}")
             if decided.sides[root] == LOW and _may_be_free(decided, root):
                 released[root] = why
-    products = sight.regions.white if released else ()
+    products = sight.regions.allowed if released else ()
     fixed = {root for op in products for root in decided.units_of(facts.flow.ops[op])}
     released = {root: why for root, why in released.items() if root not in fixed}
     return Findings(released=released, wide=wide, joined=frozenset(priced))
@@ -127,9 +127,9 @@ def _may_be_free(decisions: Decisions, root: int) -> bool:
 def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set[int]:
     """Operators that see what some low product computed."""
     flow, found, values = facts.flow, set[int](), set[int]()
-    add, white = facts.borders.copies_into(values), regions.white
+    add, allowed = facts.borders.copies_into(values), regions.allowed
     for op in flow.ops:
-        low = op.id in white and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
+        low = op.id in allowed and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
         if low or not values.isdisjoint(op.inputs):
             found.add(op.id)
             add(op.outputs)
@@ -142,7 +142,7 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
     left = {value for scope in flow.scopes for value in scope.outputs}
     ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
     writers = {flow.values[value].producer for value in ends | facts.borders.after.keys()} - {NONE}
-    return facts.with_all_before(regions.white | writers)
+    return facts.with_all_before(regions.allowed | writers)
 
 
 def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:

@@ -231,7 +231,7 @@ def _is_better(known: Known, region: Region) -> bool:
     wide = wide or any(v in values for op in region.ops for v in (*op.inputs, *op.outputs))
     split = is_split(flow, options, region)
     by_power = split or any(flow.scalar(v) == CUBE for op in region.ops for v in op.inputs if v != NONE)
-    return wide or not by_power or (split and options.level.kept != "low")
+    return wide or not by_power or (split and options.level.fp32 != "low")
 
 
 def _number(flow: Dataflow, region: Region, number: float) -> int:

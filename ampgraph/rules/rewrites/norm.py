@@ -93,7 +93,7 @@ def _wanted(known: Known, region: Region) -> bool:
     inside = trusted and region.kind in options.kernels.float32_inside
     dear = is_fused(flow, options, region)
     takes_low = options.kernels.admits(region.kind, region.since, "T", options.dtype) is not False
-    return (inside or options.level.kept == "low" or dear) and (takes_low or dear)
+    return (inside or options.level.fp32 == "low" or dear) and (takes_low or dear)
 
 
 def _may_go(known: Known, region: Region, axis: int) -> bool:

@@ -115,13 +115,16 @@ class _Crash:
 def _crashing(known: Known) -> Iterator[_Crash]:
     """Products that would crash if what is before them were low."""
     flow, stay = known.flow, named(known)
+    moving = flow.with_roles(known.traits.operators("permutes"))
+    if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in moving):
+        return
     for op in flow.with_roles(known.traits.operators("multiplies_matrices")):
         if not op.slots or op.id in stay or in_function(flow, op) or len(op.inputs) != 2:
             continue
         for place, value in enumerate(op.inputs):
-            other = flow.shape(op.inputs[1 - place])
-            transposes = _transposes(known, value, op.scope) if other is not None and len(other) in (1, 2) else []
-            if transposes and other is not None:
+            transposes = _transposes(known, value, op.scope)
+            other = flow.shape(op.inputs[1 - place]) if transposes else None
+            if other is not None and len(other) in (1, 2):
                 rank = len(flow.integers(transposes[0], "perm") or ())
                 yield _Crash(op, place, tuple(transposes), rank, len(other))
                 break
@@ -147,15 +150,15 @@ def _transposes(known: Known, value: int, scope: int) -> list[Op]:
 
 def _passes(known: Known, op: Op) -> bool:
     """Whether ONNX Runtime moves a Transpose past an operator, or takes the operator away."""
-    has = known.traits.has
+    flow, has = known.flow, known.traits.has
     if not op.inputs or op.inputs[0] == NONE:
         return False
-    before, after = (known.flow.shape(v) for v in (op.inputs[0], op.outputs[0]))
-    if before is None or after is None or len(before) != len(after):
-        return False
     if has(op.role, "scalings"):
-        return any(known.flow.scalar(v) is not None for v in op.inputs[1:])
-    return has(op.role, "nothing_in_inference") or (has(op.role, "views") and not has(op.role, "reshapes"))
+        passes = any(flow.scalar(v) is not None for v in op.inputs[1:])
+    else:
+        passes = has(op.role, "nothing_in_inference") or (has(op.role, "views") and not has(op.role, "reshapes"))
+    before, after = (flow.shape(v) if passes else None for v in (op.inputs[0], op.outputs[0]))  # asked for last: dear
+    return before is not None and after is not None and len(before) == len(after)
 
 
 def _movable(known: Known, found: _Crash) -> list[Op]:

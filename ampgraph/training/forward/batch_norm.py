@@ -14,12 +14,14 @@ import onnx_ir as ir
 
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
+from ...core.plan import Note
 from ...formats.onnx.origins import CLASSES
 from ..gradients.builder import Builder
 from ..gradients.registry import attribute, place_of
 from ..gradients.rules.norms import BATCH, KEEP
 from .residues import replace_value
 
+FUSED = "pkg.onnxscript.rewriter.rule_name"  # what torch's exporter says of a node that took others in
 FLOAT = ir.DataType.FLOAT
 SYNCHRONISED = "SyncBatchNorm"  # torch's class, which its exporter writes as a plain BatchNormalization
 
@@ -35,6 +37,22 @@ class Average:
     def next(self, b: Builder, start: ir.Value) -> ir.Value:
         """start + (batch - start) rate."""
         return b.op("Add", start, b.op("Mul", b.op("Sub", self.batch, start), b.number(self.rate)))
+
+
+def folded_norms(model: ir.Model) -> tuple[Note, ...]:
+    """What is said of convolutions that torch has exported for inference, with their BatchNormalization inside of them.
+    Its older exporter gives their weights numbers for names, its newer one says what it fused."""
+    found = [
+        node.name or node.outputs[0].name or ""
+        for node in model.graph
+        if "BatchNorm" in node.metadata_props.get(FUSED, "")
+        or any((value.name or "").startswith("onnx::Conv") for value in node.inputs[1:2] if value is not None)
+    ]
+    text = (
+        f"BatchNormalization is folded into convolutions ({len(found)}), as exports for inference have it, and Dropout "
+        "is gone: another network is trained than the module; ampgraph.export_for_training keeps both"
+    )
+    return (Note("export", found[0], text),) if found else ()
 
 
 def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Collection[str] = ()) -> list[Average]:

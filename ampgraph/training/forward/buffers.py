@@ -47,7 +47,7 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
         if buffer in frozen or buffer in running or (old is None and buffer.endswith(COUNTED)):
             continue
         if old is None or new is None:
-            message = "not in the graph" if old is None else f"stored, and its next value '{output}' is no output"
+            message = "not in the graph" if old is None else f"stored, and its next value '{output}' is not an output"
             hint = f"export it as an initializer and an output, or leave it as it is: --freeze {buffer}"
             raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {message}", hint=hint)
         if described(old) != described(new):

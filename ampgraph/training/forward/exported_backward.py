@@ -149,7 +149,7 @@ def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
         for word, known, kind in ((name, stored, "parameter"), (output, list(outputs), "output")):
             if word not in known:
                 hint = nearest(word, known) or f"there are: {', '.join(known[:8])}"
-                raise AmpError("AMP215", f"--gradient {name}={output}: there is no {kind} '{word}'", hint=hint)
+                raise AmpError("AMP215", f"--gradient {name}={output}: the model has no {kind} '{word}'", hint=hint)
     by_torch = {name: output for output, name in TORCH_GRADIENT.findall(signature(model))}
     found: dict[str, str] = {}
     for name in stored:
@@ -186,7 +186,7 @@ def _seed(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str |
     inputs = {value.name or "": value for value in graph.inputs}
     if named is not None and named not in inputs:
         hint = nearest(named, list(inputs)) or f"there are: {', '.join(inputs)}"
-        raise AmpError("AMP215", f"--seed-input {named}: there is no such input", hint=hint)
+        raise AmpError("AMP215", f"--seed-input {named}: the model has no such input", hint=hint)
     found = []
     for name in SEEDS if named is None else (named,):
         problem = _not_seed(graph, inputs[name], loss, gradients) if name in inputs else "no input"
@@ -204,7 +204,7 @@ def _seed(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str |
 def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
     """Why an input cannot be the seed; empty if it can."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
-        return f"it is no float32 scalar but {described(value)}"
+        return f"it is not a float32 scalar but {described(value)}"
     outputs, reached = _outputs(graph), _reached(graph, value)
     free = [name for name in gradients.values() if outputs[name] not in reached]
     if free:

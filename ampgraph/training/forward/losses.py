@@ -1,7 +1,7 @@
 """Losses in standard operators and float32.
 
 onnx's SoftmaxCrossEntropyLoss has no CUDA kernel, so the logarithm of a class is picked by GatherElements. A label
-that is no class makes the loss and its gradients NaN, on every device: a step with it counts as not finite, and
+that is not a class makes the loss and its gradients NaN, on every device: a step with it counts as not finite, and
 skipped where the loss scale skips steps.
 """
 

@@ -101,7 +101,7 @@ def _trains(b: Builder, node: ir.Node) -> bool:
     given = b.given(mode)
     if mode is not None and given is None:
         hint = "export the model in the mode that it is to have"
-        raise AmpError("AMP205", "the graph computes whether it drops", where=place_of(node), hint=hint)
+        raise AmpError("AMP205", "the graph computes whether Dropout is active", where=place_of(node), hint=hint)
     return given is not None and bool(given.reshape(()))
 
 

@@ -96,7 +96,7 @@ def fix_batch(model: ir.Model, batch: int) -> None:
         if batch in sizes:
             return
         said = ", ".join(map(str, sorted(size for size in sizes if isinstance(size, int)))) or "no inputs"
-        hint = "leave it away, or export the model with an open batch"
+        hint = "omit it, or export the model with an open batch"
         raise AmpError("AMP301", f"batch={batch} does not fit a model whose batch is fixed: {said}", hint=hint)
     name = _symbol(open_ones[0])
     for value in open_ones:

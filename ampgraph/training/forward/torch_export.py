@@ -295,7 +295,7 @@ def refuse_old_forms(module: torch.nn.Module) -> None:
     """Raises AmpError AMP214 for torch.nn.utils.spectral_norm, which works by hooks; its successor is exported."""
     for name, part in module.named_modules():
         if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
-            message = f"'{name}' has torch.nn.utils.spectral_norm, whose hooks are no part of a graph"
+            message = f"'{name}' has torch.nn.utils.spectral_norm, whose hooks a graph cannot hold"
             raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
 
 

@@ -172,7 +172,7 @@ class _Pieces:
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
-            raise _not_cut(self.path, f"{self.kind(node)} reads what is no tensor")
+            raise _not_cut(self.path, f"{self.kind(node)} reads something other than a tensor")
         result = names[node.output[0]]
         lines = [f"    {result} = {function}({', '.join(names[name] for name in self.operands(node))})"]
         return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
@@ -226,7 +226,7 @@ class _Pieces:
         for values, part in ((given, graph.input), (kept, graph.output)):
             for name in values:
                 if name not in self.tensors:
-                    raise _not_cut(self.path, f"'{name}' is no tensor, and crosses a cut")
+                    raise _not_cut(self.path, f"'{name}' crosses the cut and is not a tensor")
                 tensor = part.add(name=name).tensor.add(data_type=self.tensors[name].data_type)
                 tensor.dims.extend(self.tensors[name].dims)
         return piece

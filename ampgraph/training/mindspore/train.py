@@ -222,7 +222,7 @@ def _scale_of(ms: ModuleType, given: Any) -> Any:
         if cell is None or isinstance(cell, ms.nn.FixedLossScaleUpdateCell):
             return StaticLossScale(given.get_loss_scale(), skip=cell is not None)
         return steps.scaler_of_cell(ms, cell)
-    message = f"a {type(given).__name__} is no loss scaler"
+    message = f"a {type(given).__name__} is not a loss scaler"
     raise AmpError("AMP322", message, hint="for example amp.DynamicLossScaler(2**16, 2, 1000), or None")
 
 

@@ -270,7 +270,7 @@ class CapturedBinding(Binding):
 
     def _asked(self, providers: Sequence[str]) -> Sequence[object]:
         if self.device != "cuda":
-            hint = "leave --cuda-graph away, or --device cuda"
+            hint = "omit --cuda-graph, or --device cuda"
             raise AmpError("AMP325", f"{self.device} has no CUDA graphs", hint=hint)
         graphs = {"enable_cuda_graph": "1"}
         return [(name, graphs) if name == "CUDAExecutionProvider" else name for name in providers]

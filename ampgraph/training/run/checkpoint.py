@@ -208,7 +208,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
         place = LATER | head["position"]
         numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
         if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
-            raise TypeError("its place is no place")
+            raise TypeError("its position is invalid")
         position = Position(**numbers)
         history = {name.removeprefix(HISTORY): tensors.pop(name) for name in list(tensors) if name.startswith(HISTORY)}
         return Checkpoint(str(head["step"]), tensors, position, history)
@@ -216,7 +216,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
         why = f"cannot be read: {error.strerror or error}"
         raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from error
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"is no checkpoint of a training, or is damaged: {first_line(error)}"
+        message = f"is not a training checkpoint, or is damaged: {first_line(error)}"
         raise AmpError("AMP108", message, where=str(path), hint="take another one, or begin anew") from error
 
 
@@ -238,7 +238,7 @@ def claim(file: Path, until: contextlib.ExitStack) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"no folder for checkpoints can be made: {error.strerror or error}"
+        message = f"the folder for checkpoints cannot be created: {error.strerror or error}"
         raise AmpError("AMP105", message, where=str(folder), hint="choose another place with --checkpoint") from error
     if sys.platform != "win32":
         import fcntl

@@ -1,6 +1,7 @@
 """A set of samples, in memory, in mapped files or from an iterable, and the batches that it is trained in.
 
-A folder holds arrays, memory-mapped: NAME.npy, .npz, and idx files as MNIST has them; each also with .gz behind.
+A folder holds arrays, memory-mapped: NAME.npy, .npz, and idx files as MNIST has them; each also with .gz behind; and
+tables, .csv.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _rows(part: Mapping[str, Array]) -> int:
 
 IDX = re.compile(r"[-._]idx\d?([-._]ubyte)?$")
 LARGE = 1 << 26  # bytes of an .npz file that is mapped
-HINT = "it takes NAME.npy, .npz and idx files, each also with .gz, where NAME is an input of the step"
+HINT = "it takes NAME.npy, .npz, .csv and idx files, each also with .gz, where NAME is an input of the step"
 DAMAGED = (ValueError, EOFError, SyntaxError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 READ = 1 << 20
@@ -172,8 +173,10 @@ ENCRYPTED = 1  # the bit of a member's flags
 
 
 def stays_on_disk(text: str) -> bool:
-    """Whether a path is a folder, a pattern of files, or a large .npz file."""
+    """Whether a path is a folder, a pattern of files, a table, or a large .npz file."""
     path = Path(text)
+    if path.is_file() and path.name.removesuffix(".gz").endswith(".csv"):
+        return True
     if path.is_file():
         return path.name.removesuffix(".gz").endswith(".npz") and path.stat().st_size >= LARGE
     return path.is_dir() or (not path.exists() and any(sign in path.name for sign in "*?["))
@@ -195,7 +198,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
                 raise AmpError("AMP503", f"two files hold '{name}', the second is {path.name}", where=text, hint=hint)
             found[name] = array
     if not found:
-        raise AmpError("AMP101", "no arrays are there", where=text, hint=HINT)
+        raise AmpError("AMP101", "holds no arrays", where=text, hint=HINT)
     return found
 
 
@@ -209,6 +212,9 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
         if name.endswith(".npz"):
             with opened(path) as file:
                 return mapped_npz(file)
+        if name.endswith(".csv"):
+            with opened(path) as file:
+                return _table(file, inputs, labels)
         if IDX.search(name):
             with opened(path) as file:
                 array = mapped_idx(file)
@@ -216,9 +222,29 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
     except OSError as error:
         raise cannot_read(path, error) from None
     except DAMAGED as error:
-        message = f"is no array, or is damaged: {first_line(error)}"
+        message = f"is not an array, or is damaged: {first_line(error)}"
         raise AmpError("AMP108", message, where=str(path), hint=HINT) from None
     return {}
+
+
+def _table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
+    """A column that has the name of an input is its own; of the others the last, or the one named ``labels``, holds the
+    labels, and the rest in their order are the only other input. Raises ValueError for what is no number."""
+    first = file.readline().decode().strip()
+    names = [name.strip(" \"'") for name in first.split(",")]
+    if re.fullmatch(r"[-+.,\deE\s]+", first):  # numbers: there are no names
+        names = [""] * len(names)
+        file.seek(0)
+    columns = dict(enumerate(np.loadtxt(file, delimiter=",", ndmin=2, unpack=True)))
+    found = {name: columns.pop(place) for place, name in enumerate(names) if name in inputs}
+    if labels and labels not in found:
+        found[labels] = columns.pop(max(columns))
+    if labels in found and np.all(found[labels] == np.rint(found[labels])):
+        found[labels] = found[labels].astype(np.int64)
+    others = [name for name in inputs if name not in found]
+    if columns and len(others) == 1:
+        found[others[0]] = np.stack(list(columns.values()), 1).astype(np.float32)
+    return found
 
 
 def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:

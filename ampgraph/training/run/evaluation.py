@@ -120,7 +120,7 @@ def _summed(kind: str, result: Array, labels: Array | None, samples: int) -> tup
     classes = scores.shape[-1]
     wrong = labels[(labels < 0) | (labels >= classes)]
     if wrong.size:
-        raise AmpError("AMP503", f"label {wrong[0]} is no class", hint=f"classes are 0 to {classes - 1}")
+        raise AmpError("AMP503", f"label {wrong[0]} is not a class", hint=f"classes are 0 to {classes - 1}")
     top = scores.max(-1, keepdims=True)
     logs = scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
     loss = -float(np.take_along_axis(logs, labels[:, None], -1).sum())

@@ -268,7 +268,7 @@ class _Run:
                 self.parts.setdefault(name, []).append(number)
         self.waiting.clear()
         if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
-            message = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"
+            message = f"the loss is {self.losses[-1]:g}, and no loss scale skips such a step: the weights are lost"
             raise AmpError("AMP504", message, hint=f"{SLOWER}, or build with --loss-scale dynamic")
         row = None if self.patience is None else self.patience + 1
         if row is not None and len(self.finite) >= row and not any(self.finite[-row:]):

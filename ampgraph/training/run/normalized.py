@@ -14,6 +14,7 @@ from ...core.errors import AmpError, is_number
 from ...runtime.ports import Port
 
 HINT = "--normalize MEAN,STD, each one number or one for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'"
+HINTS = {"--normalize": HINT, "--scale": "--scale FACTOR, a number or a fraction: 1/255"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Normalized:
     def __post_init__(self) -> None:
         mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
         if not is_number(self.scale) or not math.isfinite(self.scale) or not self.scale:
-            raise AmpError("AMP325", f"scale={self.scale} is no factor for data", hint="--scale 1/255")
+            raise AmpError("AMP325", f"scale={self.scale} cannot scale data", hint="--scale 1/255")
         if min(std) <= 0:
             raise AmpError("AMP325", f"std={min(std):g} divides the data, and is not above 0", hint=HINT)
         if len(mean) > 1 < len(std) != len(mean):
@@ -61,7 +62,7 @@ class Normalized:
     def _chosen(self, names: Sequence[str]) -> str:
         if self.input:
             if self.input not in names:
-                message = f"'{self.input}' is no float32 input to normalise"
+                message = f"'{self.input}' is not a float32 input to normalise"
                 raise AmpError("AMP325", message, hint=f"there are: {', '.join(names) or 'none'}")
             return self.input
         if len(names) != 1:
@@ -104,7 +105,7 @@ def _number(option: str, text: str) -> float:
     try:
         return float(above) / float(below or 1)
     except (ValueError, ZeroDivisionError):
-        raise AmpError("AMP325", f"{option}: '{text}' is not a number", hint=HINT) from None
+        raise AmpError("AMP325", f"{option}: '{text}' is not a number", hint=HINTS[option]) from None
 
 
 def _numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:

@@ -34,7 +34,7 @@ class RunOptions:
     def place(self) -> tuple[str, Sequence[str]]:
         """The device and ONNX Runtime's providers. Raises AmpError AMP321, AMP323 and AMP505."""
         if self.strict and self.device not in ("auto", "cpu"):
-            raise AmpError("AMP323", f"strict runs on the CPU, not on {self.device}", hint="leave one of the two away")
+            raise AmpError("AMP323", f"strict runs on the CPU, not on {self.device}", hint="omit one of the two")
         return choose("cpu" if self.strict else self.device)
 
 
@@ -56,10 +56,10 @@ class FitOptions:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
             _whole(self, name, least, f"{name}={least}")
-        _one_of(self, "last_batch", LAST, "last_batch='keep'")
+        _one_of(self, "last_batch", LAST)
         if self.checkpoint is None and (self.resume or self.checkpoint_every):
             hint = "name the folder of the checkpoint: --checkpoint DIR"
-            raise AmpError("AMP325", "there is no checkpoint to go on from or to write", hint=hint)
+            raise AmpError("AMP325", "no checkpoint folder is given to resume from or write to", hint=hint)
 
 
 def _whole(options: object, name: str, least: int, hint: str) -> None:
@@ -69,8 +69,8 @@ def _whole(options: object, name: str, least: int, hint: str) -> None:
     object.__setattr__(options, name, int(value))
 
 
-def _one_of(options: object, name: str, words: tuple[str, ...], hint: str = "") -> None:
+def _one_of(options: object, name: str, words: tuple[str, ...]) -> None:
     value = getattr(options, name)
     if value not in words:
-        hint = nearest(str(value), list(words)) or hint
+        hint = nearest(str(value), list(words)) or f"{name}={words[1]!r}"
         raise AmpError("AMP325", f"{name}={value!r} is none of {', '.join(words)}", hint=hint)

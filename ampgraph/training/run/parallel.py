@@ -44,10 +44,10 @@ def open_binding(
     group, parts = join(distributed, "cuda" if chosen == "tensorrt" else chosen), options.accumulate
     if group.world * parts > 1 and step.layout.whole_batch:
         sharing = f"accumulate={parts}" if group.world == 1 else f"{group.world} processes"
-        hint = "leave accumulate away" if group.world == 1 else "train in one process"
+        hint = "omit accumulate" if group.world == 1 else "train in one process"
         raise AmpError("AMP325", f"{sharing}: {step.layout.whole_batch}", hint=hint)
     if options.cuda_graph and (options.strict or parts > 1 or isinstance(group, TorchGroup)):
-        hint = "leave cuda_graph away, or train in one process, without strict and accumulate"
+        hint = "omit cuda_graph, or train in one process, without strict and accumulate"
         raise AmpError("AMP325", "a CUDA graph is of a whole step on one device", hint=hint)
     if isinstance(group, TorchGroup):
         kind = ShardedBinding if options.shard_optimizer else ParallelBinding
@@ -203,7 +203,7 @@ class ShardedBinding(ParallelBinding):
         low = next((name for name, array in self._first.items() if array.dtype != np.float32), None)
         if low is not None:
             message = f"'{low}' is {self._first[low].dtype}, and what ranks share out is float32"
-            raise AmpError("AMP325", message, hint="leave --shard-optimizer away, or build the step at O2")
+            raise AmpError("AMP325", message, hint="omit --shard-optimizer, or build the step at O2")
         super().__init__(step, options, group)
         self._all = SharedBuffer(self._parameters, self.memory)
 

@@ -152,7 +152,7 @@ def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
         distributed = _started(torch, memory)
     elif not all(callable(getattr(distributed, name, None)) for name in ("rank", "size", "allreduce")):
         given = repr(distributed) if isinstance(distributed, (str, int)) else f"a {type(distributed).__name__}"
-        message = f"distributed={given} is no process group"
+        message = f"distributed={given} is not a process group"
         raise AmpError("AMP325", message, hint="'auto', None, or a process group of torch.distributed")
     assert not isinstance(distributed, str)
     return TorchGroup(distributed, memory)

@@ -211,7 +211,7 @@ def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
     for word in words:
         pattern = _pattern(word)
         if not pattern or pattern in found:
-            message = "is given twice" if pattern else "is no PATTERN=SCHEDULE"
+            message = "is given twice" if pattern else "is not PATTERN=SCHEDULE"
             hint = "one schedule for all, or for each group its own: --lr-schedule 'head.*=cosine'"
             raise AmpError("AMP324", f"--lr-schedule {word} {message}", hint=hint)
         found[pattern] = word[len(pattern) + 1 :]

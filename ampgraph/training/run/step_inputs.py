@@ -210,7 +210,7 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
         wrong &= labels != row.ignored
     if wrong.any():
         place = [int(index) for index in np.argwhere(wrong)[0]]
-        message = f"label {labels[tuple(place)]} at {place} of '{row.name}' is no class"
+        message = f"label {labels[tuple(place)]} at {place} of '{row.name}' is not a class"
         classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
         more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
         raise AmpError("AMP503", message, hint=classes + more)

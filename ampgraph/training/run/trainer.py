@@ -85,7 +85,7 @@ class Trainer:
         self._binding.put(first)
         if share is not None:
             if not isinstance(share, Trainer):
-                message = f"share={share!r} is no trainer"
+                message = f"share={share!r} is not a trainer"
                 raise AmpError("AMP325", message, hint="open the other step first: share=ampgraph.Trainer(other)")
             _join_states(self.training_step, self._binding, share.training_step, share._binding)
         self._digest = ""
@@ -169,7 +169,7 @@ class Trainer:
             try:
                 array = arrays[name] = np.asarray(state[name])
             except ValueError as error:
-                message = f"state '{name}' is no array: {first_line(error)}"
+                message = f"state '{name}' is not an array: {first_line(error)}"
                 raise AmpError("AMP405", message, hint=f"give {dtype} {list(shape)}") from error
             fits = array.ndim == 1 and array.size if name in tables else array.shape == shape
             if array.dtype != dtype or not fits:
@@ -261,11 +261,11 @@ def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, th
     the other.
     """
     if any(isinstance(one, AccumulatingBinding) for one in (mine, theirs)):
-        hint = "leave accumulate away in both trainers, and give distributed=None"
+        hint = "omit accumulate in both trainers, and give distributed=None"
         raise AmpError("AMP325", "steps that share their state run without accumulate and in one process", hint=hint)
     if any(isinstance(one, CapturedBinding) for one in (mine, theirs)):
         message = "a CUDA graph reads its state where it lay first, and a shared one may lie with the other step"
-        raise AmpError("AMP325", message, hint="leave cuda_graph away in both trainers")
+        raise AmpError("AMP325", message, hint="omit cuda_graph in both trainers")
     if mine.device != theirs.device:
         message = f"a step on {mine.device} cannot share the state of one on {theirs.device}"
         raise AmpError("AMP325", message, hint=f"device='{theirs.device}' for both")

@@ -74,8 +74,10 @@ class Groups:
         hits = fnmatch.filter(names, row.pattern)
         if hits:
             before = next(r for r in self.rows if fnmatch.fnmatchcase(hits[0], r.pattern))
-            message = f"all that optimizer pattern '{row.pattern}' matches is matched by '{before.pattern}' before it"
-            return AmpError("AMP305", message, hint=f"put '{row.pattern}' in front of it, or leave it away")
+            message = (
+                f"optimizer pattern '{row.pattern}' matches nothing that '{before.pattern}' before it does not match"
+            )
+            return AmpError("AMP305", message, hint=f"put '{row.pattern}' in front of it, or omit it")
         hint = nearest(row.pattern, list(names)) or f"there are: {', '.join(names[:8])}"
         return AmpError("AMP305", f"optimizer pattern '{row.pattern}' matches no parameter that is trained", hint=hint)
 

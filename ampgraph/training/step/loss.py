@@ -58,7 +58,7 @@ def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
     """A float32 value of one element as a scalar. Raises AmpError AMP213 for anything else."""
     dims = None if value.shape is None else list(value.shape)
     if value.dtype != ir.DataType.FLOAT or dims is None or any(dim != 1 for dim in dims):
-        message = f"output '{value.name}' is no float32 scalar but {value.dtype} {dims}"
+        message = f"output '{value.name}' is not a float32 scalar but {value.dtype} {dims}"
         raise AmpError("AMP213", message, hint="export the mean of the loss, or take cross_entropy or mse")
     if not dims:
         return value
@@ -97,7 +97,7 @@ def loss_terms(given: object) -> dict[str, float] | None:
         rows = [_word(word) for word in given] if isinstance(given, Sequence) else []
     names = [name for name, _ in rows]
     if not rows or not all(isinstance(name, str) and name for name in names):
-        raise AmpError("AMP213", f"loss={given!r} is no name, and holds none", hint=FORM)
+        raise AmpError("AMP213", f"loss={given!r} is neither a name nor a list of names", hint=FORM)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise AmpError("AMP213", f"loss '{twice}' is given twice", hint="give each its weight once")

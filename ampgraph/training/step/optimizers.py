@@ -189,7 +189,7 @@ def as_optimizer(given: object) -> Optimizer:
     if isinstance(given, type) or not isinstance(given, Optimizer):
         kind = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
         hint = "ampgraph.SGD(lr=0.1), ampgraph.Adam(), ampgraph.AdamW(), or a text: adam:lr=0.001"
-        raise AmpError("AMP322", f"optimizer={kind} is no optimizer for a graph", hint=hint)
+        raise AmpError("AMP322", f"optimizer={kind} is not an optimizer that a graph can hold", hint=hint)
     return given
 
 

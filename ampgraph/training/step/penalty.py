@@ -64,7 +64,7 @@ class GradientPenalty:
         for name in ("of", "output"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value) and not (name == "output" and value is None):
-                raise _wrong(f"{name}={value!r} is no name")
+                raise _wrong(f"{name}={value!r} is not a name")
         if self.target and self.of != PARAMETERS and self.output is None:
             message = (
                 f"target={self.target:g} for the gradients of a mean loss, which shrink with the size of the batch"
@@ -99,7 +99,7 @@ def as_penalty(given: object) -> GradientPenalty | None:
     if given is None or isinstance(given, GradientPenalty):
         return given
     if not isinstance(given, str):
-        raise _wrong(f"{given!r} is no penalty")
+        raise _wrong(f"{given!r} is not a penalty")
     return parse_penalty(given)
 
 
@@ -146,7 +146,7 @@ class PenaltyBuilder:
         name = self.penalty.output or ""
         if name not in outputs:
             hint = nearest(name, list(outputs)) or f"there are: {', '.join(outputs)}"
-            raise AmpError("AMP213", f"penalty: there is no output '{name}'", hint=hint)
+            raise AmpError("AMP213", f"penalty: the model has no output '{name}'", hint=hint)
         output = outputs[name]
         if output.dtype not in FLOATS or output.shape is None:
             message = f"penalty: output '{name}' is {described(output)}"

@@ -199,7 +199,7 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
             return f"its state '{entry.name}' is missing"
         shape = entry.shape or ()
         if entry.shape is not None and (min(shape, default=0) < 0 or value.const_value.shape != (math.prod(shape),)):
-            return f"its state '{entry.name}' is no vector of {list(entry.shape)}"
+            return f"its state '{entry.name}' is not a vector of {list(entry.shape)}"
     fed = Counter([*states, *layout.inputs])
     for name in (*fed, *sorted(str(name) for name in have - set(fed))):
         if name not in have or fed[name] != 1:
@@ -215,7 +215,7 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
         return "it names no loss"
     labels = [layout.labels] if layout.labels else []
     stray = [name for name in (*labels, *(row.name for row in layout.class_inputs)) if name not in layout.inputs]
-    return f"its labels '{stray[0]}' are no input" if stray else ""
+    return f"its labels '{stray[0]}' are not an input" if stray else ""
 
 
 def _numbers(value: ir.Value) -> Array:

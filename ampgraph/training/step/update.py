@@ -48,8 +48,8 @@ class UpdateOptions:
         for name in ("clip_norm", "clip_value"):
             _positive(self, name)
         if self.clip_norm is not None and self.clip_value is not None:
-            message = "clip_norm and clip_value cannot be had together: the result depends on which comes first"
-            raise AmpError("AMP322", message, hint="leave one of them away")
+            message = "clip_norm and clip_value cannot be combined: the result depends on which comes first"
+            raise AmpError("AMP322", message, hint="omit one of them")
         if self.ema is not None:
             if not is_number(self.ema) or not 0 < self.ema < 1:
                 raise AmpError("AMP322", f"ema={self.ema!r} is not a number between 0 and 1", hint="for example 0.999")

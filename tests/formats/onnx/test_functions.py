@@ -110,7 +110,7 @@ def test_functions(name: str) -> None:
 
 @pytest.mark.slow
 def test_copies_of_functions() -> None:
-    """Between two products the function is low, between two black operators it is not."""
+    """Between two products the function is low, between two denied operators it is not."""
     given = local(
         """g (float[2,4] x) => (float[2,4] y) {
         h = MatMul (x, w)  i = loc.f (h)  j = MatMul (i, w)
@@ -120,7 +120,7 @@ def test_copies_of_functions() -> None:
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
     assert function_names(result["O1"]) == ["f", "f_1"] and calls(result["O1"]) == ["f", "f_1"]
     assert function_names(result["O3"]) == ["f"]
-    # The black neighbours are kept by the user, so the function between them stays in float32.
+    # The denied neighbours are kept by the user, so the function between them stays in float32.
     given = local(
         """g (float[2,4] x) => (float[2,4] y) {
         h = MatMul (x, w)  i = loc.f (h)  j = MatMul (i, w)  n = Exp (j)  k = loc.f (n)  y = Exp (k) }""",

@@ -102,7 +102,7 @@ def chain(count: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-WALKS = 8  # over the nodes, from reading to writing; each is a few microseconds a node
+WALKS = 7  # over the nodes, from reading to writing; each is a few microseconds a node
 
 
 def test_a_conversion_walks_over_the_nodes_a_fixed_number_of_times(

@@ -1,0 +1,153 @@
+"""`ampgraph.bench`: how long models take, side by side, on the runtimes that are here, and how far apart they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core.arguments import as_annotated
+from ..core.arrays import Result
+from ..core.collector import quiet_collector
+from ..core.errors import AmpError, is_whole
+from ..core.progress import Progress, silent
+from ..numerics.graphs import load_onnx
+from ..numerics.inputs.samples import load_samples
+from ..numerics.metrics.agreement import apart
+from ..oplists.kernels import TARGETS, load_kernels
+from ..report.benched import Benched, Timed
+from ..runtime.executed import ExecutedSession, Runtime
+from .executing import executed, lacking, runtime_of
+from .kinds import Data, Feeds, PathLike
+from .pairs import in_types_of
+
+ROUNDS, WARM = 20, 2
+PLAIN = "onnxruntime"
+ALL, ONE = 0, 1
+
+
+def bench(
+    models: Sequence[PathLike],
+    *,
+    data: Data = None,
+    target: str = "",
+    runtime: str = "",
+    rounds: int = ROUNDS,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    progress: Progress = silent,
+) -> Benched:
+    """Times models in turn, with one thread and with all, on ONNX Runtime's CPU and on what executes low precision.
+
+    Args:
+        models: .onnx files that take the same inputs; the others are held against the first one, which is float32 in
+            most cases. It is timed with the runtime's own low precision too, where the runtime has that.
+        data: one sample as `verify` takes them; generated from ``seed`` if not given.
+        target: only the runtime of this target.
+        runtime: the Python of an environment with it; ONNX Runtime is this environment's.
+        rounds: how often each model runs, one after the other.
+        dims: sizes of symbolic dimensions, for a generated sample.
+        progress: hears of progress: what is done, how much of it, of how much.
+
+    Raises:
+        AmpError: AMP312 for a number that makes no sense, and what `run` raises.
+    """
+    as_annotated(bench, locals())
+    if not models or not is_whole(rounds) or rounds < 1:
+        raise AmpError("AMP312", "nothing to time", hint="name one model or more, and 1 round or more")
+    with quiet_collector():
+        reference = load_onnx(models[0])
+        drawn = load_samples(reference, data, count=1, seed=seed, dims=dims)
+        lanes: list[_Lane] = []
+        for one in _runtimes(target, runtime):
+            for threads in (ONE, ALL) if (os.cpu_count() or 1) > 1 else (ONE,):
+                lanes += _lanes(one, models, threads)
+        sample: Feeds | None = None
+        for lane in lanes:
+            if lane.session is not None:
+                sample = next(iter(drawn.fitted(lane.session.run))) if sample is None else sample
+                lane.feed(sample)
+        for number in range(WARM + rounds):
+            progress("timing", number, WARM + rounds)
+            for lane in lanes if number % 2 else lanes[::-1]:
+                lane.time(kept=number >= WARM)
+    return Benched(rounds, tuple(_timed(lanes)), drawn.notes)
+
+
+def _runtimes(target: str, python: str) -> Iterator[Runtime]:
+    if target:
+        found = runtime_of(target, python)
+        if found is None:
+            raise lacking(target)
+        yield found
+        return
+    if importlib.util.find_spec(PLAIN):
+        yield Runtime(PLAIN)
+    kinds = dict.fromkeys(filter(None, (load_kernels(name).executes for name in TARGETS["ONNX"])))
+    for kind in kinds:
+        try:
+            if python or importlib.util.find_spec(kind):
+                yield Runtime(kind, python)
+        except AmpError as error:
+            if error.code != "AMP501":  # that environment has another one
+                raise
+
+
+@dataclass
+class _Lane:
+    """A model on a runtime with so many threads. ``refused``: why it does not run there."""
+
+    runtime: Runtime
+    model: str
+    threads: int
+    hint: str
+    session: ExecutedSession | None = None
+    refused: str = ""
+    seconds: list[float] = field(default_factory=list)
+    outputs: Mapping[str, Result] = field(default_factory=dict)
+
+    def feed(self, sample: Feeds) -> None:
+        assert self.session is not None
+        self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
+
+    def time(self, kept: bool) -> None:
+        if self.session is None:
+            return
+        wall, cpu = self.session.time()
+        if kept:
+            self.seconds.append(cpu if self.threads == ONE else wall)
+        if not self.outputs:
+            self.outputs = self.session.results()
+
+
+def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_Lane]:
+    for number, model in enumerate(models):
+        for hint in ("", *runtime.low) if number == 0 else ("",):
+            lane = _Lane(runtime, os.fspath(model), threads, hint)
+            try:
+                lane.session = executed(runtime, model, threads=threads, hint=hint)
+            except AmpError as error:
+                if error.code != "AMP502":
+                    raise
+                lane.refused = error.message
+            yield lane
+
+
+def _timed(lanes: Sequence[_Lane]) -> Iterator[Timed]:
+    first: dict[tuple[str, int], _Lane] = {}
+    for lane in lanes:
+        base = first.setdefault((lane.runtime.name, lane.threads), lane)
+        if lane.session is None:
+            yield Timed(lane.runtime.name, lane.model, lane.hint, lane.threads, refused=lane.refused)
+            continue
+        ratios = [a / b for a, b in zip(base.seconds, lane.seconds, strict=False)]
+        quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        pairs = [apart(value, lane.outputs[name]) for name, value in base.outputs.items() if name in lane.outputs]
+        errors = [one.error for one in pairs if one.floating]
+        yield Timed(
+            lane.runtime.name, lane.model, lane.hint, lane.threads, statistics.median(lane.seconds),
+            statistics.median(ratios) if ratios else None, (quartiles[0], quartiles[2]) if ratios else None,
+            max(errors, default=None),
+        )  # fmt: skip

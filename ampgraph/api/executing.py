@@ -1,0 +1,61 @@
+"""Models executed by their target's own runtime, where it is here or in the environment that ``--runtime`` names."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from ..core.errors import AmpError
+from ..core.graph import is_mindir
+from ..core.installing import pip_install
+from ..core.spellings import place_word
+from ..formats.onnx.graph import OnnxGraph
+from ..numerics.graphs import interface_of, load_onnx
+from ..oplists.kernels import TARGETS, load_kernels
+from ..runtime.executed import ELSEWHERE, ExecutedSession, Runtime
+from .kinds import Model, path_of
+
+
+def runtime_of(target: str, python: str = "") -> Runtime | None:
+    """The runtime that executes files of a target; None where none is known, or none is here and ``python`` is empty.
+
+    Raises AmpError AMP304 for an unknown target, AMP404 where ``python`` is given for a target that nothing executes,
+    AMP501 where that environment lacks it, AMP508 for what is no working Python."""
+    kind = load_kernels(place_word(target)).executes if target else ""
+    if python and not kind:
+        raise lacking(target or "no target")
+    return Runtime(kind, python) if kind and (python or importlib.util.find_spec(kind)) else None
+
+
+def lacking(target: str) -> AmpError:
+    """What to say where nothing that executes files of a target is here."""
+    kind = load_kernels(place_word(target)).executes
+    if not kind:
+        known = ", ".join(name for name in TARGETS["ONNX"] if load_kernels(name).executes)
+        return AmpError("AMP404", f"nothing executes files for {target}", hint=f"give --target: {known}")
+    return AmpError("AMP501", f"{kind} is not installed here", hint=pip_install(kind) + ELSEWHERE)
+
+
+def executed(
+    runtime: Runtime, model: Model, graph: object = None, *, threads: int = 0, hint: str = ""
+) -> ExecutedSession:
+    """A model, open. ``graph``: the same, loaded. Raises AmpError AMP304 for MindIR, AMP502 where it is refused."""
+    path = path_of(model)
+    if path is not None and is_mindir(path):
+        raise AmpError("AMP304", f"{runtime.name} runs no MindIR models", where=str(path), hint="give an ONNX model")
+    loaded = load_onnx(model if graph is None else graph)  # type: ignore[arg-type]
+    if path is None:
+        assert isinstance(loaded, OnnxGraph)
+        path = Path(runtime.scratch, "model.onnx")
+        loaded.save(path)
+    interface = interface_of(loaded)
+    return ExecutedSession(runtime, os.fspath(path), interface.inputs, interface.outputs, threads=threads, hint=hint)
+
+
+def unproven(runtime: Runtime, low: list[str]) -> list[str]:
+    """What a run of a model with these low types does not show, as the runtime has no kernels of them here."""
+    wide = [dtype for dtype in low if dtype not in runtime.low]
+    return [
+        f"{runtime.name} computes {dtype} in float32 on this CPU: this run proves nothing about it" for dtype in wide
+    ]

@@ -1,0 +1,215 @@
+"""Runs of a model beside its reference, and the one verdict on them that check, verify, tune and repairs share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Result
+from ...core.errors import AmpError
+from ...core.files import unwritable
+from ...core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
+from .agreement import Agreement, Apart, Scores, apart
+from .metric import SAMPLE, Metric, Outputs
+
+# On the user's samples the 90th percentile decides, or the mean of shares. Generated inputs are no real ones, and
+# models are less sure of themselves on them: it takes half of the samples to miss. Where fewer do, no more is known:
+# doubtful is where more than one of eight miss (of eight of the user's the worst decides), those that miss by far
+# counting double, or where more than one of eight come close: real inputs of trained models gave up to twice the error.
+FAR = 2  # how many times the tolerance is missed by far
+EIGHT = 8  # samples of the user's, of which one that misses decides
+CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
+UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
+GIVE_DATA = "give --data"
+
+
+@dataclass
+class Compared:
+    """Some runs of a model and of its reference, sample by sample.
+
+    Attributes:
+        metric: what judges a sample.
+        numbers_first: classes and indices, which flip where scores tie, count only if there is no other output.
+        whole: what the metric says of samples as a whole, where it does that.
+    """
+
+    metric: Metric
+    numbers_first: bool = False
+    whole: Agreement | None = None
+    found: dict[str, Agreement] = field(default_factory=dict)
+
+    def add(self, expected: Outputs, result: Outputs) -> float:
+        """Takes in another sample: its largest error, by itself.
+
+        Raises AmpError AMP312 where the metric is about none of the outputs, or fails."""
+        parts = {name: apart(value, result[name]) for name, value in expected.items()}
+        judged = self.metric.judge(expected, result, parts)
+        if SAMPLE in judged:
+            self.whole = self.whole or Agreement(self.metric.name)
+            error = judged[SAMPLE].error()
+            self.whole.add(Apart(error, error, compared=1), judged[SAMPLE])
+        for name, part in parts.items():
+            output = self.found.setdefault(name, Agreement(name, over_all=self.metric.over_all))
+            output.counts = name in judged
+            output.add(part, judged.get(name))
+        return max((one.error() for one in judged.values()), default=0.0)
+
+    @property
+    def outputs(self) -> list[Agreement]:
+        """Each output over the samples; ``counts`` says whether it is judged."""
+        outputs = list(self.found.values())
+        if self.numbers_first:
+            floating = any(output.floating for output in outputs)
+            for output in outputs:
+                output.counts = output.floating or not floating
+        return outputs
+
+    @property
+    def overall(self) -> Scores | None:
+        """What the metric says of samples as a whole, where it does that."""
+        return None if self.whole is None else self.whole.scores
+
+    @property
+    def _judged(self) -> list[Agreement]:
+        return [self.whole] if self.whole is not None else [output for output in self.outputs if output.counts]
+
+    @property
+    def _finite(self) -> list[Agreement]:
+        """The outputs that must be finite where the reference is."""
+        return self.outputs if self.whole is not None else self._judged
+
+    @property
+    def errors(self) -> list[float]:
+        """The largest error of each sample; infinite where a value is not finite that should be."""
+        largest = map(max, zip(*(output.judged_errors for output in self._judged), strict=True))
+        astray = (any(part.astray for part in parts) for parts in zip(*(o.parts for o in self._finite), strict=True))
+        return [math.inf if wrong else error for error, wrong in zip(largest, astray, strict=True)]
+
+    @property
+    def error(self) -> float:
+        """What is held against a tolerance: the largest of an output; infinite where a value is not finite that should
+        be."""
+        if any(output.astray for output in self._finite):
+            return math.inf
+        return max((output.scores.decisive for output in self._judged), default=0.0)
+
+    def within(self, tolerance: float) -> bool:
+        """Whether a tolerance is met at every output that counts."""
+        return met(self.outputs, self.overall, tolerance)
+
+    def error_of(self, expected: Outputs, result: Outputs) -> float:
+        """The largest error of another run on one of the samples, against the scales over all of them."""
+        parts = {name: apart(value, result[name]) for name, value in expected.items()}
+        if any(parts[output.name].astray for output in self._finite):
+            return math.inf
+        judged, scales = self.metric.judge(expected, result, parts), {o.name: o.scale for o in self._judged}
+        heard = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
+        return max((one.error(scales.get(name, 0.0)) for name, one in heard.items()), default=0.0)
+
+    def distance(self, expected: Outputs, result: Outputs) -> float:
+        """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
+        nothing of small errors."""
+        found = [apart(expected[output.name], result[output.name]) for output in self._finite]
+        return max((math.inf if each.astray else each.error for each in found), default=0.0)
+
+    # -- the verdict --------------------------------------------------------------------------------------------------
+
+    def verdict(self, tolerance: float, generated: bool) -> CheckVerdict:
+        """Right, doubtful or missed, and by how much at which output."""
+        lenient = generated and self.numbers_first
+        heard = [output for output in self._judged if not output.mute]
+        heard += [output for output in self._finite if output.astray and output not in heard]
+        if not heard:
+            return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
+        missed = [output for output in heard if _missed(output, tolerance, lenient)]
+        doubted = [output for output in heard if lenient and _doubtful(output.scores.errors, tolerance)]
+        outcome = MISSED if missed else DOUBTFUL if doubted else OK
+
+        def size(output: Agreement, largest: bool) -> float:
+            """The error that is reported: infinite for what is not finite, else what decides, or the largest."""
+            return math.inf if output.astray else output.scores.worst if largest else output.scores.decisive
+
+        worst = max(missed or doubted or heard, key=lambda output: size(output, lenient))
+        return CheckVerdict(
+            outcome, size(worst, lenient and outcome != OK), tolerance, len(worst.parts), generated, worst.name,
+            reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.scores.errors),
+        )  # fmt: skip
+
+    def unsure(self, tolerance: float) -> bool:
+        """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
+        verdict = self.verdict(tolerance, generated=True)
+        return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
+
+
+def met(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
+    """Whether a tolerance is met by every output, one of which has elements, or by what is said of samples as a whole,
+    with nothing infinite or NaN that should not be."""
+    if overall is not None:
+        return overall.decisive <= tolerance and not any(output.astray for output in outputs)
+    compared = any(output.compared or output.paired for output in outputs)
+    return compared and all(output.within(tolerance) for output in outputs)
+
+
+def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
+    if output.astray or not lenient:
+        return bool(output.astray) or not output.within(tolerance)
+    errors = output.scores.errors
+    return 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
+
+
+def _doubtful(errors: list[float], tolerance: float) -> bool:
+    """Whether so many miss, or come so close, that one of the user's may miss."""
+    missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
+    close = sum(error > CLOSE * tolerance for error in errors)
+    return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
+
+
+# -- what a reference gave, for runs of several models beside it ------------------------------------------------------
+
+IN_MEMORY = 256 << 20  # bytes of the reference's outputs
+
+
+class References:
+    """The reference's outputs by sample; in a file once they are too many for memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._outputs: list[dict[str, Result]] = []
+        self._spill = folder / "expected.bin"
+        self._held = 0
+
+    def __getitem__(self, sample: int) -> dict[str, Result]:
+        return self._outputs[sample]
+
+    def add(self, outputs: Outputs, metric: Metric) -> None:
+        """The outputs for the next sample.
+
+        Raises AmpError: AMP312 when the metric is about none of them, AMP503 when one of them says nothing.
+        """
+        about = metric.judge(outputs, outputs)
+        silent = next((name for name in about if name and apart(outputs[name], outputs[name]).silent), None)
+        if silent is not None:
+            message = f"the float32 model's own output '{silent}' is nowhere finite in sample {len(self._outputs)}"
+            raise AmpError("AMP503", message, hint="leave that sample out: there is nothing to tune for")
+        self._outputs.append({name: self._kept(value) for name, value in outputs.items()})
+
+    def _kept(self, value: Any) -> Any:
+        """The value, or where it was put once the memory for them is full."""
+        if isinstance(value, list):
+            return [self._kept(item) for item in value]
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+            return value
+        if self._held + value.nbytes <= IN_MEMORY:
+            self._held += value.nbytes
+            return value
+        try:
+            with open(self._spill, "ab") as file:
+                start = file.tell()
+                value.tofile(file)
+        except OSError as error:
+            raise unwritable(self._spill, error) from error
+        return np.memmap(self._spill, value.dtype, "r", start, value.shape)

@@ -1,0 +1,84 @@
+"""Products whose kernel adds up in float16: what that rounds grows with the depth of the contraction.
+
+A sum of K random products, each product and each sum rounded, is off by 0.3 sqrt(K) roundings, relative to its size
+(1.5e-4 sqrt(K) from K = 64 to 8,192, and bit for bit so on WebGPU: tests/webgpu). Errors of products that follow one
+another add up as squares: as one product of all their depths. An addition of two branches, or a bounded function,
+starts anew.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...core.dataflow import NONE, Op
+from ...core.plan import Why
+from ..decisions import ACCURACY, Decisions, Hold
+from ..facts.facts import Facts
+from .rule import Findings, Ruling, Sight, runs
+
+GROWTH = 0.3
+"""Roundings that a product is off by, for each root of its depth."""
+ALLOWED = 6.6e-3
+"""Relative error of products in a row: two thirds of the tolerance of a check, unless another is given."""
+
+Chain = frozenset[int]
+
+
+@runs(
+    "accumulator",
+    trigger="products in a row, deeper together than the target's float16 accumulators can add up",
+    action="float32 for the deepest of them",
+)
+def deep_products(sight: Sight, decided: Decisions) -> Findings:
+    """The products that follow one another up to each value, the deepest taken out where they are too deep together."""
+    facts = sight.facts
+    flow, dtype = facts.flow, facts.options.dtype
+    if facts.options.kernels.accumulates != dtype:
+        return Findings()
+    error = GROWTH * facts.low.rounding
+    depths: dict[int, int] = {}
+    chains: dict[int, Chain] = {}
+    rulings = []
+    for op in flow.ops:
+        chain = _chain(facts, op, chains, depths)
+        if facts.traits.has(op.role, "products") and not any(decided.is_high(unit) for unit in op.slots.values()):
+            depths[op.id] = depth(facts, op)
+            chain |= {op.id}
+            while (total := sum(depths[i] for i in chain)) > (ALLOWED / error) ** 2:
+                deepest = max(sorted(chain), key=depths.__getitem__)
+                chain -= {deepest}
+                rulings.append(_held(facts, flow.ops[deepest], depths[deepest], error * math.sqrt(total)))
+        chains.update((value, chain) for value in op.outputs if value != NONE)
+    return Findings(rulings)
+
+
+def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:
+    dtype = facts.options.dtype
+    text = f"{deep:,} products added up in {dtype}: with the products before and behind, {error:.1e} of the result"
+    return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why("accumulator", text))])
+
+
+def _chain(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int]) -> Chain:
+    """The products that an operator's operands come from: of all that it multiplies, else the deepest."""
+    given = [chains[value] for value in op.inputs if value in chains]
+    if facts.traits.has(op.role, "bounded") or (facts.traits.has(op.role, "additions") and _branches(facts, op) > 1):
+        return Chain()
+    if facts.traits.has(op.role, "products") or facts.traits.has(op.role, "multiplies"):
+        return Chain().union(*given)
+    return max(given, key=lambda chain: (sum(depths[i] for i in chain), sorted(chain)), default=Chain())
+
+
+def _branches(facts: Facts, op: Op) -> int:
+    """How many operands of an addition are no biases: those that are made, and stored ones of more than one axis."""
+    values = [facts.flow.values[value] for value in op.inputs if value != NONE]
+    return sum(not value.weight or sum(n != 1 for n in facts.sizes.dims(value.id)) > 1 for value in values)
+
+
+def depth(facts: Facts, op: Op) -> int:
+    """How many products are added up into one element, with open dimensions guessed."""
+    dims = [facts.sizes.dims(value) for value in op.inputs[:2]]
+    if facts.traits.has(op.role, "channels_by_rows"):
+        return math.prod(dims[1][1:])
+    if facts.traits.positions(op.role, "biased"):
+        return dims[1][0]
+    return dims[0][-2 if facts.flow.attribute(op, "transA") else -1]

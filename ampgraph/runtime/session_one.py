@@ -1,0 +1,250 @@
+"""Executes models in a process of its own, by a Python of any environment that has the runtime: session_one.py KIND.
+
+A line of JSON is a question, another one its answer; arrays lie in .npz files, bfloat16 as raw 16-bit words. Nothing
+but numpy and the runtime is imported: ampgraph need not be there.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+NAMES = {
+    "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16", "boolean": "bool",
+    **{f"{sign}{bits}": f"{word}{bits}" for sign, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+HINTS = {"": "f32", "bfloat16": "bf16", "float16": "f16"}
+LAYER = ("layerType", "runtimePrecision", "originalLayersNames")
+WORDS = np.dtype("V2")  # how numpy's files keep bfloat16
+
+
+class OpenVino:
+    """Models on OpenVINO's CPU plugin, in the precisions of the file, or with another hint."""
+
+    def __init__(self) -> None:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # nothing is sent, by no other process
+        import openvino
+
+        self.ov, self.core = openvino, openvino.Core()
+        self.opened: dict[int, Any] = {}
+        self.numbers = itertools.count()
+
+    def about(self) -> dict[str, Any]:
+        low = {"BF16": "bfloat16", "FP16": "float16"}
+        here = self.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        version = self.ov.get_version().split("-")[0]
+        return {"runtime": f"OpenVINO {version}", "low": [low[word] for word in here if word in low]}
+
+    def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": HINTS[hint], "NUM_STREAMS": 1}
+        if threads:
+            settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
+        compiled = self.core.compile_model(self.core.read_model(model), "CPU", settings)
+        number = next(self.numbers)
+        self.opened[number] = compiled, compiled.create_infer_request()
+        ports = {"inputs": list(map(self._port, compiled.inputs)), "outputs": list(map(self._port, compiled.outputs))}
+        return {"session": number, **ports}
+
+    def _port(self, port: Any) -> dict[str, Any]:
+        shape = port.get_partial_shape()
+        ranked = shape.rank.is_static
+        sizes = [d.get_length() if d.is_static else None for d in shape] if ranked else []
+        dtype = NAMES.get(port.get_element_type().to_string(), "")
+        return {"names": sorted(port.get_names()), "dtype": dtype, "shape": sizes, "ranked": ranked}
+
+    def feed(self, session: int, feeds: dict[int, Any]) -> None:
+        compiled, request = self.opened[session]
+        for place, array in feeds.items():
+            if array.dtype == WORDS:  # numpy has no name for it, so that the tensor is filled, not made of an array
+                tensor = self.ov.Tensor(self.ov.Type.bf16, self.ov.Shape(array.shape))
+                tensor.data[...] = array.view(tensor.data.dtype)
+            else:
+                tensor = self.ov.Tensor(array)
+            request.set_tensor(compiled.inputs[place], tensor)
+
+    def infer(self, session: int) -> None:
+        self.opened[session][1].infer()
+
+    def results(self, session: int) -> list[Any]:
+        compiled, request = self.opened[session]
+        tensors = [request.get_tensor(port) for port in compiled.outputs]
+        low = self.ov.Type.bf16
+        words = [np.array(t.data).view(WORDS) if t.element_type == low else np.array(t.data) for t in tensors]
+        return [array.reshape(tuple(tensor.shape)) for array, tensor in zip(words, tensors, strict=True)]
+
+    def layers(self, session: int) -> list[dict[str, Any]]:
+        rows = []
+        for op in self.opened[session][0].get_runtime_model().get_ordered_ops():
+            info = op.get_rt_info()
+            said = {key: info[key].astype(str) for key in LAYER if key in info}
+            dtype = said.get("runtimePrecision", "")
+            nodes = [name for name in said.get("originalLayersNames", "").split(",") if name]
+            rows.append({
+                "name": op.get_friendly_name(), "kind": said.get("layerType", ""), "dtype": NAMES.get(dtype, dtype),
+                "nodes": nodes,
+            })  # fmt: skip
+        return rows
+
+
+class OnnxRuntime:
+    """Models on ONNX Runtime's CPU provider, with its default optimisations."""
+
+    provider = "CPUExecutionProvider"
+
+    def __init__(self) -> None:
+        import onnxruntime
+
+        self.ort = onnxruntime
+        self.opened: dict[int, Any] = {}
+        self.numbers = itertools.count()
+        self.fed: dict[int, dict[str, Any]] = {}
+        self.made: dict[int, list[Any]] = {}
+
+    def about(self) -> dict[str, Any]:
+        return {"runtime": f"ONNX Runtime {self.ort.__version__}", "low": []}
+
+    def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
+        options = self.options()
+        options.intra_op_num_threads, options.log_severity_level = threads, 4
+        number, providers = next(self.numbers), [self.provider] if self.provider else None
+        self.opened[number] = session = self.ort.InferenceSession(model, options, providers=providers)
+        return {
+            "session": number, "inputs": list(map(self._port, session.get_inputs())),
+            "outputs": list(map(self._port, session.get_outputs())),
+        }  # fmt: skip
+
+    def options(self) -> Any:
+        return self.ort.SessionOptions()
+
+    def _port(self, port: Any) -> dict[str, Any]:
+        name = port.type.removeprefix("tensor(").removesuffix(")")
+        dtype = {"float": "float32", "double": "float64"}.get(name, name) if port.type.startswith("tensor(") else ""
+        return {"names": [port.name], "dtype": dtype, "shape": list(port.shape), "ranked": True}
+
+    def feed(self, session: int, feeds: dict[int, Any]) -> None:
+        taken = self.opened[session].get_inputs()
+        self.fed[session] = {taken[place].name: array for place, array in feeds.items()}
+
+    def infer(self, session: int) -> None:
+        self.made[session] = self.opened[session].run(None, self.fed[session])
+
+    def results(self, session: int) -> list[Any]:
+        return self.made[session]
+
+    def layers(self, session: int) -> list[dict[str, Any]]:
+        return []
+
+
+class WebGpu(OnnxRuntime):
+    """Models on ONNX Runtime's WebGPU provider: on the GPU, or on the software driver that lies in the environment."""
+
+    provider = ""
+
+    def __init__(self) -> None:
+        driver = os.path.join(sys.prefix, "lavapipe", "lvp.json")
+        if os.path.isfile(driver):
+            os.environ.setdefault("VK_DRIVER_FILES", driver)
+            os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+        super().__init__()
+        import onnxruntime_ep_webgpu as plugin
+
+        self.ort.register_execution_provider_library("webgpu", plugin.get_library_path())
+        wanted, here = plugin.get_ep_name(), self.ort.get_ep_devices()
+        self.devices = [device for device in here if device.ep_name == wanted][:1]
+        if not self.devices:
+            raise ImportError("WebGPU finds no device here")
+
+    def about(self) -> dict[str, Any]:
+        return {"runtime": f"WebGPU of ONNX Runtime {self.ort.__version__}", "low": ["float16"]}
+
+    def options(self) -> Any:
+        options = super().options()
+        options.add_provider_for_devices(self.devices, {})
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        options.enable_profiling = True
+        options.profile_file_prefix = os.path.join(tempfile.mkdtemp(prefix="ampgraph-"), "profile")
+        return options
+
+    def layers(self, session: int) -> list[dict[str, Any]]:
+        """Copies between devices too, once it has run."""
+        opened = self.opened[session]
+        if session in self.made:
+            return self._executed(opened.end_profiling())
+        placed = [
+            (found.ep_name, node) for found in opened.get_provider_graph_assignment_info() for node in found.get_nodes()
+        ]
+        return [self._row(node.name, node.op_type, provider, []) for provider, node in placed]
+
+    def _executed(self, profile: str) -> list[dict[str, Any]]:
+        with open(profile, encoding="utf-8") as file:
+            events = json.load(file)
+        shutil.rmtree(os.path.dirname(profile))
+        end = "_kernel_time"
+        rows = {event["name"].removesuffix(end): event["args"] for event in events if event["name"].endswith(end)}
+        return [
+            self._row(
+                name, said["op_name"], said["provider"], [kind for one in said["output_type_shape"] for kind in one]
+            )
+            for name, said in rows.items()
+        ]
+
+    def _row(self, name: str, kind: str, provider: str, types: list[str]) -> dict[str, Any]:
+        dtype = {"float": "float32", "double": "float64"}.get(types[0], types[0]) if types else ""
+        on = provider.removesuffix("ExecutionProvider").lower()
+        return {"name": name, "kind": kind, "dtype": dtype, "nodes": [name], "on": on}
+
+
+KINDS = {"openvino": OpenVino, "onnxruntime": OnnxRuntime, "webgpu": WebGpu}
+
+
+def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of one question."""
+    asked, session = question.pop("ask"), question.get("session")
+    if asked in ("about", "open", "layers"):
+        found = getattr(runtime, asked)(**question)
+        return found if isinstance(found, dict) else {"layers": found}
+    if asked == "close":
+        return {"closed": runtime.opened.pop(session) is not None}
+    if asked == "feed":
+        with np.load(question["feeds"]) as arrays:
+            runtime.feed(session, {int(place): arrays[place] for place in arrays})
+        return {}
+    if asked == "results":
+        np.savez(question["results"], **{str(place): array for place, array in enumerate(runtime.results(session))})
+        return {}
+    start, cpu = time.perf_counter(), time.process_time()
+    runtime.infer(session)
+    return {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}
+
+
+def main(kind: str) -> None:
+    """Answers until nothing more is asked."""
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a runtime prints is no answer
+
+    def tell(found: dict[str, Any]) -> None:
+        said.write(json.dumps(found) + "\n")
+        said.flush()
+
+    try:
+        runtime: Any = KINDS[kind]()
+    except ImportError as error:
+        tell({"lacking": str(error)})
+        return
+    tell(runtime.about())
+    for line in sys.stdin:
+        try:
+            tell(answer(runtime, json.loads(line)))
+        except Exception as error:  # runtimes raise kinds of their own for every fault
+            tell({"error": str(error).strip() or type(error).__name__})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

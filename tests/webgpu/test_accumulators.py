@@ -1,0 +1,109 @@
+"""A strict run adds up as WebGPU's kernels do: bit for bit in products, within measured bounds in reductions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from ampgraph.api.executing import executed
+from ampgraph.core.arrays import Array
+from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.runtime.executed import Runtime
+from onnx_text import parse
+
+H = "float16"
+PRODUCTS = {
+    "MatMul": (f"({H}[64,768] x) => ({H}[64,40] y) {{ y = MatMul (x, w) }}", (768, 40)),
+    "MatMul of a batch": (f"({H}[2,3,17,48] x) => ({H}[2,3,17,20] y) {{ y = MatMul (x, w) }}", (2, 3, 48, 20)),
+    "MatMul of subnormals": (f"({H}[16,64] x) => ({H}[16,16] y) {{ s = Mul (x, k) y = MatMul (s, w) }}", (64, 16)),
+    "Gemm": (f"({H}[24,66] x) => ({H}[24,40] y) {{ y = Gemm <alpha = 0.7, beta = 0.3> (x, w, b) }}", (66, 40)),
+    "Gemm by fours": (f"({H}[24,64] x) => ({H}[24,40] y) {{ y = Gemm <transB = 1, alpha = 0.7> (x, w, b) }}", (40, 64)),
+    "Gemm across": (f"({H}[33,24] x) => ({H}[24,40] y) {{ y = Gemm <transA = 1, transB = 1> (x, w, b) }}", (40, 33)),
+    "Conv": (f"({H}[2,32,8,8] x) => ({H}[2,40,8,8] y) {{ y = Conv <pads = [1,1,1,1]> (x, w, b) }}", (40, 32, 3, 3)),
+    "Conv of points": (f"({H}[2,64,8,8] x) => ({H}[2,40,8,8] y) {{ y = Conv (x, w, b) }}", (40, 64, 1, 1)),
+    "Conv of groups": (f"({H}[2,16,9,9] x) => ({H}[2,32,7,7] y) {{ y = Conv <group = 4> (x, w) }}", (32, 4, 3, 3)),
+    "Conv, by channel": (f"({H}[2,40,9,9] x) => ({H}[2,40,5,5] y) {{ y = Conv <group = 40> (x, w) }}", (40, 1, 5, 5)),
+    "Conv of a line": (f"({H}[2,16,20] x) => ({H}[2,40,20] y) {{ y = Conv <pads = [1,1]> (x, w, b) }}", (40, 16, 3)),
+}  # fmt: skip
+REDUCTIONS = {
+    "ReduceMean": f"({H}[2,33,196] x) => ({H}[2,33] y) {{ y = ReduceMean <axes = [2], keepdims = 0> (x) }}",
+    "ReduceL2": f"({H}[2,33,196] x) => ({H}[2,33] y) {{ y = ReduceL2 <axes = [2], keepdims = 0> (x) }}",
+    "GlobalAveragePool": f"({H}[2,32,14,14] x) => ({H}[2,32,1,1] y) {{ y = GlobalAveragePool (x) }}",
+    "AveragePool": f"({H}[2,32,14,14] x) => ({H}[2,32,10,10] y) {{ y = AveragePool <kernel_shape = [5,5]> (x) }}",
+    "Softmax": f"({H}[2,33,197] x) => ({H}[2,33,197] y) {{ y = Softmax (x) }}",
+    "LayerNormalization": f"({H}[2,33,768] x) => ({H}[2,33,768] y) {{ y = LayerNormalization (x, g) }}",
+}
+BOUND = 1.5e-3
+"""Relative L2 of a reduction there from ours, of some hundred elements: their sums are trees of 64 lanes."""
+
+
+@pytest.fixture(scope="module")
+def runtime(webgpu_python: str) -> Runtime:
+    return Runtime("webgpu", webgpu_python)
+
+
+def drawn(*shape: int, scale: float = 1.0) -> Array:
+    return (np.random.default_rng([*shape]).standard_normal(shape) * scale).astype(np.float16)
+
+
+def both(runtime: Runtime, model: ModelProto, x: Array) -> tuple[Array, Array]:
+    """A model's result there, and in a strict run for it."""
+    session = executed(runtime, model)
+    real = session.run({"x": x})["y"]
+    assert [layer.on for layer in session.layers() if layer.kind in ("MatMul", "Gemm", "Conv")] in ([], ["webgpu"])
+    session.close()
+    strict = StrictSession(model, target="webgpu").run({"x": x})["y"]
+    assert isinstance(real, np.ndarray) and isinstance(strict, np.ndarray) and real.dtype == strict.dtype == np.float16
+    return real, strict
+
+
+def shape_of(text: str) -> list[int]:
+    return [int(n) for n in text.split("[", 1)[1].split("]", 1)[0].split(",")]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_the_same_to_the_bit(runtime: Runtime, name: str) -> None:
+    text, shape = PRODUCTS[name]
+    weights = {"w": drawn(*shape), "b": drawn(40), "k": np.float16(1e-4)}
+    used = {key: value for key, value in weights.items() if f"{key})" in text or f"{key}," in text}
+    real, strict = both(runtime, parse(f"g {text}", used, opset=17), drawn(*shape_of(text)))
+    np.testing.assert_array_equal(real, strict)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_are_within_measured_bounds(runtime: Runtime, name: str) -> None:
+    text = REDUCTIONS[name]
+    model = parse(f"g {text}", {"g": drawn(768)} if " g)" in text else {}, opset=17)
+    real, strict = (one.astype(np.float64) for one in both(runtime, model, np.abs(drawn(*shape_of(text)))))
+    assert np.linalg.norm(real - strict) <= BOUND * np.linalg.norm(real)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (f"({H}[1,4096] x) => ({H}[1,40] y) {{ y = MatMul (x, w) }}", 40.0),
+        (REDUCTIONS["ReduceMean"], 400.0),
+        (REDUCTIONS["GlobalAveragePool"], 400.0),
+        (REDUCTIONS["ReduceL2"], 40.0),
+    ],
+)
+def test_a_sum_inside_that_overflows_does_so_in_both(runtime: Runtime, text: str, value: float) -> None:
+    """The first sums rise to 81,920 and fall again to 0; the others are averages that float16 holds."""
+    weights = {"w": np.repeat(np.array([[1], [-1]], np.float16), 2048, 0).repeat(40, 1)} if "MatMul" in text else {}
+    real, strict = both(runtime, parse(f"g {text}", weights, opset=17), np.full(shape_of(text), value, np.float16))
+    assert not np.isfinite(real).any() and not np.isfinite(strict).any()
+
+
+def test_verify_says_by_what_a_file_is_right(webgpu_python: str, tmp_path: Path) -> None:
+    import ampgraph
+
+    source, low = Path(__file__).parents[2] / "models" / "digits_cnn.onnx", tmp_path / "low.onnx"
+    ampgraph.convert(source, target="webgpu", output=low, check="off")
+    there = ampgraph.verify(source, low, target="webgpu", runtime=webgpu_python)
+    here = ampgraph.verify(source, low)
+    assert "real kernels of WebGPU" in there.run and "products add up in float16" in here.run
+    worst = [report.outputs[0].worst for report in (there, here)]
+    assert there.ok and 0.75 <= worst[0] / worst[1] <= 1.35
