@@ -17,6 +17,7 @@ from .rules.accumulators import deep_products
 from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
+from .rules.faults import wrong_kernels
 from .rules.integers import index_arithmetic, integer_sums, quantized
 from .rules.ranges import hazards, measured_overflows
 from .rules.raw import positions, raw_inputs
@@ -41,7 +42,7 @@ LOOKS = (
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
     (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, wide_streams),
-    (residual_streams, recurrences, deep_products),
+    (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),
     (hazards,),
