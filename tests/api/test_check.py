@@ -323,7 +323,12 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
 
 def test_more_samples_are_looked_at_where_the_first_come_near(path, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(check_run, "measured_ranges", lambda *a, **b: seen.append(measured_ranges(*a, **b)) or seen[-1])
+
+    def watched_ranges(*given, **more):
+        seen.append(measured_ranges(*given, **more))
+        return seen[-1]
+
+    monkeypatch.setattr(check_run, "measured_ranges", watched_ranges)
     for size in (10.0, 3000.0):  # far off, and near
         source = path({"w": size * np.eye(8, dtype=np.float32)})
         ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
