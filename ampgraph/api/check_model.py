@@ -68,7 +68,7 @@ def check(
     as_annotated(check, locals())
     builds = building(target, runtime)
     runs = None if builds else runtime_of(target, runtime)
-    sound = _Check(os.fspath(model), "" if runs is None else target, runtime)
+    sound = _Check(os.fspath(model), *(("", "") if runs is None else (target, runtime)))
     with quiet_collector():
         graph = sound.read()
         if graph is not None and sound.valid(graph):
