@@ -252,9 +252,10 @@ def verify(
         from ..api.check_model import building, check_build
         from ..api.verify import verify as compare
 
-    sizes, there = dict(dims(dim)), {"target": target, "runtime": "" if building(target, runtime) else runtime}
-    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **there, **options)
-    if there["runtime"] == runtime:
+    sizes, builds = dict(dims(dim)), building(target, runtime)
+    options |= {"target": target, "runtime": "" if builds else runtime}
+    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
+    if not builds:
         return told(found, found.ok)
     built = check_build(model, reference, runtime, options["data"], sizes)
     data = found.to_dict() | {"build": built.to_dict()}
