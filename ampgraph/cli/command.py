@@ -97,7 +97,7 @@ METRIC = option("NAME|FUNCTION", metrics_help(), "auto")
 JSON = switch("Print the report as JSON.", "--json")
 VOLUME = {
     "quiet": switch("Print errors alone, and JSON if it is asked for.", "--quiet", "-q"),
-    "verbose": switch("Print each stage and its time, on stderr.", "--verbose", "-v"),
+    "verbose": switch("Print all there is to say, and each stage and its time on stderr.", "--verbose", "-v"),
 }
 
 

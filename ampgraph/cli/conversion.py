@@ -17,7 +17,7 @@ from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from .command import HTML, MODEL, Told, argument, command, option, recipe_fields, switch
-from .terminal import Display, done, signals_wait
+from .terminal import Display, done, signals_wait, verbose
 
 PIPE = "-"
 
@@ -162,7 +162,9 @@ def convert(
     missed = summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok))
     data = summary.to_dict() | ({"build": built.to_dict()} if built else {})
     ok = not missed and (built is None or built.ok)
-    return Told(data, lambda: summary.lines() + (built.lines() if built else []), ok, aside=pipe.result is not None)
+    return Told(
+        data, lambda: summary.lines(verbose()) + (built.lines() if built else []), ok, aside=pipe.result is not None
+    )
 
 
 @command(folder=argument("[DIR]", "Where its files go; ampgraph-demo if not given.", "ampgraph-demo"))

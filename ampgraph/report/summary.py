@@ -17,7 +17,7 @@ from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
-from .lines import Rows, in_rows, plural, rewrite_line, titled
+from .lines import Rows, first, in_rows, plural, rewrite_line, titled
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
@@ -37,9 +37,13 @@ ORDINARY = {
     "kernel": "without a kernel",
     "slot": "a float32 slot",
 }
-"""Rules that are no guards, in words; every other rule is a guard's name, or a framework's policy."""
+"""What decides but looks at no numbers, in words; every other name is that of a rule, or of a framework's policy."""
 
 EXAMPLES = 3
+MOST = 15
+"""Lines of a report that does not say everything."""
+LEAST = 3
+"""Of them, those that reasons for float32 have at least."""
 OTHER_FLOATS = frozenset({*LOW, "float64"})
 
 
@@ -116,9 +120,7 @@ class Summary(Shown):
     weights_before: dict[str, Stored]
     weights_after: dict[str, Stored]
     rewrites: dict[str, int] = field(default_factory=dict)
-    guards: tuple[Held, ...] = ()
-    opset: tuple[Held, ...] = ()
-    unlisted: tuple[Held, ...] = ()
+    float32: tuple[Held, ...] = ()
     notes: tuple[dict[str, str], ...] = field(default=())
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
@@ -133,12 +135,27 @@ class Summary(Shown):
         """Of all stored tensors in the result."""
         return sum(stored.bytes for stored in self.weights_after.values())
 
+    @property
+    def guards(self) -> tuple[Held, ...]:
+        """Of `float32`, what rules hold that look at numbers."""
+        return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
+
+    @property
+    def opset(self) -> tuple[Held, ...]:
+        """Of `float32`, what a later opset has in the low type."""
+        return tuple(held for held in self.float32 if held.rule == "opset")
+
+    @property
+    def unlisted(self) -> tuple[Held, ...]:
+        """Of `float32`, what nothing is known of."""
+        return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
+
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return named(self) | named(self, "bytes_before", "bytes_after")
+        return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
 
-    def lines(self) -> list[str]:
-        """The report of `convert`."""
+    def lines(self, every: bool = False) -> list[str]:
+        """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
         rows = [
             ("model", self.model),
             ("result", self.output or f"not written ({'dry run' if self.check is None else '--check require'})"),
@@ -146,18 +163,20 @@ class Summary(Shown):
         ]
         if not self.changed:
             rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is the model as it is"))
-        rows += _node_rows(self) + _heavy_rows(self)
+        rows += (_node_rows(self) if every else _node_rows(self)[:1]) + _product_rows(self, every)
         added = self.casts_after - self.casts_before
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
         rows.append(("casts", f"{self.casts_before:,} -> {self.casts_after:,} ({added:+,})"))
         rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
-        rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
-        rows += _range_rows(self)
-        rows += titled("guards", [str(held) for held in self.guards] or [no_guard(self)])
-        rows += titled("opset", [str(held) for held in self.opset])
-        rows += titled("unlisted", [str(held) for held in self.unlisted])
-        rows += _note_rows(self)
-        return in_rows([*rows, *([("check", str(self.check))] if self.check else [])])
+        check = [("check", str(self.check))] if self.check else []
+        if every:
+            rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
+            rows += _range_rows(self)
+            rows += titled("float32", [str(held) for held in self.float32] or [no_guard(self)])
+            return in_rows(rows + _note_rows(self) + check)
+        rows += _rewrites_in_short(self) + _range_rows(self)[:1]
+        notes = _notes_in_short(self)[: MOST - len(rows) - len(check) - LEAST]
+        return in_rows(rows + _float32_in_short(self, MOST - len(rows) - len(check) - len(notes)) + notes + check)
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
@@ -241,9 +260,7 @@ def summarize(
         weights_before=before.weights,
         weights_after=after.weights,
         rewrites=dict(Counter(rewrite.what for rewrite in plan.rewrites)),
-        guards=_held(node for node in float32 if node.why.rule not in (*ORDINARY, plan.policy)),
-        opset=_held(node for node in float32 if node.why.rule == "opset"),
-        unlisted=_held(node for node in float32 if node.why.rule in ("unlisted", "unknown")),
+        float32=_held(float32),
         notes=tuple(asdict(note) for note in plan.notes),
         floats=made.floats,
     )
@@ -297,12 +314,55 @@ def _node_rows(summary: Summary) -> Rows:
     return titled("nodes", lines)
 
 
-def _heavy_rows(summary: Summary) -> Rows:
+def _product_rows(summary: Summary, every: bool) -> Rows:
     heavy = summary.heavy
     total = heavy.low + heavy.float32 + heavy.given
     given = f", {heavy.given:,} of them low in the file already" if heavy.given else ""
     counts = f"{heavy.low + heavy.given:,} of {total:,} low{given}"
-    return titled("heavy", [counts, *map(str, heavy.held)])
+    return titled("products", [counts, *(map(str, heavy.held) if every else ())])
+
+
+def _rewrites_in_short(summary: Summary) -> Rows:
+    """How many, by the names that --rewrite takes."""
+    names: Counter[str] = Counter()
+    for what, count in summary.rewrites.items():
+        names[what.rpartition("(")[2].rstrip(")")] += count
+    return [("rewrites", ", ".join(f"{count:,} {name}" for name, count in names.most_common()))] if names else []
+
+
+def _float32_in_short(summary: Summary, most: int) -> Rows:
+    """What is float32 by the rule that decided it, each with its operators and one reason, in so many lines."""
+    rules: dict[str, list[Held]] = {}
+    for held in summary.float32:
+        rules.setdefault(held.rule, []).append(held)
+    groups = [(sum(held.count for held in group), group) for group in rules.values()]
+    groups.sort(key=lambda item: (item[1][0].rule in ORDINARY, -item[0]))
+    none = [] if summary.guards else [no_guard(summary)]
+    room = most - len(none)
+    shown = groups if len(groups) <= room else groups[: room - 1]
+    lines = [_group_line(count, group, summary.policy) for count, group in shown]
+    left = sum(count for count, _ in groups[len(shown) :])
+    return titled(
+        "float32", [*lines, *([f"{left:,} more for other reasons: --verbose lists them"] if left else []), *none]
+    )
+
+
+def _group_line(count: int, group: Sequence[Held], policy: str) -> str:
+    kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
+    more = " ..." if count > 1 else ""
+    return f"{count:,} {_in_words(group[0].rule, policy)}: {kinds} ({group[0].first}{more}): {group[0].text}"
+
+
+def _notes_in_short(summary: Summary) -> Rows:
+    """One of each topic, but of rules whose nodes are counted."""
+    rows = []
+    told = {held.rule for held in summary.float32} | {"samples", "range", "unlisted"}
+    topics = Counter(note["topic"] for note in summary.notes if note["topic"] not in told)
+    for topic, count in topics.items():
+        note = next(note for note in summary.notes if note["topic"] == topic)
+        where = f"{note['where']}: " if note["where"] else ""
+        rows.append((topic, f"{where}{note['text']}" + (f" (and {count - 1:,} more: --verbose)" if count > 1 else "")))
+    return rows
 
 
 def _range_rows(summary: Summary) -> Rows:
@@ -335,7 +395,7 @@ def _in_words(rule: str, chosen: str) -> str:
     """Why nodes have their type, by the rule that decided."""
     if rule == chosen:
         return f"by {_policy(chosen).framework}'s rules"
-    return ORDINARY.get(rule, f"held by guard {rule}")
+    return ORDINARY.get(rule, f"by rule {rule}")
 
 
 def _policy(name: str) -> Policy:

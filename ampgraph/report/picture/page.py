@@ -206,7 +206,7 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
         _weights("weights after", found.weights_after),
     ]
     return Page(
-        f"ampgraph convert {seen.label}", drawing, found.lines(), bars, guards=_guards(drawing),
+        f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards(drawing),
         guards_said="" if found.guards else no_guard(found),
     )  # fmt: skip
 
