@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from ..core.arrays import Array
@@ -80,6 +80,8 @@ class Known(Protocol):
     def traits(self) -> Traits: ...  # what operators are: as shipped, with the user's lists
     @property
     def passing(self) -> Collection[int]: ...  # values that were measured to leave the low range
+    @property
+    def reach(self) -> Mapping[int, float]: ...  # the largest magnitude that values were measured to have
     @property
     def numbers(self) -> NumbersOfFile: ...  # numbers that follow from the file alone
     @property
