@@ -41,6 +41,10 @@ class Exponent(RewriteRule):
     rewires = exchanges = True
 
     @property
+    def what(self) -> str:
+        return f"{len(self.exponents)} values scaled by powers of two, as {self.reason} ({self.name})"
+
+    @property
     def said(self) -> str:
         return f"{self.reason}: what it reads or writes is scaled by a power of two, and stored tensors with it"
 
@@ -228,13 +232,14 @@ class _Growth:
     def holds(self, exponents: Exponents, new: Exponents) -> bool:
         """Whether every operator around new values can be written so, by numbers that the low type holds as well."""
         spoken, wide = named(self.known), self.known.options.level.fp32 == "low"
+        one = min(e for e in new.values() if e > 0)
         if any(not self._is_inner(v) for v in new) or (wide and len({*new.values()}) > 1):
             return False
         for op in {op.id: op for v in new for op in _around(self.flow, v)}.values():
             changes = edits(self.flow, self.traits, op, exponents)
             if changes is None or op.id in spoken:
                 return False
-            inner = {exponents.get(v, 0) for v in (*op.inputs, *op.outputs)} - {0, max(new.values())}
+            inner = {exponents.get(v, 0) for v in (*op.inputs, *op.outputs)} - {0, one}
             if not all(self._keeps(op, place, e, bool(inner)) for place, e in changes.items()):
                 return False
         return True
