@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from measure import MIB, bytes_written, one_line, status_mb
@@ -126,7 +127,7 @@ def occ_float16() -> Converter:
     return Converter(prepare, convert)
 
 
-def autocast() -> Converter:
+def autocast(dtype: str = "fp16") -> Converter:
     """NVIDIA ModelOpt AutoCast, calibrated with the inputs beside the model: NAME.npz, or a folder NAME of them."""
 
     def prepare() -> None:
@@ -140,7 +141,8 @@ def autocast() -> Converter:
 
         feeds = [path for path in (source.with_suffix(".npz"), source.with_suffix("")) if path.exists()]
         calibration = {"calibration_data": str(feeds[0])} if feeds else {}
-        save_onnx(convert_to_mixed_precision(str(source), keep_io_types=True, **calibration), str(target))
+        made = convert_to_mixed_precision(str(source), low_precision_type=dtype, keep_io_types=True, **calibration)
+        save_onnx(made, str(target))
 
     return Converter(prepare, convert)
 
@@ -150,6 +152,7 @@ PEERS: dict[str, Callable[[], Converter]] = {
     "ort_float16": ort_float16,
     "occ_float16": occ_float16,
     "autocast": autocast,
+    "autocast_bfloat16": partial(autocast, "bf16"),
 }
 
 

@@ -23,17 +23,18 @@ from ..numerics.ranges.segments import LIMIT
 from .kinds import Data, Model, is_graph, path_of
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 
 @dataclass(frozen=True)
 class Measuring:
     """The run that measures. ``data``: as `load_samples` takes it; ``out``: a file for what was measured, which who
-    converts writes with the model."""
+    converts writes with the model; ``steers``: whether it is made, and decides."""
 
     data: Data = None
     samples: int | None = None
     out: str | None = None
+    steers: bool = True
 
     def given(self) -> list[str]:
         """The options that the user wrote."""
@@ -60,7 +61,7 @@ class Measuring:
         """
         self.check(options.recipe)
         given = options.recipe.ranges
-        if given is None and not self.given():
+        if given is None and not (self.steers and self.given()):
             return options
         if graph.format != "ONNX":
             hint = "measure the ONNX model, or name nodes with --fp32"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ..core.errors import AmpError, is_number, nearest
 from ..core.files import refusals_reported
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.installing import pip_install
-from ..core.plan import Plan
+from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
 from ..core.verdict import OK, TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
@@ -61,7 +61,8 @@ def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
     with quiet_collector(), faults_reported(job.model):
         done = made(job, progress)
         mode = mode_of(done)
-        if mode == "require" or (mode and (job.checking.repair or done.output is None)):
+        first = job.checking.repair or job.measuring.given() or done.output is None
+        if mode == "require" or (mode and first):
             done = known_before(done, mode, progress)  # nothing is written before it is known what
             if mode == "require" and done.verdict is not None and not done.verdict.stands:
                 done = replace(done, output=None)
@@ -79,7 +80,7 @@ def known_before(done: Conversion, mode: str, progress: Progress) -> Conversion:
     """The conversion with its verdict, repaired where that is asked for. An interrupt keeps the file as it is, unless
     ``mode`` requires more of it."""
     try:
-        done = replace(done, verdict=trial(done, progress))
+        done = by_lists(replace(done, verdict=trial(done, progress)), progress)
         if done.job.checking.repair and done.job.plan is None:
             return repaired(done, progress)
     except KeyboardInterrupt:
@@ -198,7 +199,7 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
             reference = Path(folder) / f"reference{SUFFIXES[done.graph.format]}"
             adapters.load(done.job.model)[0].save(reference)
         given = files.enter_context(_file_of(done.job.measuring.data))
-        return ask(request_for(done, reference, written, given), budget(done))
+        return ask(request_for(done, reference, written, given), budget(done), progress)
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
@@ -224,12 +225,17 @@ def budget(done: Conversion) -> int:
     return MEMORY if given is None else int(given * 1e9)
 
 
-def ask(request: Request, memory: int = MEMORY) -> CheckVerdict:
+def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> CheckVerdict:
     """The verdict of a process of its own, whose crash or time-out is none."""
     from .check_run import VERIFY, answer_request
 
-    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK)
-    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said, VERIFY)
+    def heard(answer: Any) -> None:
+        if isinstance(answer, list):
+            progress(*answer)
+
+    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK, heard=heard)
+    verdicts = [answer for answer in ended.answers if isinstance(answer, dict)]
+    return CheckVerdict.from_dict(verdicts[-1]) if verdicts else unchecked(ended.said, VERIFY)
 
 
 @contextlib.contextmanager
@@ -243,6 +249,21 @@ def _file_of(data: Data) -> Iterator[str | None]:
         for number, feeds in enumerate(islice(given, SAMPLES)):
             save_npz(Path(folder) / f"{number:03}.npz", feeds)
         yield folder
+
+
+def by_lists(done: Conversion, progress: Progress) -> Conversion:
+    """The conversion that no measured range steers, where it meets what the steered one misses."""
+    verdict, job = done.verdict, done.job
+    if verdict is None or not verdict.missed or verdict.refused or not job.measuring.given():
+        return done
+    plain = made(replace(job, measuring=replace(job.measuring, steers=False)), progress)
+    found = trial(plain, progress)
+    if found is None or not found.stands:
+        return done
+    error = "what is infinite" if verdict.error == math.inf else f"an error of {verdict.error:.2g}"
+    text = f"the ranges that were measured are not used: with them the result has {error} at '{verdict.output}'"
+    plain.plan.notes.append(Note("samples", "", text))
+    return replace(plain, verdict=found, ranges=done.ranges)
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph, is_mindir
 from ..core.progress import Progress
+from ..core.spellings import place_word
 from ..formats import adapters
 from ..numerics.inputs.samples import load_samples
 from ..oplists.kernels import load_kernels
@@ -65,9 +66,9 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    builds = bool(runtime and load_kernels(target).builder)
+    builds = building(target, runtime)
     runs = None if builds else runtime_of(target, runtime)
-    sound = _Check(os.fspath(model), "" if runs is None else target, runtime)
+    sound = _Check(os.fspath(model), *(("", "") if runs is None else (target, runtime)))
     with quiet_collector():
         graph = sound.read()
         if graph is not None and sound.valid(graph):
@@ -80,8 +81,23 @@ def check(
             sound.finite(graph, data, count, dims, runs)
             if against is not None:
                 sound.right(against, data, count, tolerance, dims, progress)
-    by = "" if runs is None else runs.name
-    return Checked(sound.model, tuple(sound.passed), tuple(sound.skipped.items()), tuple(sound.findings), by)
+    return sound.done("" if runs is None else runs.name)
+
+
+def building(target: str, runtime: str) -> bool:
+    """Whether the environment of the Python ``runtime`` builds for a target, and executes nothing. Raises AMP304."""
+    return bool(runtime and target and load_kernels(place_word(target)).builder)
+
+
+def check_build(
+    model: PathLike, against: PathLike, runtime: str, data: Data = None, dims: Mapping[str, int] | None = None
+) -> Checked:
+    """The rule ``builds`` of `check` alone, with the kernels of both engines. Raises as `check` does."""
+    sound = _Check(os.fspath(model))
+    graph = sound.read()
+    if graph is not None:
+        sound.builds(graph, runtime, against, data, dims)
+    return sound.done()
 
 
 @dataclass
@@ -95,6 +111,12 @@ class _Check:
     passed: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    engines: list[str] = field(default_factory=list)
+
+    def done(self, by: str = "") -> Checked:
+        """What came of them. ``by``: the runtime that ran it."""
+        skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
+        return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
         """Writes down whether a rule is met."""
@@ -165,6 +187,7 @@ class _Check:
         sizes, values = sizes_of(load_samples(graph, data, count=1, dims=dims))
         models = [path for path in (self.model, against) if path is not None]
         answer, *others = build_all([BuildJob(path, "", sizes, values) for path in models], python=runtime)
+        self.engines = [one.engine.said for one in (*others, answer) if one.engine]
         said = [str(one) for one in answer.refused] or [answer.died] * bool(answer.died)
         known = {op.name for op in graph.dataflow().ops}
         nodes = [

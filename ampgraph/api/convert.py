@@ -121,7 +121,8 @@ def convert(
         recipe: an `ampgraph.Recipe`, or the short text of one: ``"O2,float16,fp32=op:Pow"``.
         plan: apply this plan instead of making one; it says all but the opset and ``freeze_weights``.
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
-            passes the limit of the low type stays float32.
+            passes the limit of the low type stays float32. Where the result misses then, and without them does not, the
+            ranges are not used.
         output: write the result there, whole or not at all, and return the path.
         report: return the report that the command prints as well, an `ampgraph.Summary`; ``.check`` is the verdict.
         passes: your own, which run behind the conversion's: functions of a graph that return a Change.

@@ -24,16 +24,17 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
     AMP501 where that environment lacks it, AMP508 for what is no working Python."""
     kind = load_kernels(place_word(target)).executes if target else ""
     if python and not kind:
-        raise lacking(target or "no target")
+        raise lacking(target)
     return Runtime(kind, python) if kind and (python or importlib.util.find_spec(kind)) else None
 
 
 def lacking(target: str) -> AmpError:
     """What to say where nothing that executes files of a target is here."""
-    kind = load_kernels(place_word(target)).executes
+    kind = load_kernels(place_word(target)).executes if target else ""
     if not kind:
         known = ", ".join(name for name in TARGETS["ONNX"] if load_kernels(name).executes)
-        return AmpError("AMP404", f"nothing executes files for {target}", hint=f"give --target: {known}")
+        message = f"nothing executes files for {target}" if target else "--runtime is given, and no target"
+        return AmpError("AMP404", message, hint=f"give --target: {known}")
     return AmpError("AMP501", f"{kind} is not installed here", hint=pip_install(kind) + ELSEWHERE)
 
 

@@ -24,7 +24,7 @@ from ..rules.stored import exceeds
 from ..rules.together import rounded_together
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 
 def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
@@ -33,8 +33,9 @@ def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[D
     graph.refuse_training()
     from ..planner.steps import find_rewrites
 
-    rewrites = find_rewrites(graph.dataflow(options.dtype, low_io), options)
-    return carried_out(rewrites, graph, options.dtype, low_io), rewrites
+    flow = graph.dataflow(options.dtype, low_io)
+    rewrites = find_rewrites(flow, options)
+    return carried_out(rewrites, graph, options.dtype, low_io) if rewrites else flow, rewrites
 
 
 def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:

@@ -21,6 +21,7 @@ from ..core.graph import Census, Graph, is_mindir
 from ..core.pass_ import Pass
 from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
+from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..core.verdict import CheckVerdict
 from ..formats import adapters
@@ -35,7 +36,7 @@ from .kinds import Model, PathLike
 from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved, optimised
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 NO_GAIN = (
     "none to gain on an x86 CPU: ONNX Runtime computes float16 in float32 there, and only the file is smaller; int8 "
@@ -108,7 +109,7 @@ class Conversion:
     Attributes:
         graph: as it is now.
         lists: those of the plan, where a summary is asked for.
-        options: with which the plan was made, measured ranges among them; None for a plan that was given.
+        options: with which the plan was made; None for a plan that was given. ``ranges``: that were measured for it.
         changed: whether it differs from the model.
         output: the file for it; None where there is none, or the check that had to be met was not.
         before: what the model held, where a summary is asked for; ``choices``: what was decided of each node.
@@ -127,6 +128,7 @@ class Conversion:
     choices: Choices | None = None
     summary: Summary | None = None
     verdict: CheckVerdict | None = None
+    ranges: Ranges | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -182,7 +184,8 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     given = options is None  # its faults are not ours
     edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
     changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
-    return Conversion(job, graph, back, made_plan, lists, options, changed, output, before, chosen)
+    ranges = None if options is None else options.ranges
+    return Conversion(job, graph, back, made_plan, lists, options, changed, output, before, chosen, ranges=ranges)
 
 
 def finished(done: Conversion, progress: Progress = silent) -> Conversion:
@@ -302,9 +305,9 @@ def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def _texts(done: Conversion) -> Iterator[None]:
-    job, options = done.job, done.options
+    job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))
-        if options is not None and options.ranges is not None:
-            files.enter_context(text_file(job.measuring.out, options.ranges.to_json, "--ranges-out"))
+        if done.ranges is not None:
+            files.enter_context(text_file(job.measuring.out, done.ranges.to_json, "--ranges-out"))
         yield

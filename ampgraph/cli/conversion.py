@@ -95,7 +95,11 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
     ),
     html=HTML,
     optimize=switch("ONNX Runtime's own fusions for the target first, where they save nodes."),
-    runtime=option("PYTHON", "Of --optimize: the python of an environment whose onnxruntime has the target."),
+    runtime=option(
+        "PYTHON",
+        "The python of an environment: for --optimize, whose onnxruntime has the target; else for --target tensorrt, "
+        "with TensorRT for RTX, which builds what was written.",
+    ),
     loss_scale=option("SCALE", "Refused, with what to do instead.", hidden=True),
 )
 def convert(
@@ -109,15 +113,18 @@ def convert(
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --data samples/ --ranges-out ranges.json
     ampgraph convert model.onnx --optimize --runtime gpu-environment/bin/python
+    ampgraph convert model.onnx --target tensorrt --runtime build/tensorrt/bin/python
     ampgraph convert model.onnx --dry-run --json
     ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
     It ends with a check, in a process of its own, within a minute and --check-memory. The exit code is 1 where the
-    result misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
+    result misses the tolerance, where TensorRT refuses it and takes the original, and where --check require leaves no
+    file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
+        from ..api.check_model import building, check_build
         from ..api.loss_scales import refuse_loss_scale
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
@@ -129,12 +136,14 @@ def convert(
     given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
     if plan_in and given:
         raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint="omit it, or omit --plan-in")
-    if runtime and not rest["optimize"]:
-        message = "--runtime names the environment for --optimize, which is not given"
-        raise AmpError("AMP404", message, hint="add --optimize")
+    recipe = recipe_of(None, fields)
+    builds = not rest["optimize"] and building(recipe.target or "", runtime)
+    if runtime and not rest["optimize"] and not builds:
+        message = "--runtime names the environment for --optimize or --target tensorrt, and neither is given"
+        raise AmpError("AMP404", message, hint="add one of them; verify --runtime runs models by other targets")
     with piped(model, output, dry_run) as pipe:
         job = Job(
-            pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
+            pipe.model, recipe, plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
             dry_run=dry_run, report=True, option="-o", metadata=metadata,
             optimize=rest["optimize"] and (runtime or True),
             checking=Checking(rest["check"], rest["tolerance"], rest["repair"], rest["metric"], rest["check_memory"]),
@@ -142,6 +151,8 @@ def convert(
         refuse_page(html, model, output, data, plan_in, plan_out)
         result = convert_and_check(job, bar.part)
         picture_conversion(html, result.graph, result.summary, result.choices)
+        written = result.summary.output if result.summary else None
+        built = check_build(written, pipe.model, runtime, data, dict(recipe.dims)) if builds and written else None
         pipe.deliver()
         done()
     summary = result.summary
@@ -149,7 +160,9 @@ def convert(
     if PIPE in (model, output):
         summary = replace(summary, model=model, output=summary.output and (output or PIPE))
     missed = summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok))
-    return Told(summary, summary.lines, not missed, aside=pipe.result is not None)
+    data = summary.to_dict() | ({"build": built.to_dict()} if built else {})
+    ok = not missed and (built is None or built.ok)
+    return Told(data, lambda: summary.lines() + (built.lines() if built else []), ok, aside=pipe.result is not None)
 
 
 @command(folder=argument("[DIR]", "Where its files go; ampgraph-demo if not given.", "ampgraph-demo"))

@@ -230,8 +230,9 @@ def run(
     html=HTML,
 )
 def verify(
-    bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None, **options: Any
-) -> Told:
+    bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
+    target: str, runtime: str, **options: Any,
+) -> Told:  # fmt: skip
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
 
     \b
@@ -239,16 +240,26 @@ def verify(
     ampgraph verify model.onnx model.O2.onnx --data samples/ --tolerance 1e-3
     ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
     ampgraph verify model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
+    ampgraph verify model.onnx model.O2.onnx --target tensorrt --runtime build/tensorrt/bin/python
 
     On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. With
-    --target openvino its real kernels execute the model, where OpenVINO is installed or --runtime names it. The exit
-    code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
+    --target openvino its real kernels execute the model, where OpenVINO is installed or --runtime names it; with
+    --target tensorrt and --runtime both are built as well, and run strictly. The exit code is 1 where the tolerance is
+    missed, anything is infinite or NaN that is finite in the reference, or TensorRT refuses what the reference is
+    taken for.
     """
     with signals_wait():
+        from ..api.check_model import building, check_build
         from ..api.verify import verify as compare
 
-    found = compare(reference, model, dims=dict(dims(dim)), cache=cache or (), progress=bar.part, **options)
-    return told(found, found.ok)
+    sizes, builds = dict(dims(dim)), building(target, runtime)
+    options |= {"target": target, "runtime": "" if builds else runtime}
+    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
+    if not builds:
+        return told(found, found.ok)
+    built = check_build(model, reference, runtime, options["data"], sizes)
+    data = found.to_dict() | {"build": built.to_dict()}
+    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok)
 
 
 @command(

@@ -208,6 +208,8 @@ class Kernels:
     """By its Softmax."""
     accumulates: str = "float32"
     """The type in which its kernels add up products of low values."""
+    wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Low types of which it has no kernel at all, with the reason."""
     raises_opset: frozenset[str] = frozenset()

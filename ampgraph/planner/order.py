@@ -17,6 +17,7 @@ from .rules.accumulators import deep_products
 from .rules.arithmetic import long_sum, power, prefix_sum, small_epsilon, small_probability, sum_of_exponentials
 from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
+from .rules.faults import wrong_kernels
 from .rules.integers import index_arithmetic, integer_sums, quantized
 from .rules.ranges import hazards, measured_overflows
 from .rules.raw import positions, raw_inputs
@@ -24,7 +25,7 @@ from .rules.releases import branches, joined_kernels, tail, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import recurrences, residual_streams, wide_streams
-from .rules.weights import coarse_masks, unstorable_weights
+from .rules.weights import unstorable_weights
 
 LOOKS = (
     small_epsilon,
@@ -41,7 +42,7 @@ LOOKS = (
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
     (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, wide_streams),
-    (residual_streams, recurrences, deep_products),
+    (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),
     (hazards,),
@@ -49,7 +50,7 @@ ORDER: tuple[tuple[Rule, ...], ...] = (
     (branches, unserved, joined_kernels),
 )
 """Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
-REPORTS: tuple[Rule, ...] = (coarse_masks, unstorable_weights, measured_overflows)
+REPORTS: tuple[Rule, ...] = (unstorable_weights, measured_overflows)
 """What is said once everything is decided."""
 SLOTS = (
     ("boundary", "an input or output of the model that keeps its type, or is low in the file", "the type that it has"),
@@ -64,7 +65,6 @@ SLOTS = (
 RULES: tuple[Rule, ...] = (
     *(Rule(*said, levels="every", validity=True) for said in SLOTS),
     *(rule for step in ORDER for rule in step),
-    coarse_masks,
 )
 
 
@@ -91,7 +91,7 @@ def judge(facts: Facts) -> Judgement:
     regions = find_tied(facts, classes)
     decided = ledger.take(classes, regions)
     decided = ledger.take(read_overrides(facts, regions, decided))
-    sight, found = Sight(facts, regions), Findings()
+    sight, found = Sight.at(facts, regions), Findings()
     for step in ORDER:
         now = findings_of([rule for rule in step if rule.name not in facts.options.off], sight, decided)
         decided, found = ledger.take(now), found | now
@@ -107,7 +107,7 @@ def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Find
         if rule.run is not None:
             own = rule.run(sight, decided)
         elif rule is looking[0]:
-            own = look_at_all(looking, sight)
+            own = sight.of(look_at_all, tuple(looking), guards == "hold")
         else:
             continue
         found |= warned(own, decided) if rule.levels == "warned" and guards == "warn" else own

@@ -8,17 +8,18 @@ from functools import cache, cached_property, partial
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
+from ..core.selection import touched
 from ..oplists.kernels import Fused
-from ..oplists.patterns import Region, find_biases, find_regions
+from ..oplists.options import Options
+from ..oplists.patterns import Region, find_biases
+from ..rules import fusions
 from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, norm_axis
 from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
 from .joints import bias_taken_by, taken_by_softmax
-from .options import Options
 from .scales import find_scalings
-from .selection import touched
 from .streams import StreamFinder
 
 LONGEST_BIAS = 1 << 20  # elements: what is longer is none
@@ -85,7 +86,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
     joined = {joint.first.id for joint in facts.joints}
     products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
-    for region in [*find_regions(flow), *find_biases(flow, products)]:
+    for region in [*fusions.regions(flow), *find_biases(flow, products)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))

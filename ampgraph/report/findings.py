@@ -40,13 +40,15 @@ class Finding:
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
     """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings.
-    ``by``: the runtime whose real kernels ran it; a run was strict if empty."""
+    ``by``: the runtime whose real kernels ran it; a run was strict if empty.
+    ``engines``: what the target's builder makes of the reference, and of the file."""
 
     model: str
     passed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
     findings: tuple[Finding, ...]
     by: str = ""
+    engines: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -55,7 +57,8 @@ class Checked(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
+        found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
+        return found | (named(self, "engines") if self.engines else {})
 
     def lines(self) -> list[str]:
         """The report of `check`: a line for the file and for each finding."""
@@ -64,6 +67,7 @@ class Checked(Shown):
         right = f"right by real kernels of {self.by}" if self.by else "right by a strict run"
         met = ", ".join(right if rule == "right" else rule for rule in self.passed) or "nothing met"
         lines = [f"{self.model}: {verdict} ({met}{left})"]
+        lines += [f"  engine: {' -> '.join(self.engines)}"] if self.engines else []
         for finding in self.findings:
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
             lines += [f"  hint: {finding.hint}"] if finding.hint else []

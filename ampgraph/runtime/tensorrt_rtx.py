@@ -109,6 +109,12 @@ class Engine:
         """Kernels that are Casts and nothing else."""
         return sum(kernel.casts for kernel in self.kernels)
 
+    @property
+    def said(self) -> str:
+        """In a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
+        types = ", ".join(f"{count} {dtype}" for dtype, count in sorted(self.types.items()))
+        return f"{len(self.kernels)} kernels ({types}), {self.attentions} attentions, {self.size / 1e6:.1f} MB"
+
     @cached_property
     def types(self) -> Counter[str]:
         """Kernels by their float types."""

@@ -118,7 +118,9 @@ def main() -> int:
             bad.append(f"- {path.stem} {line}")
             print(bad[-1], flush=True)
     if args.out:
-        args.out.write_text("\n".join([markdown(["model", *columns], rows), "", *bad, ""]), encoding="utf-8")
+        before = args.out.read_text(encoding="utf-8").partition("| model |")[0] if args.out.is_file() else ""
+        table = markdown(["model", *columns], rows)
+        args.out.write_text("\n".join([before + table, "", *bad, ""]), encoding="utf-8")
     return bool(bad)
 
 

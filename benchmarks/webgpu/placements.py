@@ -55,6 +55,7 @@ HEAD: dict[str, object] = {
     "fallback": "cpu",
     "executes": "webgpu",
     "accumulates": "float16",
+    "wrong": {"Conv": ["channels_by_3", "groups_by_4"]},
     "lacks": {"bfloat16": "WGSL has no bfloat16"},
     "newest_opset": KEPT,
 }
@@ -67,6 +68,7 @@ COMMENT = """
 # float16 was placed on WebGPU, it was run beside the CPU.
 #
 # accumulates: products add up in it, each product and each sum rounded (tests/webgpu).
+# wrong: operators that are computed wrongly in every type, and when (planner/rules/faults.py; tests/webgpu).
 # lacks: low types of which it has nothing. newest_opset: the newest to which a model is moved for it.
 # [float32_inside]: right although a sum inside is beyond float16. [tied], [refused], [broken]: as in tensorrt.toml;
 # here an operator that is refused is placed on the CPU in float16, between Casts and copies. [kernels]: 'first

@@ -29,6 +29,7 @@ from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import vanishing
 from ampgraph.numerics.metrics.metric import own_metric
 from ampgraph.numerics.metrics.verdict import Compared
+from ampgraph.numerics.ranges.calibrate import measured_ranges
 from formats.mindir.files import dense, write
 from onnx_text import parse
 
@@ -320,6 +321,22 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
     assert found.startswith("'y' reaches ") if near else not found
 
 
+def test_more_samples_are_looked_at_where_the_first_come_near(path, tmp_path, monkeypatch):
+    seen = []
+
+    def watched_ranges(*given, **more):
+        seen.append(measured_ranges(*given, **more))
+        return seen[-1]
+
+    monkeypatch.setattr(check_run, "measured_ranges", watched_ranges)
+    for size in (10.0, 3000.0):  # far off, and near
+        source = path({"w": size * np.eye(8, dtype=np.float32)})
+        ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
+        pair = OnnxPair(str(source), str(tmp_path / "low.onnx"), "cpu")
+        near_the_limit(pair, load_samples(pair.reference, count=6), 10)
+    assert [ranges.samples for ranges in seen] == [2, 6]
+
+
 @here
 @pytest.mark.slow
 def test_outputs_that_vanish_or_do_not_move(amp, path, tmp_path):
@@ -469,7 +486,7 @@ def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
 def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Recipe | None] = []
 
-    def ask(request: Request, memory: int) -> CheckVerdict:
+    def ask(request: Request, *_: object) -> CheckVerdict:
         asked.append(request.recipe)
         return CheckVerdict("ok")
 
@@ -490,6 +507,48 @@ def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypat
         ampgraph.convert(files[0], output=files[1], check="auto")
     ampgraph.convert(files[0], output=files[1], check="require", repair=True)
     assert ampgraph.verify(*files, nodes=0).ok
+
+
+@pytest.mark.slow
+def test_a_check_says_how_far_it_is(path, tmp_path):
+    """From its own process, while that runs."""
+    heard: list[tuple[str, int, int]] = []
+    for source, words in ((SMALL, {"end of float16"}), (LARGE, {"looking at nodes", "looking for a repair"})):
+        heard.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ampgraph.convert(path(source), check="auto", repair=True, progress=lambda *far: heard.append(far))
+        assert [far for far in heard if far[0] == "checking"][1:7] == [("checking", done, 6) for done in range(6)]
+        assert words == {word for word in words if any(word in what for what, _, _ in heard)}
+
+
+# Data never makes a result worse than none: what was measured is not used where it takes a guard's place wrongly.
+
+POWER = "agraph (float[4,64] x) => (float[M,N] y) { h = MatMul(x, w)  s = ReduceSumSquare <axes = [-1]> (h)  BODY }"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["y = Mul(s, many)", "q = Sqrt(s)  y = Div(h, q)"])
+@pytest.mark.parametrize("size", [1e-3, 1e-4, 3e-5])
+def test_data_never_makes_it_worse(amp, path, tmp_path, size, body):
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((64, 64)).astype(np.float32) * size / 8, "many": np.array(1e4, np.float32)}
+    source = path({name: np.float32(value) for name, value in weights.items()}, POWER.replace("BODY", body))
+    data = [{"x": rng.standard_normal((4, 64)).astype(np.float32)} for _ in range(3)]
+    for number, feeds in enumerate(data):
+        np.savez(tmp_path / f"{number}.npz", **feeds)
+    low, summary = ampgraph.convert(source, data=data, check="auto", report=True)
+    assert summary.check is not None and summary.check.ok and ampgraph.verify(source, low, data=data).ok
+    said = [note["text"] for note in summary.notes if "that were measured are not used" in note["text"]]
+    assert bool(said) == (size < 1e-3 and "Mul" in body)
+    if said:  # the file is that without data, and what was measured is there all the same
+        assert low.graph == ampgraph.convert(source, check="off").graph
+        words = ("--data", tmp_path, "--check", "auto", "-o", tmp_path / "low.onnx")
+        code, out, _ = amp("convert", source, *words, "--ranges-out", tmp_path / "ranges.json")
+        assert code == 0 and "that were measured are not used: with them the result has an error of" in out
+        assert onnx.load(tmp_path / "low.onnx").graph == low.graph and (tmp_path / "ranges.json").exists()
+        steered = ampgraph.convert(source, ranges=str(tmp_path / "ranges.json"), check="off")
+        assert not ampgraph.verify(source, steered, data=data, nodes=0).ok
 
 
 # What errors over samples come to: half of generated ones miss, fewer are doubtful, the user's are held to p90.

@@ -174,7 +174,8 @@ def _has_float(kind: TypeProto) -> bool:
 
 
 def _node_case(test: Any) -> tuple[ModelProto, list[Any]]:
-    return test.model, [_named(test.model, *pair) for pair in test.data_sets]
+    copied = ModelProto.FromString(test.model.SerializeToString())  # onnx keeps its own for all who ask
+    return copied, [_named(test.model, *pair) for pair in test.data_sets]
 
 
 def _named(model: ModelProto, inputs: Any, outputs: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ from ampgraph.api.steps import Job, run
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.planner import alternatives
+from ampgraph.planner import alternatives, order
+from ampgraph.planner.facts import facts
+from ampgraph.rules import fusions
 from hard_models import HARD_MODELS, measure
 from onnx_text import parse
 from planner.support import casts, converted, decisions, dtype_of, element_types
@@ -205,7 +209,7 @@ def test_the_stream_is_more_exact(dtype: str) -> None:
 @pytest.mark.slow
 def test_the_check_names_it_where_it_lessens_an_error_near_the_tolerance(tmp_path: Path) -> None:
     with pytest.warns(ampgraph.PrecisionWarning) as warned:
-        ampgraph.convert(stream(16), "O2", output=tmp_path / "low.onnx", tolerance=1.5e-3, check="auto")
+        ampgraph.convert(stream(16), "O2", output=tmp_path / "low.onnx", tolerance=1.5e-3, check="auto", repair=True)
     (verdict,) = [one.message.verdict for one in warned if isinstance(one.message, ampgraph.PrecisionWarning)]
     assert verdict.doubtful and verdict.stream is not None and verdict.error is not None
     assert verdict.stream < 0.8 * verdict.error
@@ -288,8 +292,8 @@ def test_norms_beside_a_wide_stream() -> None:
 # The report says what another level would save, where that is cheap to know.
 
 
-def said(model: ModelProto, level: str | None = None, policy: str = "ampgraph") -> list[str]:
-    summary = run(Job(model, Recipe.of(level=level, policy=policy), report=True, dry_run=True)).summary
+def said(model: ModelProto, **fields: Any) -> list[str]:
+    summary = run(Job(model, Recipe.of(**fields), report=True, dry_run=True)).summary
     assert summary is not None
     return [note["text"] for note in summary.notes if note["topic"] in ("level", "stream")]
 
@@ -307,3 +311,18 @@ def test_what_auto_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
     # nothing is said or planned where only borders are cast
     monkeypatch.setattr(alternatives, "decide", None)
     assert not said(stream(3))
+
+
+def test_alternatives_share_what_the_plan_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns, pairs of kernels and the rules' looks are those of one planning run; only decisions are made anew."""
+    counts = Counter[str]()
+
+    def counted(module: ModuleType, name: str) -> None:
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args: counts.update([name]) or real(*args))
+
+    for module, name in ((fusions, "find_regions"), (facts, "find_joints"), (order, "look_at_all")):
+        counted(module, name)
+    counted(alternatives, "decide")
+    assert said(HARD_MODELS["bytes"].build())
+    assert counts == {"find_regions": 1, "find_joints": 1, "look_at_all": 1, "decide": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onnx import ModelProto
 from onnx.parser import parse_model
 
 import ampgraph
+from ampgraph.api.check_model import check_build
 from ampgraph.core.errors import AmpError
 from ampgraph.runtime import tensorrt_rtx
 from ampgraph.runtime.tensorrt_rtx import BuildJob, build, build_all, read_kernels, shown
@@ -159,7 +161,7 @@ def test_nothing_builds_elsewhere(files: tuple[Path, Path]) -> None:
     assert "hint:" in ended.stderr and "Traceback" not in ended.stderr
     # nothing builds for other targets
     ended = process("check", files[1], "--target", "cuda", "--runtime", sys.executable)
-    assert ended.returncode == 2 and "no runtime builds engines for target cuda" in ended.stderr
+    assert ended.returncode == 2 and "nothing executes files for cuda" in ended.stderr
 
 
 def test_check_says_what_is_refused_and_what_mends_it(tmp_path: Path, trt_python: str) -> None:
@@ -262,3 +264,30 @@ def test_parts_of_what_is_read_in_both_types_are_taken_low() -> None:
     made = ampgraph.convert(model, "O1", target="tensorrt", check="off")
     wide = [node.input[0] for node in made.graph.node if node.op_type == "Cast" and node.attribute[0].i == 1]
     assert dtype_of(made, "Slice") == "f16" and dtype_of(made, "Exp") == "f32" and "r" not in wide and "p" not in wide
+
+
+# What was written is built where it is written, and beside a verification.
+
+
+def test_convert_and_verify_build(files: tuple[Path, Path], trt_python: str) -> None:
+    before, after = files
+    ended = process("convert", before, "-o", after, "--target", "tensorrt", "--runtime", trt_python, "--dim", "N=8")
+    assert ended.returncode == 0 and f"{after}: ok (reads, builds)" in ended.stdout
+    assert "engine: 2 kernels (2 float32)" in ended.stdout and "float16" in ended.stdout.rpartition(" -> ")[2]
+    ended = process("verify", before, after, "--target", "tensorrt", "--runtime", trt_python, "--json")
+    built = json.loads(ended.stdout)["build"]
+    assert ended.returncode == 0 and built["passed"] == ["reads", "builds"] and len(built["engines"]) == 2
+    # nothing builds for other targets
+    ended = process("convert", before, "-o", after, "--runtime", trt_python)
+    assert ended.returncode == 2 and "AMP404" in ended.stderr and "Traceback" not in ended.stderr
+    ended = process("verify", before, after, "--runtime", trt_python)
+    assert ended.returncode == 2 and "AMP404" in ended.stderr
+
+
+def test_a_refused_result_is_a_missed_check(tmp_path: Path, trt_python: str) -> None:
+    paths = [tmp_path / "plain.onnx", tmp_path / "mixed.onnx"]
+    for path, model in zip(paths, (PLAIN, MIXED), strict=True):
+        onnx.save(model, path)
+    found = check_build(paths[1], paths[0], trt_python)
+    assert not found.ok and "convert it with --fp32 sampled" in found.lines()[-1]
+    assert found.lines()[1].startswith("  engine: 1 kernels (1 float16)")

@@ -67,3 +67,7 @@ def test_what_is_refused_stays_float32_and_the_plan_has_its_words(operator: str,
         assert (decision.dtype != "float32") == (dtype in low)
         if dtype not in low:
             assert decision.why.text.endswith(DATA["refused"][operator][dtype])
+
+
+def test_the_page_counts_what_the_table_has() -> None:
+    assert f"\n{len(DATA['kernels'])} operators, in both types" in (ROOT / "docs" / "tensorrt.md").read_text("utf-8")

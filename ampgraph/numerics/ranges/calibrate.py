@@ -28,12 +28,13 @@ def measured_ranges(
     device: str = "cpu",
     limit: int = LIMIT,
     progress: Progress | None = None,
+    enough: Callable[[Ranges], bool] = lambda so_far: False,
 ) -> Ranges:
     """Runs a sorted model in float32 on samples; the range of every float32 value. The graph is not changed.
 
     Integer tensors are no ranges. Values in functions are told apart by call. Of values in the bodies of If, Loop and
     Scan the extremes are recorded alone; what could not be measured is counted in ``notes``. ``limit``: bytes of values
-    that are held at once. Raises AmpError AMP501 to AMP505.
+    that are held at once; ``enough``: whether to run no more samples. Raises AmpError AMP501 to AMP505.
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
@@ -44,6 +45,8 @@ def measured_ranges(
             for key in runner.keys[name]:
                 ranges.values.setdefault(key, Range()).add(found)
         ranges.samples += 1
+        if enough(ranges):
+            break
     order = {value_key(flow, value.id): None for value in _wanted(flow)}
     ranges.values = {key: ranges.values[key] for key in order if key in ranges.values}
     never = len(order) - len({key for row in runner.keys.values() for key in row})

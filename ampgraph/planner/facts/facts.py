@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,9 +10,9 @@ from ...core.borders import Borders
 from ...core.dataflow import Dataflow, Op
 from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
+from ...oplists.options import Options
 from ...oplists.traits import Traits
 from ..joints import Joint, find_joints
-from ..options import Options
 from .extents import Extents
 from .intervals import Intervals
 from .masks import Masks
@@ -21,7 +21,7 @@ from .numbers import KnownNumbers
 from .sizes import OpenSizes
 from .squares import Squares
 
-OF_FILE = ("borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "_before")
+OF_FILE = {"borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "_before"}
 """Facts that neither a level nor kernels change."""
 
 
@@ -39,16 +39,19 @@ class Facts:
         found = next((facts for facts in known if facts.options is options), None)
         if found is None:
             found = Facts(flow, options)
-            alike = next((facts for facts in known if facts._reads_alike(options)), None)
-            for name in OF_FILE if alike is not None else ():
-                found.__dict__[name] = getattr(alike, name)
+            for other in known:
+                found.__dict__.update({name: other.__dict__[name] for name in other._shared(options)})
             known.append(found)
         return found
 
-    def _reads_alike(self, options: Options) -> bool:
-        """Whether other options make the same of the file."""
+    def _shared(self, options: Options) -> Iterable[str]:
+        """What is known here that other options leave as it is."""
         own = self.options
-        return own.lists is options.lists and own.dtype == options.dtype and own.dims == options.dims
+        if own.lists is not options.lists or own.dtype != options.dtype or own.dims != options.dims:
+            return ()
+        if own.kernels is options.kernels and own.ranges is options.ranges and own.range_margin == options.range_margin:
+            return self.__dict__.keys() - {"flow", "options"}
+        return self.__dict__.keys() & OF_FILE
 
     # -- what it is asked with ----------------------------------------------------------------------------------------
 
@@ -65,6 +68,11 @@ class Facts:
     def listing(self, op: Op) -> Listing | None:
         """The list entry of an operator."""
         return self.options.lists.listing(self.flow, op)
+
+    @cached_property
+    def sights(self) -> list[object]:
+        """What rules saw of the model, kept for a plan by other words."""
+        return []
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 

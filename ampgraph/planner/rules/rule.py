@@ -98,13 +98,22 @@ class Sight:
 
     facts: Facts
     regions: Regions
-    _made: dict[Callable[..., Any], Any] = field(default_factory=dict, repr=False)
+    _made: dict[object, Any] = field(default_factory=dict, repr=False)
 
-    def of(self, make: Callable[[Sight], T]) -> T:
-        """What several looks share: made once."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        found: T = self._made[make]
+    @staticmethod
+    def at(facts: Facts, regions: Regions) -> Sight:
+        """A sight that has what one of the same regions, by other words, has made already."""
+        seen: list[Any] = facts.sights
+        other = (one for one in seen if (one.regions.of_op, one.regions.classes) == (regions.of_op, regions.classes))
+        sight = Sight(facts, regions, next((one._made for one in other), {}))
+        seen.append(sight)
+        return sight
+
+    def of(self, make: Callable[..., T], *args: object) -> T:
+        """What several looks share, whatever the level: made once."""
+        if (make, args) not in self._made:
+            self._made[make, args] = make(self, *args)
+        found: T = self._made[make, args]
         return found
 
 
@@ -157,10 +166,9 @@ def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = ()
     return Ruling(holds, Note(why.rule, describe(facts.flow, where or ops[0]), why.text))
 
 
-def look_at_all(rules: Sequence[Rule], sight: Sight) -> Findings:
-    """What rules find that look at one operator after the other."""
+def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
+    """What rules find that look at one operator after the other, at a level whose guards ``hold`` or do not."""
     facts, classes = sight.facts, sight.regions.classes
-    hold = facts.options.level.accuracy_guards == "hold"
     safe = {op for op in sight.regions.inside if hold or classes[op] != "fp32"}  # their region decides for them
     by_role: dict[str, dict[Rule, None]] = {}
     for rule in rules:
