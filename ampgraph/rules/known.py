@@ -24,6 +24,13 @@ class NumbersOfFile(Protocol):
         ...
 
 
+class Measured(Protocol):
+    """What values were measured to reach."""
+
+    @property
+    def reach(self) -> Mapping[int, float]: ...  # by value the largest magnitude
+
+
 class Known(Protocol):
     """A model, what is asked for, and what follows from both."""
 
@@ -36,7 +43,7 @@ class Known(Protocol):
     @property
     def passing(self) -> Collection[int]: ...  # values that were measured to leave the low range
     @property
-    def reach(self) -> Mapping[int, float]: ...  # the largest magnitude that values were measured to have
+    def measured(self) -> Measured: ...  # what values were measured to reach
     @property
     def numbers(self) -> NumbersOfFile: ...  # numbers that follow from the file alone
 

@@ -150,13 +150,8 @@ class Facts:
         return self.measured.passing()
 
     @cached_property
-    def reach(self) -> Mapping[int, float]:
-        """The largest magnitudes that were measured."""
-        return {value: held.absmax for value, held in self.measured.ranges.items()}
-
-    @cached_property
     def bounds(self) -> Intervals:
         """How large values may become."""
         margin = self.options.range_margin
-        measured = {value: reach * margin for value, reach in self.reach.items()}
+        measured = {value: reach * margin for value, reach in self.measured.reach.items()}
         return Intervals(self.flow, self.traits, self.borders.before, measured)

@@ -56,21 +56,21 @@ class Exponent(RewriteRule):
     def find(cls, known: Known) -> Iterator[Exponent]:
         """The groups of values around each that passes the range, as far as they can be scaled; one row for all."""
         flow, limit = known.flow, known.options.largest / known.options.range_margin
-        beyond = [v for v, reach in known.reach.items() if reach > limit and v in known.passing]
+        beyond = [v for v, reach in known.measured.reach.items() if reach > limit and v in known.passing]
         if not beyond or known.options.dtype != "float16":  # bfloat16 has float32's range
             return
         inside = {v for region in regions(flow) for op in region.ops if op is not region.result for v in op.outputs}
         taken: dict[int, int] = {}
         reasons: list[str] = []
         growth = _Growth(known)
-        for seed in sorted(set(beyond) - inside, key=lambda v: (-known.reach[v], v)):
+        for seed in sorted(set(beyond) - inside, key=lambda v: (-known.measured.reach[v], v)):
             if seed in taken or seed in growth.failed:
                 continue
             degrees = growth.around(seed, taken)
             found = _powers(known, degrees, limit)
             if found and growth.holds({**taken, **found}, found):
                 taken |= found
-                reasons.append(f"'{flow.values[seed].name}' reaches {known.reach[seed]:.4g}")
+                reasons.append(f"'{flow.values[seed].name}' reaches {known.measured.reach[seed]:.4g}")
             else:
                 growth.failed |= {v for v, degree in degrees.items() if degree == 1}
         if taken:
@@ -190,8 +190,8 @@ def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
     """Of values by degree their exponents: as small as their ranges allow, none where there is none."""
     most = 0
     for v, degree in degrees.items():
-        if degree == 1 and known.reach.get(v, 0.0) > limit:
-            most = max(most, math.ceil(math.log2(known.reach[v] / limit)))
+        if degree == 1 and known.measured.reach.get(v, 0.0) > limit:
+            most = max(most, math.ceil(math.log2(known.measured.reach[v] / limit)))
     return {v: most * degree for v, degree in degrees.items()} if most < MOST else {}
 
 
@@ -204,6 +204,7 @@ class _Growth:
 
     def __init__(self, known: Known) -> None:
         self.known, self.flow, self.traits = known, known.flow, known.traits
+        self.reach = known.measured.reach
         self.limit = known.options.largest / known.options.range_margin
         self.ops = [op for op in self.flow.ops if op.scope == 0]
         self.failed: set[int] = set()
@@ -256,7 +257,7 @@ class _Growth:
             return math.log2(_epsilon(self.flow, op)) - exponent > SMALLEST
         value = self.flow.values[op.inputs[place]]
         if not value.weight:
-            return value.dtype == FLOAT32 and self.known.reach.get(value.id, 0.0) <= self.limit
+            return value.dtype == FLOAT32 and self.reach.get(value.id, 0.0) <= self.limit
         array = self.flow.weights.array(value, 1 << 62)
         if array is None or array.dtype != np.float32 or value.scope != 0:
             return False
@@ -361,12 +362,12 @@ class _Growth:
         """Of two computed operands, one has the degree of their product."""
         choice = [v for v in op.inputs[1::-1] if v in self.makeable]
         if choice:
-            self._force(max(choice, key=lambda v: self.known.reach.get(v, 0.0)))
+            self._force(max(choice, key=lambda v: self.reach.get(v, 0.0)))
         elif self._is_beyond(op.inputs[1]):
             raise _Ends
 
     def _is_beyond(self, v: int) -> bool:
-        return self.known.reach.get(v, 0.0) > self.limit
+        return self.reach.get(v, 0.0) > self.limit
 
 
 def _lost(array: Array) -> float:
