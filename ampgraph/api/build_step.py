@@ -14,7 +14,7 @@ from ..core.plan import Note
 from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
-from ..planner.options import Options
+from ..oplists.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
 from ..training.forward.batch_norm import folded_norms

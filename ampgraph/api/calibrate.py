@@ -23,7 +23,7 @@ from ..numerics.ranges.segments import LIMIT
 from .kinds import Data, Model, is_graph, path_of
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 
 @dataclass(frozen=True)

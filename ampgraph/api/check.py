@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -199,7 +199,7 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
             reference = Path(folder) / f"reference{SUFFIXES[done.graph.format]}"
             adapters.load(done.job.model)[0].save(reference)
         given = files.enter_context(_file_of(done.job.measuring.data))
-        return ask(request_for(done, reference, written, given), budget(done))
+        return ask(request_for(done, reference, written, given), budget(done), progress)
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
@@ -225,12 +225,17 @@ def budget(done: Conversion) -> int:
     return MEMORY if given is None else int(given * 1e9)
 
 
-def ask(request: Request, memory: int = MEMORY) -> CheckVerdict:
+def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> CheckVerdict:
     """The verdict of a process of its own, whose crash or time-out is none."""
     from .check_run import VERIFY, answer_request
 
-    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK)
-    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said, VERIFY)
+    def heard(answer: Any) -> None:
+        if isinstance(answer, list):
+            progress(*answer)
+
+    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK, heard=heard)
+    verdicts = [answer for answer in ended.answers if isinstance(answer, dict)]
+    return CheckVerdict.from_dict(verdicts[-1]) if verdicts else unchecked(ended.said, VERIFY)
 
 
 @contextlib.contextmanager

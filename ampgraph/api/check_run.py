@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from ..core.dataflow import NONE, Dataflow
-from ..core.errors import AmpError
+from ..core.errors import AmpError, NoMemory
 from ..core.graph import LOW, is_mindir
 from ..core.low_types import low_type
+from ..core.progress import Progress, silent
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..core.verdict import DOUBTFUL, MISSED, CheckVerdict, unchecked
@@ -80,7 +81,8 @@ class Request:
 
 
 def answer_request(request: Request, tell: Callable[[object], None]) -> None:
-    """Does one request. What stops a search for nodes leaves the verdict standing."""
+    """Does one request; tells verdicts, and as rows how far it is. What stops a search for nodes leaves the verdict
+    standing."""
     given: list[CheckVerdict] = []
 
     def answer(verdict: CheckVerdict) -> None:
@@ -88,17 +90,17 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
         tell(verdict.to_dict())
 
     try:
-        run(request, answer)
+        run(request, answer, lambda *far: tell(far))
     except (AmpError, MemoryError) as error:
         if given and given[-1].missed:
             return
-        if isinstance(error, AmpError) and "memory" not in error.message:
-            answer(unchecked(error.message, error.hint or VERIFY))
-        else:
+        if isinstance(error, (NoMemory, MemoryError)):
             answer(unchecked("it needs more memory than the check may take", MORE_MEMORY))
+        else:
+            answer(unchecked(error.message, error.hint or VERIFY))
 
 
-def run(request: Request, answer: Answer) -> None:
+def run(request: Request, answer: Answer, progress: Progress = silent) -> None:
     """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
     until, lacking = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
@@ -112,12 +114,14 @@ def run(request: Request, answer: Answer) -> None:
         lacking = lacking or stopped_on_cpu(pair.result.dataflow())
     count = max(request.samples, request.more)
     drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)
-    judge(pair, drawn, request, lambda found: answer(replace(found, on_cpu=lacking)), request.reference, until)
+    given = lambda found: answer(replace(found, on_cpu=lacking))  # noqa: E731
+    judge(pair, drawn, request, given, request.reference, until, progress)
 
 
 def judge(
-    pair: Pair, drawn: Samples, request: Request, answer: Answer, source: Model, until: float | None = None
-) -> None:
+    pair: Pair, drawn: Samples, request: Request, answer: Answer, source: Model, until: float | None = None,
+    progress: Progress = silent,
+) -> None:  # fmt: skip
     """The check of a pair that is not open yet, on samples. ``source``: what the reference was read from; ``until``: as
     `time.monotonic` tells it, when to end."""
     until = time.monotonic() + request.whole if until is None else until
@@ -125,7 +129,7 @@ def judge(
     own = request.metric is None
     metric = own_metric(drawn.generated) if request.metric is None else metric_of(request.metric, pair.roles())
     seen = Compared(metric, numbers_first=own)
-    CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until, seen).check(own)
+    CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until, seen, progress).check(own)
 
 
 @dataclass
@@ -139,6 +143,7 @@ class CheckRun:
     answer: Answer
     until: float
     seen: Compared
+    progress: Progress
     verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun", VERIFY))
 
     def _say(self, **more: Any) -> None:
@@ -177,6 +182,7 @@ class CheckRun:
                 return False
             self._say(sensitivity=self._beyond_itself())
         if not self.verdict.missed and known and generated and isinstance(self.pair, OnnxPair):
+            self.progress("looking for values near the end of float16", 0, 0)
             self._doubt(near=near_the_limit(self.pair, self.drawn, self.request.seconds / 4))
         return True
 
@@ -198,6 +204,7 @@ class CheckRun:
         first: dict[str, bytes] = {}
         moved, start = False, time.monotonic()
         for number, feeds in enumerate(self.drawn, 1):
+            self.progress("checking", number - 1, max(number, min(request.samples, len(self.drawn))))
             expected, result = self.pair.both(feeds)
             seen.add(expected, result)
             for name, value in expected.items():
@@ -247,11 +254,12 @@ class CheckRun:
         left, recipe, verdict = self.until - time.monotonic(), self.request.recipe, self.verdict
         most = int(left / 2 / max(verdict.seconds, 1e-3)) if recipe is not None else 0  # runs that there is time for
         finding.runs, finding.seconds = 0 if most < LEAST else min(most, RUNS), left / 2
-        finding.look(self.drawn, None)
+        finding.look(self.drawn, self.progress)
         self._say(**_blamed(verdict, finding))
         if recipe is None:
             return
         spent = verdict.seconds * verdict.samples
+        self.progress("looking for a repair", 0, 0)
         found = repair_of(self.source, recipe, finding, self._again, self.drawn, self.until, spent)
         if found is not None and found.repair is not None:
             mended = {"mended_by": found.repair.patterns, "repaired_error": found.repair.error}

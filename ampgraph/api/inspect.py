@@ -10,7 +10,7 @@ from ..core.arguments import as_annotated, of_kind
 from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
 from ..oplists.kernels import load_kernels
-from ..planner.options import DEFAULT_TARGETS
+from ..oplists.options import DEFAULT_TARGETS
 from ..planner.resolve import lists_of
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected

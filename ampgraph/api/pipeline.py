@@ -24,7 +24,7 @@ from ..rules.stored import exceeds
 from ..rules.together import rounded_together
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 
 def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:

@@ -31,7 +31,7 @@ from ..runtime.optimizing import SIZE_LIMIT, Counter, NotOptimized, best_fused, 
 from . import pipeline
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 
 def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:

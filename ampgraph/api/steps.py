@@ -36,7 +36,7 @@ from .kinds import Model, PathLike
 from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved, optimised
 
 if TYPE_CHECKING:
-    from ..planner.options import Options
+    from ..oplists.options import Options
 
 NO_GAIN = (
     "none to gain on an x86 CPU: ONNX Runtime computes float16 in float32 there, and only the file is smaller; int8 "

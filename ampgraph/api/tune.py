@@ -35,9 +35,9 @@ from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Compared, References
 from ..numerics.search import BUDGET, Search, attribute, confirmed
 from ..numerics.strict.session import StrictSession, SwitchedSession
+from ..oplists.options import Options
 from ..oplists.traits import has
 from ..planner.facts.facts import Facts
-from ..planner.options import Options
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve

@@ -23,8 +23,6 @@ FORMAT = 2  # 1 had keys in which a name could look like a scope
 PART = 1 << 20  # elements looked at together: temporaries stay small
 BIAS = 127  # of float32's exponent
 ZERO, INFINITE = 0, 255  # the exponent fields of zeros and subnormals, and of infinities and NaN
-LOWEST = {"float16": -25, "bfloat16": -134}
-"""The exponent from which down a magnitude is rounded to zero: half the smallest subnormal is 2 to that."""
 NEAR = 2.0**-12
 """How far a number that scales a whole tensor may move when it is rounded: half as far as a float16 number at most."""
 
@@ -66,7 +64,8 @@ class Range:
     def vanishing(self, dtype: str) -> float:
         """The share of the elements that are not zero and that a low type rounds to zero. For bfloat16 float32's own
         subnormals count as kept."""
-        return self._share(e < LOWEST[dtype] for e in self.exponents)
+        lowest = round(float(np.log2(low_type(dtype).smallest_subnormal))) - 1  # half of it is rounded to zero
+        return self._share(e < lowest for e in self.exponents)
 
     def _share(self, chosen: Any) -> float:
         total = sum(self.exponents.values())

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Note, Plan
+from ..oplists.options import Options
 from .assemble import DecidedModel, assemble
 from .decisions import FP32_STREAM
-from .options import Options
 from .policies.registry import policy
 from .resolve import level_of
 from .steps import decide

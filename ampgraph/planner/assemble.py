@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
+from ..oplists.options import Options
 from ..oplists.traits import traits
 from ..rules.together import rounded_together
 from .costs import STORED_TWICE_LIMIT, CutTask, extra_of, net_of
 from .cut import INFINITE, Problem
 from .decisions import CUT, FP32_STREAM, HIGH, LOW, Decisions
-from .options import Options
 
 UNDECIDED = Why("cut", "no neighbour asks for low")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..core.dataflow import NONE, Dataflow, Op
+from ..oplists.options import Options
 from .cut import INFINITE, LAUNCH, Net
 from .decisions import Decisions
-from .options import Options
 
 STORED_BYTE = 32
 """Bytes moved that a stored byte counts for: it is paid in the file, in transfers and in memory for good."""

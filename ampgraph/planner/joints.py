@@ -9,9 +9,9 @@ from typing import NamedTuple
 from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..core.walk import sole_reader
 from ..oplists.kernels import Join, Place
+from ..oplists.options import Options
 from ..oplists.patterns import Region
 from ..rules.fusions import is_closed
-from .options import Options
 
 AXES = 3  # of data that SkipLayerNormalization adds to
 ROWS = 2  # axes of what a Gemm makes

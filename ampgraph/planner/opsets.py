@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ..core.dataflow import NONE, Dataflow, Unit
 from ..core.plan import Plan
+from ..oplists.options import Options
 from ..oplists.patterns import find_regions
 from ..rules.fusions import is_split
-from .options import Options
 
 STANDARD = "::"
 """What the kind of an operator of another domain holds."""

@@ -25,7 +25,7 @@ from .rules.releases import branches, joined_kernels, tail, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import recurrences, residual_streams, wide_streams
-from .rules.weights import coarse_masks, unstorable_weights
+from .rules.weights import unstorable_weights
 
 LOOKS = (
     small_epsilon,
@@ -50,7 +50,7 @@ ORDER: tuple[tuple[Rule, ...], ...] = (
     (branches, unserved, joined_kernels),
 )
 """Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
-REPORTS: tuple[Rule, ...] = (coarse_masks, unstorable_weights, measured_overflows)
+REPORTS: tuple[Rule, ...] = (unstorable_weights, measured_overflows)
 """What is said once everything is decided."""
 SLOTS = (
     ("boundary", "an input or output of the model that keeps its type, or is low in the file", "the type that it has"),
@@ -65,7 +65,6 @@ SLOTS = (
 RULES: tuple[Rule, ...] = (
     *(Rule(*said, levels="every", validity=True) for said in SLOTS),
     *(rule for step in ORDER for rule in step),
-    coarse_masks,
 )
 
 

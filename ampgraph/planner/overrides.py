@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.plan import Note, Why
+from ..core.selection import hint, named
 from .decisions import HIGH, LOW, USER, Decisions, Verdict, Verdicts, describe
 from .facts.facts import Facts
 from .regions import Regions
-from .selection import hint, named
 
 Wish = tuple[Sequence[int], int, Why]
 

@@ -8,7 +8,9 @@ from functools import cache, cached_property, partial
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
+from ..core.selection import touched
 from ..oplists.kernels import Fused
+from ..oplists.options import Options
 from ..oplists.patterns import Region, find_biases
 from ..rules import fusions
 from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fused, norm_axis
@@ -17,9 +19,7 @@ from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Led
 from .facts.facts import Facts
 from .facts.measured import Passing
 from .joints import bias_taken_by, taken_by_softmax
-from .options import Options
 from .scales import find_scalings
-from .selection import touched
 from .streams import StreamFinder
 
 LONGEST_BIAS = 1 << 20  # elements: what is longer is none

@@ -11,7 +11,7 @@ from ..core.recipe import Recipe
 from ..oplists.kernels import TARGETS, load_kernels
 from ..oplists.levels import Level, load_level
 from ..oplists.operators import OpLists, load_op_lists
-from .options import DEFAULT_TARGETS, Options
+from ..oplists.options import DEFAULT_TARGETS, Options
 from .order import check_rules
 from .policies.registry import Setting, policy
 

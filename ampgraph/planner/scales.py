@@ -10,10 +10,10 @@ from ..core.dataflow import NONE, Dataflow, Op
 from ..core.low_types import low_type
 from ..core.plan import Why
 from ..core.ranges import NEAR
+from ..oplists.options import Options
 from ..rules.together import LowStored
 from .decisions import HIGH, LOW
 from .facts.facts import Facts
-from .options import Options
 
 LEAST, MOST = 1 / 64, 1.0
 """How large such a number is: one that shrinks more may keep what it scales within the low range."""

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 from ..core.dataflow import Dataflow
 from ..core.plan import Plan
 from ..core.rewrites import Rewrite, known_rewrites
+from ..oplists.options import Options, with_kernels
 from ..oplists.rewrites import classes
 from ..rules.rewrite import RewriteRule
 from .assemble import DecidedModel, assemble
 from .decisions import Ledger
 from .facts.facts import Facts
-from .options import Options, with_kernels
 from .overrides import read_overrides
 from .policies.registry import policy
 from .regions import Regions

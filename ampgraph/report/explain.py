@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.rewrites import Rewrite
+from ..core.selection import hint as pattern_hint
+from ..core.selection import named
 from ..core.shown import Shown
 from ..oplists.framework_lists import Listing
+from ..oplists.options import Options
 from ..planner.assemble import DecidedModel, Price, Reason, reasons_of
 from ..planner.cut import LAUNCH
 from ..planner.joints import taken_by_product
-from ..planner.options import Options
-from ..planner.selection import hint as pattern_hint
-from ..planner.selection import named
 from .casts import label
 from .lines import Rows, columns, first, in_rows, titled
 

@@ -20,8 +20,6 @@ def rewrite_line(what: str, count: int) -> str:
         return f"{plural(count, 'Pad')} of the file that added nothing taken away (pad)"
     if what.endswith("(stored)"):
         return f"{plural(count, 'stored tensor')} stored as added to scores, no moves between (stored)"
-    if what.endswith("(order)"):
-        return f"{plural(count, 'product')} written as {what}: the target fails to read the number behind the mask"
     if what.endswith("(number)"):
         return f"{plural(count, 'number')} of known sizes, which no runtime computes beforehand, stored (number)"
     if " and " in what:

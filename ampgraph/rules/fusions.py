@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
+from ..oplists.options import Options
 from ..oplists.patterns import Region, find_regions
-from .known import Asked, Known, named
+from .known import Known, named
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
 WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
-def is_split(flow: Dataflow, options: Asked, region: Region) -> bool:
+def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether the target knows a region in float32 and not in the low type, where it is many kernels."""
     form = options.kernels.fuses.get(region.kind)
     return form is not None and options.dtype in form.float32_alone and is_closed(flow, region)
@@ -29,18 +30,18 @@ def is_closed(flow: Dataflow, region: Region) -> bool:
     return many and all(use.op in ids for v in made for use in flow.uses[v])
 
 
-def fused_when_wide(flow: Dataflow, options: Asked, region: Region) -> bool:
+def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether such a region is one kernel in float32 between Casts."""
     return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
 
 
-def in_one_type(flow: Dataflow, options: Asked, region: Region) -> bool:
+def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether a runtime's operator for a region takes data and scale of one type alone."""
     fusion = options.kernels.fusions.get(region.kind)
     return fusion is not None and fusion.takes(flow.opset, options.dtype)
 
 
-def is_fused(flow: Dataflow, options: Asked, region: Region) -> bool:
+def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether the nodes are of the form that is taken, over the last axis, and nobody else reads what they make."""
     fusion, traits = options.kernels.fusions.get(region.kind), options.lists.traits
     if fusion is None or not in_one_type(flow, options, region):
@@ -140,6 +141,6 @@ class Inside:
         return op if alone and op is not None and op.scope == reader.scope else None
 
 
-def _is_product(options: Asked, op: Op) -> bool:
+def _is_product(options: Options, op: Op) -> bool:
     listing = options.lists.of(op.role) if op.slots else None
     return listing is not None and listing.cls == "allow"

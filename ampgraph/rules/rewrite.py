@@ -91,11 +91,6 @@ class Idle(RewriteRule):
         return f"reads what a {self.what} read, which did nothing and is taken away"
 
 
-def is_read_low(known: Known, op: Op, is_low: IsLow) -> bool:
-    """Whether an operator that reads the result of one is low, be it in one slot."""
-    return any(is_low(unit) for reader in known.flow.readers(op.outputs[0]) for unit in reader.slots.values())
-
-
 def is_inside(flow: Dataflow, op: Op) -> bool:
     """Whether an operator's result is read, and crosses no border."""
     if not op.inputs or op.inputs[0] == NONE or not op.outputs or in_function(flow, op):

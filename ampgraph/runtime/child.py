@@ -6,18 +6,21 @@ process that dies leaves what it had answered.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Answer = Callable[[Any], None]
+TICK = 0.2  # seconds between two looks at what a process has answered
 
 
 @dataclass(frozen=True)
@@ -29,32 +32,55 @@ class Ended:
     crashed: bool = False
 
 
-def in_child(function: Callable[[Any, Answer], None], argument: object, *, seconds: float, memory: int) -> Ended:
+def in_child(
+    function: Callable[[Any, Answer], None], argument: object, *, seconds: float, memory: int,
+    heard: Answer = lambda answer: None,
+) -> Ended:  # fmt: skip
     """Calls ``function(argument, answer)`` in another process, which imports it from its module.
 
-    ``argument`` is pickled; ``seconds``: when the process is killed; ``memory``: bytes that it may hold."""
+    ``argument`` is pickled; ``seconds``: when the process is killed; ``memory``: bytes that it may hold; ``heard``: is
+    given each answer while the process runs on."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         answers = Path(folder, "answers.jsonl")
         # in two parts: the second can be read once modules are found as here
         sent = pickle.dumps([*map(str, sys.path)]) + pickle.dumps((function, argument, str(answers), memory))
-        said, crashed = _run([sys.executable, "-I", __file__], sent, seconds)
-        lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
-        return Ended([json.loads(line) for line in lines if line.endswith("\n")], said, crashed)
+        known: list[Any] = []
+
+        def read() -> None:
+            lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
+            for line in lines[len(known) :]:
+                if line.endswith("\n"):
+                    known.append(json.loads(line))
+                    heard(known[-1])
+
+        said, crashed = _run([sys.executable, "-I", __file__], sent, seconds, read)
+        read()
+        return Ended(known, said, crashed)
 
 
-def _run(words: list[str], sent: bytes, seconds: float) -> tuple[str, bool]:
+def _run(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
     """Runs a process to its end or to that of its time; how it ended, and whether it crashed."""
+    until, given = time.monotonic() + seconds, [sent]
     try:
-        child = subprocess.run(
-            words, input=sent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=seconds, check=False
+        child = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )  # fmt: skip
     except OSError as error:
         return f"no process could be started: {error.strerror or error}", False
-    except subprocess.TimeoutExpired:
-        return f"the run took more than {seconds:g} seconds", False
+    with child:
+        try:
+            while time.monotonic() < until:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _, said = child.communicate(given.pop() if given else None, min(TICK, until - time.monotonic()))
+                    break
+                meanwhile()
+            else:
+                return f"the run took more than {seconds:g} seconds", False
+        finally:
+            child.kill()  # which does nothing to one that has ended
     if child.returncode < 0:
         return f"the run crashed: {died_of(child.returncode)}", True
-    last = (child.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+    last = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
     return f"the run failed: {last or f'exit status {child.returncode}'}", False
 
 

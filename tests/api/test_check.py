@@ -486,7 +486,7 @@ def test_what_was_not_tried_is_a_suggestion(files: tuple[str, str]) -> None:
 def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Recipe | None] = []
 
-    def ask(request: Request, memory: int) -> CheckVerdict:
+    def ask(request: Request, *_: object) -> CheckVerdict:
         asked.append(request.recipe)
         return CheckVerdict("ok")
 
@@ -507,6 +507,19 @@ def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypat
         ampgraph.convert(files[0], output=files[1], check="auto")
     ampgraph.convert(files[0], output=files[1], check="require", repair=True)
     assert ampgraph.verify(*files, nodes=0).ok
+
+
+@pytest.mark.slow
+def test_a_check_says_how_far_it_is(path, tmp_path):
+    """From its own process, while that runs."""
+    heard: list[tuple[str, int, int]] = []
+    for source, words in ((SMALL, {"end of float16"}), (LARGE, {"looking at nodes", "looking for a repair"})):
+        heard.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ampgraph.convert(path(source), check="auto", repair=True, progress=lambda *far: heard.append(far))
+        assert [far for far in heard if far[0] == "checking"][1:7] == [("checking", done, 6) for done in range(6)]
+        assert words == {word for word in words if any(word in what for what, _, _ in heard)}
 
 
 # Data never makes a result worse than none: what was measured is not used where it takes a guard's place wrongly.

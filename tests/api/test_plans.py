@@ -24,7 +24,7 @@ from ampgraph.core.rewrites import known_rewrites
 from conformance.cases import case, index
 from digests.groups import MODELS, SMALL, small
 from onnx_text import parse
-from planner import form_models, test_masks, test_numbers, test_rewrites
+from planner import form_models, test_numbers, test_rewrites
 from planner.test_target_fusions import by_tanh
 
 NET = """g (float[N, 8] x) => (float[N, 8] y) {
@@ -186,8 +186,6 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "clip": parse(CLIP, w=(8, 8), opset=9),
         "bias": test_rewrites.fold_model(),
         "power": test_rewrites.fold_model(test_rewrites.POWER, s=np.float32(0.5)),
-        "mask": test_masks.shift_model(test_masks.SHIFT_FORMS["added"]),
-        "order": form_models.attention(-3.4e38),
         "number": parse(test_numbers.SCALED, test_numbers.SCALED_STORED, opset=17),
         "cast": test_rewrites.cast_model(test_rewrites.BACK),
         "pad": test_rewrites.given(test_rewrites.BODIES[18], 18),
@@ -282,7 +280,7 @@ def of_format_1(plan: ampgraph.Plan) -> Any:
             "nodes": one.nodes,
             "inputs": one.reads,
             "axis": getattr(one, "axis", getattr(one, "dimensions", 0)),
-            "epsilon": getattr(one, "epsilon", getattr(one, "number", 0.0)) if one.name != "order" else 0.0,
+            "epsilon": getattr(one, "epsilon", getattr(one, "number", 0.0)),
             "name": one.name,
         }
         for one in plan.rewrites

@@ -23,7 +23,6 @@ from ampgraph.training.run import step_inputs
 from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
 from npz import write_npz
-from onnx_text import parse
 from present import present
 from training.nets import batches, regression
 
@@ -385,20 +384,3 @@ def test_no_average_to_export(option_made):
     assert option_run("train step.onnx --data train.npz --epochs 1 --batch-size 16 --checkpoint run")[0] == 0
     code, _, err = option_run("export-weights step.onnx run --ema -o average.onnx")
     assert code == 2 and "keeps no running average" in err and "--ema 0.999" in err
-
-
-def test_a_mask_that_may_hide_rows_is_told(tmp_path, monkeypatch):
-    """No check runs a step: what the plan warns of is in the report, and what it names takes the warning away."""
-    monkeypatch.chdir(tmp_path)
-    mask = np.zeros((4, 4), np.float32)
-    mask[1] = -10000
-    nodes = (
-        "s = MatMul (x, w)  m = Add (s, mask)  p = Softmax (m)  y = MatMul (p, v)  loss = ReduceMean <keepdims = 0> (y)"
-    )
-    weights = {"w": np.eye(4, dtype=np.float32), "v": np.full((4, 4), 0.5, np.float32), "mask": mask}
-    onnx.save(parse(f"g (float[4, 4] x) => (float loss) {{ {nodes} }}", weights), "masked.onnx")
-    build = "build-step masked.onnx --loss loss --optimizer sgd --freeze mask -o step.onnx"
-    code, out, err = option_run(build)
-    assert code == 0, err
-    assert "adds masks of 10,000 in float16: rows hidden whole lose their scores" in out
-    assert "rows hidden whole" not in option_run(f"{build} --fp32 op:Add --fp32 op:Softmax")[1]

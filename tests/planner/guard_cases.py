@@ -259,34 +259,6 @@ OFFSETS = [
     )
 ]
 
-TWINS = {"x": NUMBERS, "z": NUMBERS + F(0.1) * np.random.default_rng(12).standard_normal((8, 16)).astype(F)}
-DIFFERENCES += [
-    Case(
-        f"one less a cosine {name}",
-        "cancelling",
-        f"""g (float[8,16] x, float[8,16] z) => (float[8,?] y) {{ a = MatMul (x, w)  b = MatMul (z, w)  p = Mul (a, b)
-            d = ReduceSum <keepdims = 1> (p, second)  {body}  y = MatMul (u, row) }}""",
-        TWINS,
-        {**SCALE, "row": np.array([[1, 2, 3, 4]], F)},
-        notes=("cancelling", *notes),
-    )
-    for name, body, notes in (
-        (
-            "over norms",
-            """n = ReduceL2 <axes = [1]> (a)  m = ReduceL2 <axes = [1]> (b)  k = Mul (n, m)  e = Max (k, eps)
-            c = Div (d, e)  u = Sub (one, c)""",
-            (),
-        ),
-        (
-            "over the root, negated",
-            """q = Mul (a, a)  r = Mul (b, b)  n = ReduceSum <keepdims = 1> (q, second)
-            m = ReduceSum <keepdims = 1> (r, second)  k = Mul (n, m)  e = Max (k, eps)  f = Sqrt (e)  c = Div (d, f)
-            u = Sub (c, one)""",
-            (),
-        ),
-    )
-]
-
 COVARIANCES = np.eye(16, dtype=F) + F(0.5)
 DIFFERENCES.append(
     Case(

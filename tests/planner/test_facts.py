@@ -77,6 +77,7 @@ def test_what_is_known_once() -> None:
     graph = adapters.load(parse("g (float[4] x) => (float[4] y) { y = Exp (x) }"))[0]
     flow, options = graph.dataflow("float16"), resolve(Recipe(), "ONNX")
     facts = Facts.of(flow, options)
+    assert facts.extents is facts.extents and facts.numbers is facts.numbers
     other = Facts.of(flow, replace(options, kernels=replace(options.kernels, broken={})))
     assert Facts.of(flow, options) is facts and other is not facts
     assert other.extents is facts.extents and other.numbers is facts.numbers

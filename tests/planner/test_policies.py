@@ -13,8 +13,8 @@ from ampgraph.core.dataflow import Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.recipe import Recipe
+from ampgraph.oplists.options import Options
 from ampgraph.planner.assemble import DecidedModel
-from ampgraph.planner.options import Options
 from ampgraph.planner.policies import registry
 from ampgraph.planner.policies.forward import ForwardTypes, begin, typed
 from ampgraph.planner.policies.registry import Policy

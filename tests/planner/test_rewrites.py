@@ -134,35 +134,18 @@ def test_forms_are_named_and_matched() -> None:
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
 def test_a_mask_that_the_fusion_of_attention_fails_to_read_stays_float32(target: str) -> None:
-    plan = ampgraph.plan(attention(), "O3", target=target, rewrite="no-order")
+    plan = ampgraph.plan(attention(), "O3", target=target)
     (mask,) = [d for d in plan.decisions if "knows a mask" in d.why.text]
     assert (mask.kind, mask.dtype, mask.why.rule) == ("Mul", "float32", "kernel")
-    low = ampgraph.convert(attention(), "O3", target=target, rewrite="no-order")
+    low = ampgraph.convert(attention(), "O3", target=target)
     ort.InferenceSession(low.SerializeToString(), providers=["CPUExecutionProvider"])
     assert not any("knows a mask" in d.why.text for d in ampgraph.plan(attention(), dtype="bfloat16").decisions)
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
 def test_what_such_a_mask_is_made_of_is_not_cast_twice(level: str) -> None:
-    found = decisions(ampgraph.convert(attention(), level, rewrite="no-order"))
+    found = decisions(ampgraph.convert(attention(), level))
     assert "Cast>f32 Sub:f32 Mul:f32 Cast>f16" in found
-
-
-@pytest.mark.parametrize("lowest", [-10000, -3.4028235e38])
-@pytest.mark.parametrize("target", ["cuda", "cpu"])
-def test_such_a_mask_is_written_as_the_number_by_the_mask(target: str, lowest: float) -> None:
-    """There the fusion does not look for the number, so that all may be low."""
-    given = attention(lowest)
-    low = ampgraph.convert(given, "O3", target=target, rewrite="no-mask")
-    assert ampgraph.convert(low, "O3", target=target).SerializeToString() == low.SerializeToString()
-    assert not any("knows a mask" in d.why.text for d in ampgraph.plan(given, "O3", target=target).decisions)
-    ort.InferenceSession(low.SerializeToString(), providers=["CPUExecutionProvider"])
-    said = [rewrite.what for rewrite in ampgraph.plan(given, "O3", target=target).rewrites]
-    assert said == ["number * mask (order)"] and "fails to read" in rewrite_line(said[0], 1)
-    assert ampgraph.explain(given, "m", level="O3").region == "its region is written as number * mask (order)"
-    feed = {"x": np.ones((2, 8, 16), np.float32), "mask": np.triu(np.ones((8, 8), np.int64))[[3, 0]]}
-    plain = ampgraph.convert(given, "O3", target="tensorrt", rewrite="no-mask")
-    assert np.array_equal(run_strict(low, feed)["y"], run_strict(plain, feed)["y"])
 
 
 # Constants behind a convolution go into its weights and its bias, by rewrites that have a name and a class.

@@ -17,8 +17,8 @@ from ampgraph.core.plan import Decision
 from ampgraph.core.ranges import Range
 from ampgraph.formats.adapters import load
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.oplists.options import Options
 from ampgraph.planner.joints import find_joints
-from ampgraph.planner.options import Options
 from ampgraph.planner.resolve import resolve
 from needs import needs_runtime
 from onnx_text import array, parse, proto

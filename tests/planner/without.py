@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ampgraph.planner.options import Options
+from ampgraph.oplists.options import Options
 from ampgraph.planner.order import RULES
 
 NAMES = {rule.name for rule in RULES}

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.dataflow import Dataflow
 from ...core.graph import LOW
-from ...core.low_types import MOST_LOST
+from ...core.low_types import MOST_LOST, low_type
 from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
@@ -25,9 +25,6 @@ from .schemas import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import dims, flat, size, stored_in
-
-STEPS = {ir.DataType.FLOAT16: (2.0**-10, 2.0**-24), ir.DataType.BFLOAT16: (2.0**-7, 2.0**-133)}
-"""The step from one number to the next, of the number at most, and the least number."""
 
 
 class Originals:
@@ -57,11 +54,11 @@ class Originals:
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
     """How far rounded numbers are from those given; infinite where more than a rounding and a factor is between."""
-    relative, least = STEPS[low]
+    limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
     with np.errstate(invalid="ignore"):
-        step = np.abs(given) * relative + least
+        step = np.abs(given) * 2 * limits.rounding + limits.smallest_subnormal
         same = abs(factor - 1) <= MOST_LOST and bool(np.all(np.abs(numbers - factor * given) <= step))
         return float(np.abs(numbers - given).max(initial=0)) if same else math.inf
 
@@ -69,7 +66,6 @@ def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
 SEPARATE = 4  # the version of the format from which stored tensors are no inputs
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
 FLOAT = ir.DataType.FLOAT
-LARGEST = 65504.0  # a number beyond it is a mask that was bounded: it stays so
 
 
 @dataclass(frozen=True)
@@ -195,8 +191,8 @@ class _Switches:
             name = value.name or ""
             low = self._parts.constants.get(name)
             numbers = None if low is None else self._originals.of(name, own, low)
-            if numbers is None or np.abs(numbers).max(initial=0) > LARGEST:
-                continue
+            if numbers is None or np.abs(numbers).max(initial=0) > low_type("float16").largest:
+                continue  # a mask that was bounded stays so
             casts = [use.node for use in value.uses() if _casts(use.node)]
             yield name, numbers, casts[0].outputs[0] if casts else value
 

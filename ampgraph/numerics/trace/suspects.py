@@ -11,18 +11,16 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.graph import LOW
 from ...core.json_types import JsonObject
+from ...core.low_types import low_type
 from ...core.node_names import pattern_for
 from ...core.repairs import fp32_options
 from ...core.sites import Site
 from ...oplists.traits import has
 from .values import HUGE, Extremes, Trace
 
-LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
-SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
 MASK = -1e30
 AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
 FLOOR = 1e-6  # an error below it is float32's own noise
-NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}  # the smallest with all its digits
 
 Weights = Callable[[Site], Mapping[str, Array]]
 
@@ -93,7 +91,8 @@ class Inquest:
             seen = self.trace.values.get(name)
             if seen is not None and seen.astray and seen.reference is not None:
                 dtype = self.trace.dtypes[name]
-                why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {LARGEST[dtype]:,.0f}"
+                largest = low_type(dtype).largest
+                why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {largest:,.0f}"
                 hint = f"keep it in float32: convert without --io {name}=low"
                 made = self._operands((name,))
                 return Suspect(name, "input", "", self.inside, dtype, (), made, why, (), (hint,))
@@ -101,7 +100,7 @@ class Inquest:
 
     def born_at(self, i: int) -> Suspect:
         """The report on a birthplace."""
-        site, limit = self.trace.sites[i], LARGEST[self.low_type]
+        site, limit = self.trace.sites[i], low_type(self.low_type).largest
         spoiled = self._spoiled_weight(site)
         reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
         hints = ("--dtype bfloat16",) if self.low_type == "float16" else ()
@@ -119,7 +118,7 @@ class Inquest:
             return self.suspect(i, why, nodes, hints)
         gone = [name for name in site.inputs if (seen := self.trace.values.get(name)) and seen.vanished]
         if gone:
-            count, size = self.trace.values[gone[0]].vanished, SMALLEST[self.low_type]
+            count, size = self.trace.values[gone[0]].vanished, low_type(self.low_type).smallest_subnormal
             why = f"'{gone[0]}' has become zero in {count:,} places: {self.low_type} ends at {size:.1g}"
             hint = f"an eps of at least {size:.1g} before it, if the model is yours"
             return self.suspect(i, why, [i, *self._vanishing(gone)], (hint,))
@@ -207,7 +206,7 @@ class Inquest:
         """What a node's relative error is, of that of what it reads.
 
         Values below the low type's normal numbers are left out: there relative errors are large, and mean nothing."""
-        normal, before = NORMAL[self.low_type], self.error_in(site)
+        normal, before = low_type(self.low_type).smallest_normal, self.error_in(site)
         errors = [self.trace.error(out) for out in site.outputs if self.trace.reach(out) >= normal]
         return max((e for e in errors if e is not None), default=0.0) / before if before > FLOOR else 0.0
 

@@ -10,9 +10,9 @@ from ...core.borders import Borders
 from ...core.dataflow import Dataflow, Op
 from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
+from ...oplists.options import Options
 from ...oplists.traits import Traits
 from ..joints import Joint, find_joints
-from ..options import Options
 from .extents import Extents
 from .intervals import Intervals
 from .masks import Masks

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-import numpy as np
-
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import LOW
-from ...core.walk import source, upstream
+from ...core.walk import upstream
+from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import Decisions
-from ..options import Options
 from .intervals import TRUTHS, Intervals
 
 ALL = (FLOAT32, *LOW)
@@ -22,9 +20,6 @@ TOWARDS_SCORES: tuple[Trait, ...] = (*ON_THE_WAY, "multiplies")
 """Traits of the operators by which a mask reaches its Softmax."""
 SHRINKS = 1 / 64
 """How much a stored number may shrink a masked score: what was half the low minimum still hides it."""
-COARSE = 64  # from there on float16's steps are 1/16 and more: a score that is off by half of one is off by 3 %
-FINE = 1 << 20  # from there on float32 does not know the scores either
-READ = 1 << 20  # elements: a larger stored mask is not read
 
 
 class Masks:
@@ -126,44 +121,3 @@ class Masks:
                 if op is not None and any(self.traits.has(op.role, trait) for trait in ON_THE_WAY):
                     work += op.outputs
         return False
-
-    # -- numbers like -10,000 -----------------------------------------------------------------------------------------
-
-    def is_shifted(self, value: int) -> bool:
-        """Whether a value is a mask less its own largest number in each row, or its smallest for one that is taken
-        away."""
-        flow, traits, casts = self.flow, self.traits, self.traits.operators("casts")
-        writer = flow.writer(value)
-        if writer is None or not traits.has(writer.role, "cancels") or len(writer.inputs) != 2:
-            return False
-        mask, largest = (source(flow, v, casts) for v in writer.inputs)
-        most = flow.writer(largest)
-        ends = most is not None and any(traits.has(most.role, trait) for trait in ("row_maxima", "row_minima"))
-        return most is not None and ends and source(flow, most.inputs[0], casts) == mask
-
-    def hidden_by(self, value: int) -> float:
-        """The largest number of such a size that is stored behind a value, through arithmetic and moves; 0 for none."""
-        flow, traits = self.flow, self.traits
-        through = traits.operators("affine") | traits.operators("mask_path")
-        work, seen, largest = [value], set[int](), 0.0
-        while work:
-            current = work.pop()
-            if current == NONE or current in seen or self.is_shifted(current):
-                continue
-            seen.add(current)
-            writer = flow.writer(current)
-            if flow.values[current].weight:
-                largest = max(largest, self._hidden_row(current))
-            elif writer is not None and writer.role in through:
-                work += writer.inputs
-        return largest
-
-    def _hidden_row(self, value: int) -> float:
-        """The size of the numbers of which a stored tensor is made, or some row of it; 0 where that is no mask."""
-        item = self.flow.values[value]
-        array = self.flow.weights.array(item, limit=4 * READ) if item.dtype == "float32" else None
-        if array is None or not array.size:
-            return 0.0
-        rows = np.abs(array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1))
-        least = float(rows.min(-1).max())
-        return least if COARSE <= least <= FINE else 0.0

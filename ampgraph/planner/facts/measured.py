@@ -11,7 +11,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow
 from ...core.low_types import low_type
 from ...core.ranges import Range, by_value
 from ...core.walk import upstream
-from ..options import Options
+from ...oplists.options import Options
 from .masks import Masks
 
 VANISHING_LIMIT = 0.5  # of the elements that are not zero

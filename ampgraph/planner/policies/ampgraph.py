@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...core.dataflow import Dataflow
 from ...core.plan import Why
 from ...core.spellings import LEVELS
+from ...oplists.options import Options
 from ..assemble import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Decisions, Verdict, Verdicts
 from ..facts.facts import Facts
-from ..options import Options
 from ..order import REPORTS, Judgement, judge
 from ..rules.weights import floors_read_low, report_floors
 from ..undecided import float32_units

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...oplists.options import Options
 from ..assemble import DecidedModel
-from ..options import Options
 from .forward import begin, typed
 from .promotion import PromotedTypes
 from .registry import Policy, register

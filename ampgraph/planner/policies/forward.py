@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Rounding, Why
+from ...oplists.options import Options
 from ..assemble import DecidedModel
 from ..classify import classify_validity
 from ..decisions import HIGH, LIST, LOW, USER, VALIDITY, Decisions, Ledger, Result, Tie, Verdict, Verdicts, describe
 from ..facts.facts import Facts
-from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions
 

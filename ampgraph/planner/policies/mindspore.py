@@ -13,10 +13,10 @@ from ...oplists.levels import Level
 from ...oplists.mindspore_lists import load_mindspore_rules
 from ...oplists.mindspore_schemas import Operator
 from ...oplists.operators import OpLists
+from ...oplists.options import Options
 from ...oplists.rows import ListRow, mindspore_roles
 from ..assemble import DecidedModel
 from ..decisions import Ledger
-from ..options import Options
 from .forward import typed
 from .mindspore_rules import LEVELS, notes
 from .registry import Answer, ByOperator, Policy, register

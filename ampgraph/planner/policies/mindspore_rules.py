@@ -18,9 +18,9 @@ import numpy as np
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.plan import Note, Rounding
 from ...oplists.mindspore_lists import MindsporeRules, load_mindspore_rules
+from ...oplists.options import Options
 from ...oplists.traits import Traits
 from ..classify import forward_of, tied_to_forward
-from ..options import Options
 from .forward import ForwardTypes
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
+from ...oplists.options import Options
 from ..assemble import DecidedModel
 from ..decisions import HIGH, LIST, LOW, USER, Verdict, Verdicts, describe
-from ..options import Options
 from .forward import PARITY, Begun, begin
 from .registry import Policy, register
 

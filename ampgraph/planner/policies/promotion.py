@@ -9,9 +9,9 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Origin, Use, Value
 from ...core.plan import Note, Rounding
 from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
 from ...oplists.operators import OpLists
+from ...oplists.options import Options
 from ...oplists.patterns import find_biases, find_regions
 from ..decisions import Decisions, describe
-from ..options import Options
 from .forward import PARITY, ForwardTypes
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...core.dataflow import Dataflow
 from ...core.plan import Note
+from ...oplists.options import Options
 from ..assemble import DecidedModel
-from ..options import Options
 from .forward import PARITY, begin, typed
 from .promotion import PromotedTypes
 from .registry import Policy, Setting, register

@@ -24,9 +24,9 @@ from ...core.recipe import Recipe
 from ...oplists.levels import Level
 from ...oplists.mindspore_schemas import Operator
 from ...oplists.operators import OpLists
+from ...oplists.options import Options
 from ...oplists.rows import ListRow, list_rows
 from ..assemble import DecidedModel
-from ..options import Options
 
 Rule = Callable[[Dataflow, Options], DecidedModel]
 """Decides every unit of a model, with reasons; everything after it is shared."""

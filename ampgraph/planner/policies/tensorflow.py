@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Dataflow, Unit
 from ...core.plan import Note, Why
+from ...oplists.options import Options
 from ..assemble import DecidedModel
 from ..decisions import HIGH, LIST, LOW, VALIDITY, Verdict, Verdicts, describe
-from ..options import Options
 from .forward import PARITY, Begun, begin
 from .registry import Policy, Setting, register
 

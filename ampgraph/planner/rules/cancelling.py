@@ -179,41 +179,19 @@ class Cancelling:
                 found.update(op.outputs)
         return found
 
-    # -- what is left of a number from which a sum of products is taken that comes close to it -------------------------
+    # -- a number less a quadratic form --------------------------------------------------------------------------------
 
     def _remainder(self, op: Op) -> list[Op]:
-        """What must be float32 where one less a cosine similarity is the distance of near twins, or a prior's variance
-        less a quadratic form of covariances is almost nothing; empty where an operator takes no such thing."""
-        places = self.traits.positions(op.role, "subtracts")
-        for writer in _makers(self.flow, op) if places or self.regions.inside else ():
-            if self._ends_cosine(writer) and any(self.flow.scalar(v) is not None for v in op.inputs):
-                return [op, writer]
-            taken = [op.inputs[place] for place in places]
-            form = self._quadratic_form(writer) if taken == writer.outputs else []
-            if form:
-                return [op, writer, *form]
+        """What must be float32 where a number is taken less a sum of k times (K k), of which almost nothing is left, as
+        of a prior's variance in a Gaussian process; empty where an operator takes no such thing."""
+        taken = [op.inputs[place] for place in self.traits.positions(op.role, "subtracts")]
+        totals = (w for w in _makers(self.flow, op) if w.outputs == taken and self._has(w, "sums"))
+        for total, form in ((one, made) for one in totals for made in _makers(self.flow, one)):
+            if form.id in self.squares and self._has(form, "multiplies"):
+                makers = _makers(self.flow, form)
+                if any(self._has(w, "products") for w in makers):
+                    return [op, total, form, *makers]
         return []
-
-    def _quadratic_form(self, total: Op) -> list[Op]:
-        """What makes a sum of k times (K k), with a stored matrix K, and k; empty where it is none."""
-        form = self._summed(total)
-        if form is None or form.id not in self.squares or not self._has(form, "multiplies"):
-            return []
-        makers = _makers(self.flow, form)
-        return [form, *makers] if any(self._has(w, "products") for w in makers) else []
-
-    def _ends_cosine(self, op: Op) -> bool:
-        """Whether an operator ends a norm that divides a sum of products of two values."""
-        for total in _makers(self.flow, op) if op.id in self.regions.inside else ():
-            product = self._summed(total) if total.id in self.regions.of_op else None
-            if product is not None and self._has(product, "multiplies") and product.id not in self.squares:
-                return len({v for v in product.inputs if v != NONE}) == 2
-        return False
-
-    def _summed(self, total: Op) -> Op | None:
-        """What makes the elements that an operator sums."""
-        summed = total.inputs[0] if self._has(total, "sums") else NONE
-        return self.flow.writer(summed) if summed != NONE else None
 
     # -- small things -------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
 from ...core.walk import source
 from ...oplists.kernels import Broken, Kernels
+from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Hold
 from ..facts.facts import Facts
-from ..options import Options
 
 Look = Callable[[Facts, Op, Broken], str]
 """What of an operator makes its kernel fail here, as the reason begins; or an empty string."""

@@ -1,9 +1,4 @@
-"""Stored tensors that the low type cannot hold, and masks, which may be floored instead.
-
-A mask of numbers like -10,000 that is added to scores is said: Softmax of scores - 10,000 is that of the scores, of
-which float32 keeps three digits there. float16 knows every eighth number, so that all places of a row that is hidden
-whole become alike. Masks that are made of inputs alone are written less their largest number: `rules.rewrites.mask`.
-"""
+"""Stored tensors that the low type cannot hold, and masks, which may be floored instead."""
 
 from __future__ import annotations
 
@@ -14,10 +9,10 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Op, Value
 from ...core.plan import Note, Why
-from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, describe, place
+from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
 from ..facts.extents import Extent
 from ..facts.facts import Facts
-from .rule import Findings, Rule, Ruling, Sight, runs
+from .rule import Findings, Ruling, Sight, runs
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
@@ -148,34 +143,3 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
 def _percent(share: float) -> str:
     """Enough digits to tell a few elements of many from none."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"
-
-
-def report_coarse_masks(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:
-    """One note for each number that is added low."""
-    added: dict[float, list[Op]] = {}
-    adding = facts.traits.operators("affine") - facts.traits.operators("scalings")
-    for op in facts.flow.with_roles(adding):
-        value = op.outputs[0]
-        if facts.masks.has(value) and not facts.masks.is_shifted(value) and _is_low(facts, settled, op):
-            number = max(facts.masks.hidden_by(v) for v in op.inputs)  # last: what is behind an addition may be long
-            if number:
-                added.setdefault(number, []).append(op)
-    for number, ops in sorted(added.items()):
-        many = f", and {len(ops) - 1} more" if len(ops) > 1 else ""
-        lost = "rows hidden whole lose their scores; if there are such, hold it and its Softmax with --fp32"
-        text = f"adds masks of {number:,.0f} in {facts.options.dtype}{many}: {lost}"
-        yield Note("mask", describe(facts.flow, ops[0]), text)
-
-
-def _is_low(facts: Facts, settled: Decisions, op: Op) -> bool:
-    """Whether the sum is low, or is rounded on its way to a Softmax."""
-    return any(settled.is_low(unit) for unit in op.slots.values()) or facts.masks.reads_low(settled, op.outputs[0])
-
-
-coarse_masks = Rule(
-    "mask",
-    trigger="a mask of numbers like -10,000 that is added to scores in float16",
-    action="said, as rows that it hides whole lose their scores",
-    levels="every",
-    report=report_coarse_masks,
-)

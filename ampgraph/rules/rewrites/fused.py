@@ -10,9 +10,10 @@ from typing import Any
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
 from ...core.pass_ import foreign
+from ...core.selection import touched
 from ...oplists.patterns import Region
 from ..fusions import Inside, fused_regions, is_closed, is_split, whole
-from ..known import Known, touched
+from ..known import Known
 from ..rewrite import RewriteRule
 
 
@@ -224,7 +225,7 @@ def _is_better(known: Known, region: Region) -> bool:
     fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
     if other not in fused.wide_variants or not is_closed(flow, region):
         return False
-    ops = touched(known, (*options.fp32, *options.pinned))
+    ops = touched(flow, (*options.fp32, *options.pinned))
     values = {*known.passing, *(v for op in ops for v in flow.ops[op].outputs)}
     listing = options.lists.of(region.kind)
     wide = listing is not None and options.level.of(listing.cls) == "float32"

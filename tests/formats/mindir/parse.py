@@ -28,7 +28,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats.mindir import schema
 from ampgraph.formats.mindir.graph import MindirGraph
 from ampgraph.formats.mindir.weights import MindirFile
-from ampgraph.planner.options import Options
+from ampgraph.oplists.options import Options
 from ampgraph.planner.resolve import resolve
 from formats.mindir import text as mindir_text
 

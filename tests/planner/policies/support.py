@@ -13,8 +13,8 @@ from ampgraph.core.dataflow import FLOAT32
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.oplists.options import Options
 from ampgraph.planner.assemble import DecidedModel
-from ampgraph.planner.options import Options
 from ampgraph.planner.resolve import resolve
 from ampgraph.planner.steps import decide
 from oracles.answers import Answers

@@ -6,15 +6,18 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator
 
-from ..core.dataflow import NONE, Dataflow, Op
-from ..core.errors import nearest
+from .dataflow import NONE, Dataflow, Op
+from .errors import nearest
 
 Match = Callable[[str], object]
 
 
 def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
-    """The operators that some pattern names."""
-    return {op.id for pattern in patterns for op, _ in named(flow, pattern)}
+    """The operators that some pattern names, looked for once."""
+    if patterns not in flow.memo:
+        flow.memo[patterns] = {op.id for pattern in patterns for op, _ in named(flow, pattern)}
+    found: set[int] = flow.memo[patterns]
+    return found
 
 
 def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:

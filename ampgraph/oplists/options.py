@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..core.dataflow import Dataflow
 from ..core.low_types import low_type
 from ..core.recipe import Recipe
-from ..oplists.kernels import Kernels
-from ..oplists.levels import Level
-from ..oplists.operators import OpLists
-from ..oplists.rewrites import WITHOUT, chosen
-from .selection import touched
+from .kernels import Kernels
+from .levels import Level
+from .operators import OpLists
+from .rewrites import WITHOUT, chosen
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
@@ -96,10 +94,6 @@ class Options:
     def largest(self) -> float:
         """The largest finite number of the low type."""
         return low_type(self.dtype).largest
-
-    def touched(self, flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
-        """The operators that some pattern of the user's names."""
-        return touched(flow, patterns)
 
     def holding(self, patterns: tuple[str, ...]) -> Options:
         """The same, with more nodes that stay float32."""
