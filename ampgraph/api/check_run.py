@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..core.dataflow import NONE, Dataflow
-from ..core.errors import AmpError
+from ..core.errors import AmpError, NoMemory
 from ..core.graph import LOW, is_mindir
 from ..core.low_types import low_type
 from ..core.progress import Progress, silent
@@ -94,10 +94,10 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
     except (AmpError, MemoryError) as error:
         if given and given[-1].missed:
             return
-        if isinstance(error, AmpError) and "memory" not in error.message:
-            answer(unchecked(error.message, error.hint or VERIFY))
-        else:
+        if isinstance(error, (NoMemory, MemoryError)):
             answer(unchecked("it needs more memory than the check may take", MORE_MEMORY))
+        else:
+            answer(unchecked(error.message, error.hint or VERIFY))
 
 
 def run(request: Request, answer: Answer, progress: Progress = silent) -> None:

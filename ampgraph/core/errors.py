@@ -25,6 +25,13 @@ class AmpError(Exception):
         return f"error[{self.code}]: {place}{self.message}{hint}"
 
 
+class NoMemory(AmpError):
+    """A run that failed for want of memory, not by a fault of the model: AMP504."""
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__("AMP504", message, where=where, hint=hint)
+
+
 class UnknownKeyword(AmpError, TypeError):
     """A keyword that a function does not take: AMP301, and a TypeError as Python's own."""
 

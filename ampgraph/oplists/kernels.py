@@ -77,6 +77,9 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
+    borders: bool = False
+    """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
+
     @cached_property
     def reasons(self) -> Mapping[str, str]:
         """By low type."""
@@ -86,7 +89,7 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives)
+        operands = (self.without, self.computed, self.gives, self.borders)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Feeds, Result
-from ..core.errors import AmpError, nearest
+from ..core.errors import AmpError, NoMemory, nearest
 from ..core.installing import pip_install
 from ..core.low_types import numpy_type
 from ..core.shown import Data
@@ -213,7 +213,7 @@ def _words(array: Any) -> Any:
 def refused(runtime: str, error: str, where: str) -> AmpError:
     """What a runtime says against a model."""
     if out_of_memory(RuntimeError(error)):
-        return AmpError("AMP504", f"out of memory while {runtime} opens it", where=where, hint="try a smaller model")
+        return NoMemory(f"out of memory while {runtime} opens it", where=where, hint="try a smaller model")
     hint = "convert for its own --target, or hold the operator with --fp32"
     return AmpError("AMP502", f"{runtime} refuses the model: {said(error)}", where=where, hint=hint)
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from ..core.arrays import Array, Feeds, Result
-from ..core.errors import AmpError, first_line
+from ..core.errors import AmpError, NoMemory, first_line
 from ..core.low_types import numpy_type
 from .devices import choose, import_onnxruntime
 from .ports import Port, check_feeds, contradiction
@@ -179,9 +179,9 @@ def out_of_memory(error: BaseException) -> bool:
     return "Failed to allocate memory" in message or "bad_alloc" in message or "out of memory" in message.lower()
 
 
-def no_memory(where: str) -> AmpError:
+def no_memory(where: str) -> NoMemory:
     """The error for it."""
-    return AmpError("AMP504", f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
+    return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
 # -- models in memory whose weights may lie in files -------------------------------------------------------------------

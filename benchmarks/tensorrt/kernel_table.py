@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE)]
 import attention_forms  # noqa: E402
 import networkx as nx  # noqa: E402
 from engines import PYTHON  # noqa: E402
-from sweep import LOW, Form, Tried, all_forms, taken_forms, tried  # noqa: E402
+from sweep import LOW, Form, Tried, all_forms, enclosed, taken_forms, tried  # noqa: E402
 
 KERNELS = HERE.parents[1] / "op_lists" / "kernels"
 FILE = KERNELS / "tensorrt.toml"
@@ -46,11 +46,12 @@ COMMENT = """
 # [float32_inside]: its kernels cast their data on the way in and their result on the way out, in every form; what is
 # not here may still add up in float32. [tied]: type variables that are refused in two types. [refused]: what is taken
 # in float32 and in no form in the low type, in TensorRT's words. [broken]: some forms are not; `without`: those with
-# this operand; `runs`: those with another value of the attribute. [attention]: a Softmax of which `selects` takes zero
-# where `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it
-# is float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data
-# is stored as it is added. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that is not here no form is
-# taken in float32: the schema decides.
+# this operand; `runs`: those with another value of the attribute; `borders`: those with a Cast between their first
+# operand or result and an input or output of the model. [attention]: a Softmax of which `selects` takes zero where
+# `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it is
+# float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data is
+# stored as it is added. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that is not here no form is taken
+# in float32: the schema decides.
 """
 _MOVES = r"(?:Resh|Move|Tran|Repl|Conc|Slic)*"
 _INSIDE = re.compile(rf"{_MOVES}Cast.*[A-Z][a-z]+.*Cast")
@@ -70,6 +71,7 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
     by_operator: dict[str, list[Tried]] = {}
     for one in tried(good, python, kept):
         by_operator.setdefault(one.form.operator, []).append(one)
+    bordered = bordering(enclosed([row for rows in by_operator.values() for row in rows], python, kept))
     made: dict[str, dict[str, Any]] = {
         "float32_inside": {},
         "tied": {},
@@ -85,7 +87,7 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
             "float32_inside": inside(uniform),
             "tied": ties([row for row in rows if not row.uniform], uniform),
             "refused": refused(uniform),
-            "broken": broken(uniform),
+            "broken": broken(uniform) or bordered.get(operator),
             "kernels": kernels(uniform),
         }
         for section, row in row_of.items():
@@ -142,6 +144,15 @@ def broken(rows: list[Tried]) -> dict[str, Any]:
         if not fine & wrong and None not in wrong:
             return {**said, "runs": {name: sorted(fine - {None})}}
     return said  # no one attribute or operand tells them apart: held in every form
+
+
+def bordering(rows: Iterable[Tried]) -> dict[str, dict[str, Any]]:
+    """Operator -> low type -> TensorRT's words, of what is taken at the border of a model and not behind a Cast."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if not row.answer.ok:
+            found.setdefault(row.form.operator, {"borders": True})[row.dtype] = words(row)
+    return found
 
 
 def _has(row: Tried, place: int) -> bool:

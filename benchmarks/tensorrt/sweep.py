@@ -222,6 +222,39 @@ def retyped(form: Form, dtype: str, low: Iterable[str]) -> BuildJob | None:
     return None if _inferred(model) is None else BuildJob(model, values=form.job.values)
 
 
+def between_casts(form: Form, dtype: str) -> BuildJob | None:
+    """A low form whose float32 inputs and outputs are cast; None where the schema does not admit it."""
+    job = retyped(form, dtype, form.variables)
+    if job is None:
+        return None
+    assert isinstance(job.model, ModelProto)
+    graph, floats = job.model.graph, {name for name, _ in _floats(form.model)}
+    for value in [*graph.input, *graph.output]:
+        if value.name in floats:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    node = graph.node[0]
+    ends = {*(value.name for value in graph.input), *(value.name for value in graph.output)} & floats
+    before = [
+        helper.make_node("Cast", [n], [f"{n}_low"], to=LOW[dtype]) for n in dict.fromkeys(node.input) if n in ends
+    ]
+    after = [helper.make_node("Cast", [f"{n}_low"], [n], to=TensorProto.FLOAT) for n in node.output if n in ends]
+    for names in (node.input, node.output):
+        names[:] = [f"{name}_low" if name in ends else name for name in names]
+    nodes = [*before, node, *after]
+    kept = [NodeProto.FromString(one.SerializeToString()) for one in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+    return BuildJob(job.model, values=job.values)
+
+
+def enclosed(rows: Iterable[Tried], python: str, kept: str) -> Iterator[Tried]:
+    """The first form of each operator that is taken in a low type, with its inputs and outputs cast."""
+    first = {(row.form.operator, row.dtype): row for row in reversed(list(rows)) if row.uniform and row.answer.ok}
+    made = [(row, job) for row in first.values() if (job := between_casts(row.form, row.dtype)) is not None]
+    for (row, _), answer in zip(made, built((job for _, job in made), python, kept), strict=True):
+        yield Tried(row.form, row.dtype, row.low, answer)
+
+
 def _shared(form: Form) -> list[tuple[str, ...]]:
     """Variables of one value: none, as a value has one; kept for inputs that are read twice."""
     by_name: dict[str, set[str]] = {}

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.oplists.files import own_file
+from ampgraph.runtime.tensorrt_rtx import BuildJob, build
 from onnx_text import parse
 from planner.support import casts, dtype_of
 from set_up import ROOT
@@ -67,6 +68,19 @@ def test_what_is_refused_stays_float32_and_the_plan_has_its_words(operator: str,
         assert (decision.dtype != "float32") == (dtype in low)
         if dtype not in low:
             assert decision.why.text.endswith(DATA["refused"][operator][dtype])
+
+
+SCATTERS = """g (float[2,1,4,8] c, float[2,1,1,8] u, int64[2] i, float[2,1,4,8] q)
+    => (float[2,1,4,8] p, float[2,1,4,4] y) {
+    p = TensorScatter (c, u, i)  k = Transpose <perm = [0, 1, 3, 2]> (p)  y = MatMul (q, k) }"""
+
+
+@pytest.mark.parametrize("io", ["keep", "low"])
+def test_a_cache_is_the_models_own_input_and_output(io: str, trt_python: str) -> None:
+    """TensorRT knows a cache by no operator between it and the input and the output of the network."""
+    made: ModelProto = ampgraph.convert(parse(SCATTERS, opset=24), "O3", target="tensorrt", io=io, check="off")
+    assert dtype_of(made, "TensorScatter") == ("f32" if io == "keep" else "f16") and dtype_of(made, "MatMul") == "f16"
+    assert build(BuildJob(made, values={"i": [1, 2]}), python=trt_python).ok
 
 
 def test_the_page_counts_what_the_table_has() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.dataflow import NONE, Dataflow
-from ...core.errors import AmpError, first_line, is_whole, nearest
+from ...core.errors import AmpError, NoMemory, first_line, is_whole, nearest
 from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
@@ -58,7 +58,7 @@ class Samples:
             try:
                 run(next(iter(samples)))
             except AmpError as error:
-                if error.code != "AMP504" or "memory" in error.message:
+                if error.code != "AMP504" or isinstance(error, NoMemory):
                     raise
                 return error.message, places
             return "", places

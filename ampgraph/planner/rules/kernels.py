@@ -45,6 +45,7 @@ def _looks(options: Options, kind: str) -> list[Look]:
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
         (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
+        (broken.borders, _at_border),
         (broken.mask_below, _mask),
         (broken.sums, _ends_embedding),
     )
@@ -95,6 +96,14 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
     if broken.gives and any(v != NONE for v in op.outputs[broken.gives :][:1]):
         found = f"output {broken.gives}"
     return f"{op.kind} with {found}" if found else ""
+
+
+def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
+    """What the target takes only where an input or output of the model is its own, with no Cast between."""
+    flow = facts.flow
+    units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
+    found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
+    return f"{op.kind} at the border of the model, which is {FLOAT32}" if found else ""
 
 
 def _mask(facts: Facts, op: Op, broken: Broken) -> str:

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from ...core.errors import AmpError, first_line
+from ...core.errors import AmpError, NoMemory, first_line
 from ...core.low_types import numpy_type
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
@@ -384,7 +384,7 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
 def _not_taken(error: Exception, device: str, size: int) -> AmpError:
     if isinstance(error, MemoryError) or out_of_memory(error):
         message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
-        return AmpError("AMP504", message, hint="free memory there, or --device cpu")
+        return NoMemory(message, hint="free memory there, or --device cpu")
     return AmpError("AMP504", f"ONNX Runtime does not take the state: {first_line(error)}", hint="try --device cpu")
 
 
@@ -394,7 +394,7 @@ def of_runtime(error: BaseException) -> bool:
 
 def stopped(error: Exception, device: str, torn: bool) -> AmpError:
     if out_of_memory(error):
-        return AmpError("AMP504", f"out of memory on {device}", hint="take smaller batches, or --device cpu")
+        return NoMemory(f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""
     hint = f"look at the shapes of the batch{again}"
     if lacks_kernel(first_line(error)):
