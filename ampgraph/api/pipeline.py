@@ -44,6 +44,12 @@ def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: f
     return graph.dataflow(dtype, low_io)
 
 
+def ranged(options: Options, rewrites: Sequence[Rewrite]) -> Options:
+    """The options with the ranges of what rewrites have made of values."""
+    renamed = {name: new for one in rewrites for name, new in one.renamed.items()}
+    return replace(options, ranges=options.ranges.scaled(renamed)) if options.ranges and renamed else options
+
+
 def heeding(graph: Graph, options: Options) -> Options:
     """The options with what the file says that it holds in float32."""
     return replace(options, pinned=pinned_in(graph.metadata())) if isinstance(graph, DescribedGraph) else options
@@ -75,7 +81,7 @@ def settled_plan(
         )
     from ..planner.steps import make_plan
 
-    plan = make_plan(flow, options, digest)
+    plan = make_plan(flow, ranged(options, rewrites), digest)
     plan.rewrites, plan.low_io, plan.opset = rewrites, sorted(low_io), options.moved_to
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
     if isinstance(graph, StepGraph) and plan.dtype == "float16" and not plan.changes_nothing:

@@ -131,4 +131,4 @@ def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: P
         rewrites = find_rewrites(flow, options)
         replaced = replaced_nodes(flow, rewrites)
         flow = pipeline.carried_out(rewrites, graph, options.dtype, low_io)
-        return explained(decide(flow, options), nodes, replaced)
+        return explained(decide(flow, pipeline.ranged(options, rewrites)), nodes, replaced)

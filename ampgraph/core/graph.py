@@ -160,6 +160,10 @@ class NodeEditor(Editor, Protocol):
         """A new stored tensor of a scope, called ``name`` or what is left of it."""
         ...
 
+    def number(self, op: Op, name: str, number: float) -> None:
+        """An attribute of an operator holds another number."""
+        ...
+
     def put(self, value: Value, numbers: Array) -> None:
         """A stored tensor holds other numbers, of their type and shape."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,12 @@ class Range:
         total = sum(self.exponents.values())
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
+    def scaled(self, exponent: int) -> Range:
+        """Of 2^-exponent of the same elements; what becomes subnormal in float32 by it counts as if it did not."""
+        factor = 2.0**-exponent
+        exponents = {max(e - exponent, -BIAS): n for e, n in sorted(self.exponents.items(), reverse=True)}
+        return replace(self, low=self.low * factor, high=self.high * factor, exponents=exponents)
+
     def add(self, other: Range) -> None:
         """Takes in what another run saw."""
         if other._finite:
@@ -134,6 +140,13 @@ class Ranges:
             message = "the ranges were measured on another model"
             hint = "measure this one (--data), with the same --opset; large weights may differ, all else may not"
             raise AmpError("AMP403", message, hint=hint)
+
+    def scaled(self, renamed: Mapping[str, tuple[str, int]]) -> Ranges:
+        """The same where values of the main graph, by name, have another name and hold 2^-e of what they held."""
+        held = {escaped(name): self.values.get(escaped(name)) for name in renamed}
+        new = {escaped(to): known.scaled(e) for name, (to, e) in renamed.items() if (known := held[escaped(name)])}
+        kept = {key: known for key, known in self.values.items() if key not in held}
+        return replace(self, values={**kept, **new})
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,11 @@ class Rewrite:
         """What became of a node, for those who ask for it."""
         return f"its region is written as {'' if self.exchanges else 'one '}{self.what}"
 
+    @property
+    def renamed(self) -> Mapping[str, tuple[str, int]]:
+        """Values of the main graph that hold other numbers then: their new names, with e for 2^-e of what they were."""
+        return {}
+
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Carries it out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another model's."""
         raise NotImplementedError

@@ -14,6 +14,8 @@ def plural(count: int, word: str) -> str:
 
 def rewrite_line(what: str, count: int) -> str:
     """``3 groups of nodes written as one LayerNormalization (norm) each``."""
+    if what.endswith("(exponent)"):
+        return what
     if what.endswith("(cast)"):
         return f"{plural(count, 'Cast')} of the file that did nothing taken away (cast)"
     if what.endswith("(pad)"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from ..core.arrays import Array
@@ -24,6 +24,13 @@ class NumbersOfFile(Protocol):
         ...
 
 
+class Measured(Protocol):
+    """What values were measured to reach."""
+
+    @property
+    def reach(self) -> Mapping[int, float]: ...  # by value the largest magnitude
+
+
 class Known(Protocol):
     """A model, what is asked for, and what follows from both."""
 
@@ -35,6 +42,8 @@ class Known(Protocol):
     def traits(self) -> Traits: ...  # what operators are: as shipped, with the user's lists
     @property
     def passing(self) -> Collection[int]: ...  # values that were measured to leave the low range
+    @property
+    def measured(self) -> Measured: ...  # what values were measured to reach
     @property
     def numbers(self) -> NumbersOfFile: ...  # numbers that follow from the file alone
 

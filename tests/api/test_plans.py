@@ -20,11 +20,12 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from ampgraph.core.ranges import Ranges
 from ampgraph.core.rewrites import known_rewrites
 from conformance.cases import case, index
 from digests.groups import MODELS, SMALL, small
 from onnx_text import parse
-from planner import form_models, test_numbers, test_rewrites
+from planner import form_models, test_exponents, test_numbers, test_rewrites
 from planner.test_target_fusions import by_tanh
 
 NET = """g (float[N, 8] x) => (float[N, 8] y) {
@@ -192,12 +193,16 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "transpose": parse(TRANSPOSED.format("Relu (m)"), w=(8, 8)),
         "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
         "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
+        "exponent": test_exponents.case("gated")[0],
         "together": parse(NORMS, statistics, opset=17),
     }
 
 
 def convert(
-    source: Path, levels: tuple[str, ...] = ("O1", "O2", "O3", "auto"), target: str | None = None
+    source: Path,
+    levels: tuple[str, ...] = ("O1", "O2", "O3", "auto"),
+    target: str | None = None,
+    ranges: Ranges | None = None,
 ) -> list[ampgraph.Plan]:
     """Beside a model what it is converted to, and the plans."""
     plans = []
@@ -205,6 +210,7 @@ def convert(
         for dtype in ("float16", "bfloat16"):
             for rewrite in ("exact", "all"):
                 given: dict[str, Any] = {"level": level, "dtype": dtype, "rewrite": rewrite, "target": target}
+                given["ranges"] = ranges
                 plans.append(ampgraph.plan(source, **given))
                 plan = source.with_name(f"{level}-{dtype}-{rewrite}.json")
                 plans[-1].write(plan)
@@ -233,7 +239,8 @@ def test_every_rewrite_and_what_is_rounded_together(tmp_path: Path) -> None:
     for name, model in rewritten().items():
         (tmp_path / name).mkdir()
         onnx.save(model, tmp_path / name / "model.onnx")
-        plans = convert(tmp_path / name / "model.onnx", ("O1", "O2"), "tensorrt" if name == "stored" else None)
+        ranges = test_exponents.case("gated")[1] if name == "exponent" else None
+        plans = convert(tmp_path / name / "model.onnx", ("O1", "O2"), "tensorrt" if name == "stored" else None, ranges)
         rewrites |= {rewrite.name for plan in plans for rewrite in plan.rewrites}
         together |= {item.why.rule for plan in plans for item in plan.together or ()}
     assert rewrites == known_rewrites().keys() and together == {"factor", "statistics"}

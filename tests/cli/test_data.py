@@ -51,7 +51,11 @@ def products(path):
 
 
 def test_what_ranges_keep_is_told(amp, folder):
-    code, out, err = amp("convert", folder / "m.onnx", "-o", folder / "o.onnx", "--data", folder / "data")
+    given = ("convert", folder / "m.onnx", "-o", folder / "o.onnx", "--data", folder / "data")
+    code, out, err = amp(*given)
+    assert (code, err) == (0, "") and "as 'b' reaches 8e+04 (exponent)" in " ".join(out.split())
+    assert "all values in range" in out and not products(folder / "o.onnx")
+    code, out, err = amp(*given, "--rewrite", "no-exponent")
     assert (code, err) == (0, "")
     assert products(folder / "o.onnx") == ["two", "three"]
     rows = [" ".join(line.split()) for line in out.splitlines()]
@@ -66,7 +70,9 @@ def test_what_ranges_keep_is_told(amp, folder):
     # one file and a number of samples
     code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data", "--samples", 1)
     assert code == 0 and "all values in range" in out and "1 sample from" in out and "(of 3)" in out
-    code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data" / "2.npz")
+    code, out, _ = amp(
+        "convert", folder / "m.onnx", "--dry-run", "--data", folder / "data" / "2.npz", "--rewrite", "no-exponent"
+    )
     assert code == 0 and "1 value out of range, 2 nodes" in out
     # without data inputs are generated and the report says so
     code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--samples", 2, "--json")
@@ -94,7 +100,12 @@ def test_ranges_are_written_and_used_again(amp, folder):
     assert written.read_bytes() == again
     # explain names the range
     amp("convert", folder / "m.onnx", "--data", folder / "data", "--ranges-out", folder / "r.json")
-    code, out, _ = amp("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json")
+    explained = ("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json")
+    code, out, _ = amp(*explained)
+    assert code == 0 and "'b' reaches 8e+04: what it reads or writes is scaled by a power of two" in " ".join(
+        out.split()
+    )
+    code, out, _ = amp(*explained, "--rewrite", "no-exponent")
     assert code == 0 and "float32, by range: 'b' reaches 8e+04 (limit 3.275e+04 with margin 2)" in out
     code, out, _ = amp("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json", "--range-margin", "0.5")
     assert code == 0 and "float16, by list" in out

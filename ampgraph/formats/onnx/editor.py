@@ -369,6 +369,11 @@ class OnnxGraphEditor(OnnxEditor):
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))
 
+    def number(self, op: Op, name: str, number: float) -> None:
+        """An attribute of an operator holds another number."""
+        self._edited = True
+        self.node(op).attributes[name] = ir.AttrFloat32(name, number)
+
     def put(self, value: Value, numbers: Array) -> None:
         """A stored tensor holds other numbers, of their type and shape."""
         self._edited = True

@@ -153,5 +153,5 @@ class Facts:
     def bounds(self) -> Intervals:
         """How large values may become."""
         margin = self.options.range_margin
-        measured = {value: held.absmax * margin for value, held in self.measured.ranges.items()}
+        measured = {value: reach * margin for value, reach in self.measured.reach.items()}
         return Intervals(self.flow, self.traits, self.borders.before, measured)

@@ -45,6 +45,11 @@ class MeasuredRanges:
         """By value."""
         return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
+    @cached_property
+    def reach(self) -> Mapping[int, float]:
+        """By value the largest magnitude."""
+        return {value: held.absmax for value, held in self.ranges.items()}
+
     def vanishes(self, value: int) -> bool:
         """Whether a value was measured to become mostly zero in the low type."""
         held = self.ranges.get(value)

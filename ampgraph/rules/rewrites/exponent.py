@@ -1,0 +1,380 @@
+"""What was measured to leave the low type's range, by a power of two: folded into the weights that write and read it.
+
+A value v is held as v * 2^-e. Powers of two are exact, so that the float32 result is the same to the bit: products take
+the exponent in their weights, additions have operands of one exponent, a norm that reads it is exact by its eps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...core.graph import NodeEditor
+from ...oplists.traits import Traits, traits
+from ..fusions import regions
+from ..known import Known, named
+from ..rewrite import RewriteRule
+
+EPSILON = -1  # the place of an edit of the attribute
+SMALLEST = -126  # of float32's normal exponents
+MOST = 60  # an exponent that no activation needs
+DIGITS = 2.0**-11  # what rounding to float16 costs at most, but for what is subnormal
+
+Exponents = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Exponent(RewriteRule):
+    """Nodes: all that write or read a scaled value. ``exponents``: of values of this scope, by name: one that has e is
+    held as 2^-e of what it was. ``reason``: what was measured."""
+
+    exponents: tuple[tuple[str, int], ...]
+    reason: str
+
+    names = ("exponent",)
+    writes = "group of values scaled by a power of two"
+    rewires = exchanges = True
+
+    @property
+    def what(self) -> str:
+        return f"{len(self.exponents)} values scaled by powers of two, as {self.reason} ({self.name})"
+
+    @property
+    def said(self) -> str:
+        return f"{self.reason}: what it reads or writes is scaled by a power of two, and stored tensors with it"
+
+    @property
+    def renamed(self) -> Mapping[str, tuple[str, int]]:
+        return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[Exponent]:
+        """The groups of values around each that passes the range, as far as they can be scaled; one row for all."""
+        flow, limit = known.flow, known.options.largest / known.options.range_margin
+        beyond = [v for v, reach in known.measured.reach.items() if reach > limit and v in known.passing]
+        if not beyond or known.options.dtype != "float16":  # bfloat16 has float32's range
+            return
+        inside = {v for region in regions(flow) for op in region.ops if op is not region.result for v in op.outputs}
+        taken: dict[int, int] = {}
+        reasons: list[str] = []
+        growth = _Growth(known)
+        for seed in sorted(set(beyond) - inside, key=lambda v: (-known.measured.reach[v], v)):
+            if seed in taken or seed in growth.failed:
+                continue
+            degrees = growth.around(seed, taken)
+            found = _powers(known, degrees, limit)
+            if found and growth.holds({**taken, **found}, found):
+                taken |= found
+                reasons.append(f"'{flow.values[seed].name}' reaches {known.measured.reach[seed]:.4g}")
+            else:
+                growth.failed |= {v for v, degree in degrees.items() if degree == 1}
+        if taken:
+            touched = {op.id: op for v in taken for op in _around(flow, v)}
+            nodes = sorted(touched.values(), key=lambda op: op.index)
+            exponents = tuple((flow.values[v].name, e) for v, e in sorted(taken.items()))
+            yield cls("exponent", *cls.place(flow, *nodes), exponents, ", ".join(reasons))
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        ops, by_name = self.edited(editor), dict(self.exponents)
+        found = {v: by_name[flow.values[v].name] for op in ops for v in op.outputs if flow.values[v].name in by_name}
+        self.refuse(len(found) == len(by_name))
+        scaled: dict[tuple[int, int], Value] = {}
+        for op in ops:
+            changes = edits(flow, traits(), op, found)
+            self.refuse(changes is not None)
+            for place, exponent in (changes or {}).items():
+                if place == EPSILON:
+                    editor.number(op, "epsilon", _epsilon(flow, op) * 2.0**-exponent)
+                    continue
+                value = flow.values[op.inputs[place]]
+                if (value.id, exponent) not in scaled:
+                    scaled[value.id, exponent] = self._scaled(editor, flow, value, exponent)
+                editor.give(scaled[value.id, exponent], [(self.scope, op.index, place)])
+        for value in dict.fromkeys(flow.values[v] for v, _ in scaled if flow.values[v].weight):
+            editor.drop(value)
+        for v in found:
+            editor.rename(flow.values[v], "scaled")
+
+    def _scaled(self, editor: NodeEditor, flow: Dataflow, value: Value, exponent: int) -> Value:
+        """2^-exponent of a value: a stored tensor, or a product."""
+        factor = np.float32(2.0**-exponent)
+        name = f"{value.name}_by_2_{-exponent}"
+        if value.weight:
+            array = flow.weights.array(value, 1 << 62)
+            self.refuse(array is not None)
+            assert array is not None
+            return editor.store(array * factor, name, value.scope)
+        power = editor.store(np.array(factor), f"{name}_power", value.scope)
+        (made,) = editor.add("Mul", [value, power], [value], name=name, node=f"{name}_Mul", shaped=True)
+        return made
+
+
+def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
+    """By place of an operand the e by which it is multiplied by 2^-e, so that an operator reads and writes values of
+    some exponents; None where that cannot be."""
+    given = [exponents.get(v, 0) for v in op.inputs]
+    out = exponents.get(op.outputs[0], 0)
+    if known.has(op.role, "shapes"):
+        return {}
+    found = dict[int, int]()
+    if _is_homogeneous(flow, known, op):
+        found = {p: out - e for p, e in enumerate(given) if known.at(op.role, "homogeneous", p)}
+    elif known.has(op.role, "rescales"):
+        found = dict.fromkeys(known.positions(op.role, "rescales"), out) | {EPSILON: 2 * given[0]}
+        if any(given[1:]):
+            return None
+    elif known.has(op.role, "stored_statistics"):
+        found = {1: out - given[0], 2: out, 3: given[0]}
+    elif known.positions(op.role, "linear_in") or _is_scaling(known, op):
+        found = _of_product(flow, known, op, given, out)
+    elif (power := _power(flow, known, op)) is not None:
+        return {} if out == given[0] * power else None
+    elif not out:
+        found = {p: -e for p, e in enumerate(given)}
+    else:
+        return None
+    if any(exponents.get(v) for v in op.outputs[1:]) and not _is_homogeneous(flow, known, op):
+        return None
+    return {p: e for p, e in found.items() if e and (p == EPSILON or (p < len(op.inputs) and op.inputs[p] != NONE))}
+
+
+def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
+    """The stored one of two operands takes what is left, or else the second; what is added has the result's."""
+    divides = known.has(op.role, "divides")
+    left = out - given[0] - given[1] * (-1 if divides else 1)
+    first = _is_scaling(known, op) and flow.values[op.inputs[0]].weight
+    places = known.positions(op.role, "linear_in")[1:]
+    return {p: out - given[p] for p in places if p < len(given)} | {
+        int(not first): -left if divides and not first else left
+    }
+
+
+def _is_scaling(known: Traits, op: Op) -> bool:
+    return known.has(op.role, "scalings") and len(op.inputs) == 2
+
+
+def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
+    """Whether twice the operands give twice the result: an old Clip or Pad has numbers of its own."""
+    old = known.has(op.role, "bounds") or known.has(op.role, "pads")
+    own = any(flow.number(op, name) is not None for name in ("min", "max", "value"))
+    reduces = known.has(op.role, "joins") and flow.attribute(op, "reduction") not in (None, "none", b"none", "add")
+    return known.has(op.role, "homogeneous") and not (old and own) and not reduces
+
+
+def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
+    """The p of an operator that is x^p."""
+    if known.has(op.role, "roots"):
+        return 0.5
+    if known.has(op.role, "divides") and len(op.inputs) == 1:
+        return -1.0
+    places = known.positions(op.role, "powers")
+    return flow.scalar(op.inputs[places[0]]) if places else None
+
+
+def _epsilon(flow: Dataflow, op: Op) -> float:
+    given = flow.number(op, "epsilon")
+    return 1e-5 if given is None else float(np.float32(given))
+
+
+def _around(flow: Dataflow, value: int) -> list[Op]:
+    writer = flow.writer(value)
+    return [*([] if writer is None else [writer]), *flow.readers(value)]
+
+
+def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
+    """Of values by degree their exponents: as small as their ranges allow, none where there is none."""
+    most = 0
+    for v, degree in degrees.items():
+        if degree == 1 and known.measured.reach.get(v, 0.0) > limit:
+            most = max(most, math.ceil(math.log2(known.measured.reach[v] / limit)))
+    return {v: most * degree for v, degree in degrees.items()} if most < MOST else {}
+
+
+class _Ends(Exception):
+    """A group reaches what cannot be scaled."""
+
+
+class _Growth:
+    """Grows a group from one value. A degree is an exponent in units of the group's: a square has two."""
+
+    def __init__(self, known: Known) -> None:
+        self.known, self.flow, self.traits = known, known.flow, known.traits
+        self.reach = known.measured.reach
+        self.limit = known.options.largest / known.options.range_margin
+        self.ops = [op for op in self.flow.ops if op.scope == 0]
+        self.failed: set[int] = set()
+        self.forced: set[int] = set()
+        self.degrees: dict[int, int] = {}
+        self.makeable: set[int] = set()
+        for op in self.ops:
+            if op.outputs and op.slots and self._may_make(op):
+                self.makeable.update(op.outputs)
+
+    def around(self, seed: int, taken: Exponents) -> dict[int, int]:
+        """The degrees of the values that have to be scaled with one; none where they cannot be."""
+        self.forced, self.degrees, before = set(), {}, -1
+        try:
+            self._force(seed)
+            while len(self.forced) > before:
+                before, self.degrees = len(self.forced), {}
+                for op in self.ops:
+                    self._visit(op)
+        except _Ends:
+            self.failed.add(seed)
+            return {}
+        found = {v: degree for v, degree in self.degrees.items() if degree}
+        return found if taken.keys().isdisjoint(found) and self.forced <= found.keys() else {}
+
+    def holds(self, exponents: Exponents, new: Exponents) -> bool:
+        """Whether every operator around new values can be written so, by numbers that the low type holds as well."""
+        spoken, wide = named(self.known), self.known.options.level.fp32 == "low"
+        one = min(e for e in new.values() if e > 0)
+        if any(not self._is_inner(v) for v in new) or (wide and len({*new.values()}) > 1):
+            return False
+        for op in {op.id: op for v in new for op in _around(self.flow, v)}.values():
+            changes = edits(self.flow, self.traits, op, exponents)
+            if changes is None or op.id in spoken:
+                return False
+            inner = {exponents.get(v, 0) for v in (*op.inputs, *op.outputs)} - {0, one}
+            if not all(self._keeps(op, place, e, bool(inner)) for place, e in changes.items()):
+                return False
+        return True
+
+    def _is_inner(self, v: int) -> bool:
+        """Whether a value is made and read in the main graph alone."""
+        value, uses = self.flow.values[v], self.flow.uses[v]
+        made = value.dtype == FLOAT32 and not value.container and self.flow.writer(v) is not None and value.scope == 0
+        return made and all(use.op != NONE and use.scope == 0 for use in uses)
+
+    def _keeps(self, op: Op, place: int, exponent: int, inner: bool) -> bool:
+        """Whether an edit loses nothing. ``inner``: inside a norm, which is float32."""
+        if place == EPSILON:
+            return math.log2(_epsilon(self.flow, op)) - exponent > SMALLEST
+        value = self.flow.values[op.inputs[place]]
+        if not value.weight:
+            return value.dtype == FLOAT32 and self.reach.get(value.id, 0.0) <= self.limit
+        array = self.flow.weights.array(value, 1 << 62)
+        if array is None or array.dtype != np.float32 or value.scope != 0:
+            return False
+        scaled = array * np.float32(2.0**-exponent)
+        exact = bool((scaled * np.float32(2.0**exponent) == array).all())
+        return exact and (inner or _lost(scaled) <= max(2 * _lost(array), DIGITS))
+
+    # -- growing ------------------------------------------------------------------------------------------------------
+
+    def _may_make(self, op: Op) -> bool:
+        """Whether an operator makes its result with another exponent for the asking, and who reads it can take it."""
+        handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
+        if not all(self._is_inner(v) for v in op.outputs if self.flow.uses[v]):
+            return False
+        if any(not any(self.traits.has(r.role, t) for t in handled) for v in op.outputs for r in self.flow.readers(v)):
+            return False
+        if _is_homogeneous(self.flow, self.traits, op):
+            return all(self._is_ready(v) for v in self._data(op))
+        return self._absorbs(op)
+
+    def _is_ready(self, v: int) -> bool:
+        return v in self.makeable or self.flow.values[v].weight
+
+    def _data(self, op: Op) -> list[int]:
+        return [v for p, v in enumerate(op.inputs) if v != NONE and self.traits.at(op.role, "homogeneous", p)]
+
+    def _absorbs(self, op: Op) -> bool:
+        """Whether a stored operand takes any exponent of the result."""
+        if any(self.traits.has(op.role, trait) for trait in ("rescales", "stored_statistics", "linear_in")):
+            return len(op.inputs) > 1 and self.flow.values[op.inputs[1]].weight
+        return _is_scaling(self.traits, op) and any(self.flow.values[v].weight for v in op.inputs)
+
+    def _force(self, seed: int) -> None:
+        """A value has degree one, and with it what makes it that can."""
+        work = [seed]
+        while work:
+            v = work.pop()
+            if v in self.forced:
+                continue
+            if not self._is_inner(v) or v in self.failed:
+                raise _Ends
+            self.forced.add(v)
+            op = self.flow.writer(v)
+            if op is not None and _is_homogeneous(self.flow, self.traits, op):
+                work += [one for one in self._data(op) if one in self.makeable]
+
+    def _visit(self, op: Op) -> None:
+        """Gives degrees to what an operator makes."""
+        given = [self.degrees.get(v, 0) for v in op.inputs]
+        wanted = any(v in self.forced for v in op.outputs)
+        if not op.outputs or not (wanted or any(given)):
+            return
+        degree = self._degree(op, given, wanted)
+        if wanted and degree != 1:
+            raise _Ends
+        if degree:
+            self.degrees.update(dict.fromkeys(op.outputs, degree))
+
+    def _degree(self, op: Op, given: list[int], wanted: bool) -> int:
+        if self.traits.has(op.role, "shapes"):
+            return 0
+        if _is_homogeneous(self.flow, self.traits, op):
+            return self._joined(op, wanted)
+        if self._absorbs(op):
+            return int(wanted)
+        if _is_scaling(self.traits, op) or self.traits.positions(op.role, "linear_in"):
+            degree = given[0] - given[1] if self.traits.has(op.role, "divides") else given[0] + given[1]
+            if wanted and not degree:
+                self._force_one(op)
+                return 1
+            return degree
+        power = _power(self.flow, self.traits, op)
+        if power is not None:
+            if given[0] * power != int(given[0] * power):
+                raise _Ends
+            return int(given[0] * power)
+        if any(degree and self._is_beyond(v) for v, degree in zip(op.inputs, given, strict=True)):
+            raise _Ends
+        return 0
+
+    def _joined(self, op: Op, wanted: bool) -> int:
+        """The one degree of all operands; those that have none yet get it, or are multiplied."""
+        data = self._data(op)
+        degrees = {degree for v in data if (degree := self.degrees.get(v, 0))} | ({1} if wanted else set())
+        if len(degrees) != 1:
+            if degrees:
+                raise _Ends
+            return 0
+        (degree,) = degrees
+        for v in data:
+            if not self.degrees.get(v, 0) and not self.flow.values[v].weight:
+                self._need(v, degree)
+        return degree
+
+    def _need(self, v: int, degree: int) -> None:
+        if degree == 1 and (v in self.makeable or self._is_beyond(v)):
+            self._force(v)
+        elif self._is_beyond(v):
+            raise _Ends
+
+    def _force_one(self, op: Op) -> None:
+        """Of two computed operands, one has the degree of their product."""
+        choice = [v for v in op.inputs[1::-1] if v in self.makeable]
+        if choice:
+            self._force(max(choice, key=lambda v: self.reach.get(v, 0.0)))
+        elif self._is_beyond(op.inputs[1]):
+            raise _Ends
+
+    def _is_beyond(self, v: int) -> bool:
+        return self.reach.get(v, 0.0) > self.limit
+
+
+def _lost(array: Array) -> float:
+    """The share of a tensor that rounding to float16 takes, as the root of the mean of squares."""
+    size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
+    if not size:
+        return 0.0
+    with np.errstate(over="ignore"):
+        error = array.astype(np.float16).astype(np.float64) - array
+    return float(np.sqrt(np.mean(np.square(error)))) / size
