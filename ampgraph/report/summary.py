@@ -171,10 +171,11 @@ class Summary(Shown):
         check = [("check", str(self.check))] if self.check else []
         if every:
             rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
-            rows += _range_rows(self)
-            rows += titled("float32", [str(held) for held in self.float32] or [no_guard(self)])
+            rows += _range_rows(self, every)
+            none = [] if self.guards else [no_guard(self)]
+            rows += titled("float32", [*map(str, self.float32), *none])
             return in_rows(rows + _note_rows(self) + check)
-        rows += _rewrites_in_short(self) + _range_rows(self)[:1]
+        rows += _rewrites_in_short(self) + _range_rows(self, every)
         notes = _notes_in_short(self)[: MOST - len(rows) - len(check) - LEAST]
         return in_rows(rows + _float32_in_short(self, MOST - len(rows) - len(check) - len(notes)) + notes + check)
 
@@ -290,8 +291,8 @@ def no_guard(summary: Summary) -> str:
     if not summary.changed:
         return "none needed: nothing was lowered"
     if any(note["topic"] == "samples" for note in summary.notes):
-        return "none fired beside what was measured"
-    return "none fired; ranges were not measured"
+        return "no rule fired beside what was measured"
+    return "no rule fired; ranges were not measured"
 
 
 def _why_nothing(summary: Summary) -> str:
@@ -354,18 +355,18 @@ def _group_line(count: int, group: Sequence[Held], policy: str) -> str:
 
 
 def _notes_in_short(summary: Summary) -> Rows:
-    """One of each topic, but of rules whose nodes are counted."""
+    """One of each topic, but of nodes that are counted by their rules."""
+    rules = {held.rule for held in summary.float32}
+    left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | {"unlisted"})]
     rows = []
-    told = {held.rule for held in summary.float32} | {"samples", "range", "unlisted"}
-    topics = Counter(note["topic"] for note in summary.notes if note["topic"] not in told)
-    for topic, count in topics.items():
-        note = next(note for note in summary.notes if note["topic"] == topic)
+    for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
+        note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
         rows.append((topic, f"{where}{note['text']}" + (f" (and {count - 1:,} more: --verbose)" if count > 1 else "")))
     return rows
 
 
-def _range_rows(summary: Summary) -> Rows:
+def _range_rows(summary: Summary, every: bool) -> Rows:
     """What was measured on which samples: the values that pass the limit, and how many nodes are float32 for it."""
     samples = [note["text"] for note in summary.notes if note["topic"] == "samples"]
     if not samples:
@@ -373,7 +374,8 @@ def _range_rows(summary: Summary) -> Rows:
     passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
     nodes = plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
     out = f"{plural(len(passing), 'value')} out of range, {nodes} float32 for it"
-    return titled("ranges", [out if passing else "all values in range", *_examples(passing), *samples])
+    examples = _examples(passing) if every else []
+    return titled("ranges", [out if passing else "all values in range", *examples, *samples])
 
 
 def _note_rows(summary: Summary) -> Rows:

@@ -1,0 +1,49 @@
+"""What `convert` says of a model fits on a screen, whatever the model; --verbose has all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ampgraph.report.summary import MOST
+from onnx_text import parse
+
+SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
+    r = MatMul (x, c)  i = MatMul (x, s)  a = Mul (r, r)  b = Mul (i, i)  p = Add (a, b)
+    m = MatMul (p, w)  e = Add (m, eps)  l = Log (e)  n = LayerNormalization (l, g)  y = MatMul (n, w) }"""
+POSITIONS = """g (float[1, 64, 32] x, float[1, 64, 1] t) => (float[1, 64, 32] y) {
+    a = Mul (t, f)  c = Cos (a)  s = Sin (a)  u = Mul (x, c)  v = Mul (x, s)  z = Add (u, v)
+    q = MatMul (z, w)  h = Softmax (q)  d = Exp (h)  k = CumSum (d, axis)  o = Pow (k, three)  l = Log (o)
+    m = ReduceSum (l)  b = Div (q, m)  i = Sqrt (b)  j = Mystery (i)  r = Erf (j)  y = MatMul (r, w) }"""
+KINDS = {
+    "spectrum": (SPECTRUM, {"c": (400, 201), "s": (400, 201), "w": (201, 201), "g": (201,), "eps": np.float32(1e-10)}),
+    "positions": (
+        POSITIONS,
+        {"f": (1, 1, 32), "w": (32, 32), "three": np.float32(3), "axis": np.array(1, np.int64)},
+    ),
+    "nothing": ("g (int64[4] x) => (int64[4] y) { y = Abs (x) }", {}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+@pytest.mark.parametrize("name", KINDS)
+def test_it_is_short(amp: Any, tmp_path: Path, name: str, level: str, dtype: str) -> None:
+    text, weights = KINDS[name]
+    onnx.save(parse(text, weights), tmp_path / "m.onnx")
+    words = ("convert", tmp_path / "m.onnx", "--dry-run", "--level", level, "--dtype", dtype)
+    code, out, _ = amp(*words)
+    assert code == 0 and 6 <= len(out.splitlines()) <= MOST
+    rows = {line[:11].strip() for line in out.splitlines()}
+    assert {"model", "result", "options", "nodes", "products", "casts", "weights", "float32"} <= rows
+
+
+def test_each_reason_has_its_count_its_operators_and_an_example(amp: Any, tmp_path: Path) -> None:
+    onnx.save(parse(*KINDS["spectrum"]), tmp_path / "m.onnx")
+    out = amp("convert", tmp_path / "m.onnx", "--dry-run")[1]
+    (line,) = [line for line in out.splitlines() if "by rule spectrum" in line]
+    assert "MatMul" in line and "Log magnifies small powers" in line
