@@ -2,7 +2,7 @@
 
     python benchmarks/tensorrt/kernel_table.py [--python build/tensorrt/bin/python] [--kept FILE] [--check]
 
-Some 3,000 engines of one node, half an hour on a core. --check writes nothing; exit status 1 where the file is not what
+Some 3,000 engines of one node, two to four minutes. --check writes nothing; exit status 1 where the file is not what
 TensorRT says. --kept: a file of answers, which a second run does not ask for again.
 """
 
