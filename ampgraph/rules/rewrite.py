@@ -13,7 +13,7 @@ from ..core.rewrites import Rewrite
 from .known import IsLow, Known
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 class RewriteRule(Rewrite):
@@ -23,7 +23,7 @@ class RewriteRule(Rewrite):
     """Whether it pays only where a trial plan makes something low."""
 
     @classmethod
-    def find(cls, known: Known) -> Iterable[Self]:
+    def find(cls, known: Known) -> Iterable[RewriteRule]:
         """Where it could be done, whatever types will be; of names that are not asked for too."""
         raise NotImplementedError
 
