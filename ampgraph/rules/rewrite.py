@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,6 +34,11 @@ class RewriteRule(Rewrite):
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Whether it is worth it beside a trial plan."""
         return True
+
+    def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> RewriteRule | None:
+        """The same where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing, or
+        is not known."""
+        return None
 
     # -- what finders share -----------------------------------------------------------------------------------------
 

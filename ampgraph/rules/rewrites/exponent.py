@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
+from ...core.rewrites import known_rewrites
 from ...oplists.traits import Traits, traits
 from ..fusions import regions
 from ..known import Known, named
 from ..rewrite import RewriteRule
-from .norm import Norm
 
 EPSILON = -1  # the place of an edit of the attribute
 SMALLEST = -126  # of float32's normal exponents
@@ -54,7 +54,7 @@ class Exponent(RewriteRule):
         return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
-    def find(cls, known: Known) -> Iterator[Exponent | Norm]:
+    def find(cls, known: Known) -> Iterator[RewriteRule]:
         """The groups of values around each that passes the range, as far as they can be scaled; one row for all. With
         it norms in simple operators that are written as one, and read such a value: by another eps."""
         flow, limit = known.flow, known.options.largest / known.options.range_margin
@@ -128,20 +128,13 @@ class Exponent(RewriteRule):
         return made
 
 
-def _norms(known: Known, taken: Exponents) -> Iterator[Norm]:
-    """Norms that are to be written as one operator and read a scaled value, as they do then."""
-    flow = known.flow
-    for norm in Norm.find(known):
-        ops = norm.ops(flow)
-        exponents = {taken.get(v, 0) for op in ops for v in op.inputs if flow.values[v].name == norm.source}
-        if (
-            norm.name in known.options.rewrites
-            and len(exponents) == 1
-            and not any(taken.get(v) for v in ops[-1].outputs)
-        ):
-            (exponent,) = exponents
-            if exponent:
-                yield replace(norm, epsilon=norm.epsilon * 4.0**-exponent)
+def _norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
+    """Norms that are to be written as one operator and read a scaled value, as they are then."""
+    kind = known_rewrites()["norm"]
+    for norm in kind.find(known) if issubclass(kind, RewriteRule) else ():
+        now = norm.rescaled(known.flow, taken) if norm.name in known.options.rewrites else None
+        if now is not None:
+            yield now
 
 
 def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
