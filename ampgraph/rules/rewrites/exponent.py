@@ -383,7 +383,8 @@ class _Growth:
 
     def _force_one(self, op: Op) -> None:
         """Of two computed operands, one has the degree of their product."""
-        choice = [v for v in op.inputs[1::-1] if v in self.makeable]
+        square = op.inputs[0] == op.inputs[1]
+        choice = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
         if choice:
             self._force(max(choice, key=lambda v: self.reach.get(v, 0.0)))
         elif self._is_beyond(op.inputs[1]):
