@@ -35,4 +35,6 @@ class RewriteRegions:
                 raise AmpError("AMP403", f"the plan writes a {writes}, which no {graph.format} model needs", hint=hint)
             for item in sorted(self.rewrites, key=lambda one: not one.rewires):
                 item.write(editor, flow)
+            for item in self.rewrites:
+                item.finish(editor, flow)
         return Change(len(self.rewrites))

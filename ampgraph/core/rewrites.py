@@ -88,6 +88,9 @@ class Rewrite:
         """Carries it out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another model's."""
         raise NotImplementedError
 
+    def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Called once all are written, as they know values by their names: those that hold other numbers get others."""
+
     def to_row(self) -> dict[str, Any]:
         """Plain data, by the names of the fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

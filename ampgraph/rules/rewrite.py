@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +13,7 @@ from ..core.rewrites import Rewrite
 from .known import IsLow, Known
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 class RewriteRule(Rewrite):
@@ -23,7 +23,7 @@ class RewriteRule(Rewrite):
     """Whether it pays only where a trial plan makes something low."""
 
     @classmethod
-    def find(cls, known: Known) -> Iterable[Self]:
+    def find(cls, known: Known) -> Iterable[RewriteRule]:
         """Where it could be done, whatever types will be; of names that are not asked for too."""
         raise NotImplementedError
 
@@ -34,6 +34,11 @@ class RewriteRule(Rewrite):
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Whether it is worth it beside a trial plan."""
         return True
+
+    def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> RewriteRule | None:
+        """The same where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing, or
+        is not known."""
+        return None
 
     # -- what finders share -----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
+from ...core.rewrites import known_rewrites
 from ...oplists.traits import Traits, traits
 from ..fusions import regions
 from ..known import Known, named
@@ -53,8 +54,9 @@ class Exponent(RewriteRule):
         return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
-    def find(cls, known: Known) -> Iterator[Exponent]:
-        """The groups of values around each that passes the range, as far as they can be scaled; one row for all."""
+    def find(cls, known: Known) -> Iterator[RewriteRule]:
+        """The groups of values around each that passes the range, as far as they can be scaled; one row for all. With
+        it norms in simple operators that are written as one, and read such a value: by another eps."""
         flow, limit = known.flow, known.options.largest / known.options.range_margin
         beyond = [v for v, reach in known.measured.reach.items() if reach > limit and v in known.passing]
         if not beyond or known.options.dtype != "float16":  # bfloat16 has float32's range
@@ -75,9 +77,16 @@ class Exponent(RewriteRule):
                 growth.failed |= {v for v, degree in degrees.items() if degree == 1}
         if taken:
             touched = {op.id: op for v in taken for op in _around(flow, v)}
+            norms = list(_norms(known, taken))
+            for norm in norms:
+                for op in norm.ops(flow):
+                    touched.pop(op.id, None)
+                    for v in op.outputs:
+                        taken.pop(v, None)
             nodes = sorted(touched.values(), key=lambda op: op.index)
             exponents = tuple((flow.values[v].name, e) for v, e in sorted(taken.items()))
             yield cls("exponent", *cls.place(flow, *nodes), exponents, ", ".join(reasons))
+            yield from norms
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         ops, by_name = self.edited(editor), dict(self.exponents)
@@ -98,8 +107,13 @@ class Exponent(RewriteRule):
                 editor.give(scaled[value.id, exponent], [(self.scope, op.index, place)])
         for value in dict.fromkeys(flow.values[v] for v, _ in scaled if flow.values[v].weight):
             editor.drop(value)
-        for v in found:
-            editor.rename(flow.values[v], "scaled")
+
+    def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
+        by_name = dict(self.exponents)
+        for op in self.edited(editor):
+            for v in op.outputs:
+                if flow.values[v].name in by_name:
+                    editor.rename(flow.values[v], "scaled")
 
     def _scaled(self, editor: NodeEditor, flow: Dataflow, value: Value, exponent: int) -> Value:
         """2^-exponent of a value: a stored tensor, or a product."""
@@ -113,6 +127,15 @@ class Exponent(RewriteRule):
         power = editor.store(np.array(factor), f"{name}_power", value.scope)
         (made,) = editor.add("Mul", [value, power], [value], name=name, node=f"{name}_Mul", shaped=True)
         return made
+
+
+def _norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
+    """Norms that are to be written as one operator and read a scaled value, as they are then."""
+    kind = known_rewrites()["norm"]
+    for norm in kind.find(known) if issubclass(kind, RewriteRule) else ():
+        now = norm.rescaled(known.flow, taken) if norm.name in known.options.rewrites else None
+        if now is not None:
+            yield now
 
 
 def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape, Value
@@ -47,6 +47,15 @@ class Norm(RewriteRule):
             name, source = "norm" if axis == -1 else "channels", flow.values[region.source].name
             place = cls.place(flow, *whole(region))
             yield cls(name, *place, region.kind, source, stored[0], stored[1], axis, region.epsilon)
+
+    def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> Norm | None:
+        ops = self.ops(flow)
+        found = {
+            exponents.get(v, 0) for op in ops for v in op.inputs if v != NONE and flow.values[v].name == self.source
+        }
+        exponent = found.pop() if len(found) == 1 else 0
+        inner = exponent and not any(exponents.get(v) for v in ops[-1].outputs)
+        return replace(self, epsilon=self.epsilon * 4.0**-exponent) if inner else None
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Norm:
