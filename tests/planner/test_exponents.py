@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
+from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.ranges import Ranges
 from ampgraph.formats.onnx.graph import OnnxGraph
@@ -202,3 +204,12 @@ def test_what_cannot_be_scaled_stays_float32(given: ModelProto) -> None:
     assert [d for d in plan.decisions if d.why.rule == "range" and d.dtype == "float32"]
     result = ampgraph.convert(given, ranges=ranges, check="off")
     assert result == ampgraph.convert(given, ranges=ranges, check="off", rewrite="no-exponent")
+
+
+@pytest.mark.parametrize("exponent", [5000, -5000])
+def test_a_plan_with_other_exponents_is_refused(exponent: int) -> None:
+    model, ranges = case("layer norm")
+    row = json.loads(ampgraph.plan(model, ranges=ranges).to_json())
+    row["rewrites"][0]["exponents"][0][1] = exponent
+    with pytest.raises(AmpError, match="AMP402"):
+        ampgraph.apply(model, Plan.from_json(json.dumps(row)))

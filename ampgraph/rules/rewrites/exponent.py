@@ -90,8 +90,9 @@ class Exponent(RewriteRule):
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         ops, by_name = self.edited(editor), dict(self.exponents)
-        found = {v: by_name[flow.values[v].name] for op in ops for v in op.outputs if flow.values[v].name in by_name}
-        self.refuse(len(found) == len(by_name))
+        made = [v for op in ops for v in op.outputs if v != NONE and flow.values[v].name in by_name]
+        found = {v: by_name[flow.values[v].name] for v in made}
+        self.refuse(len(found) == len(by_name) and all(abs(e) <= 2 * MOST for e in found.values()))
         scaled: dict[tuple[int, int], Value] = {}
         for op in ops:
             changes = edits(flow, traits(), op, found)
@@ -236,7 +237,7 @@ class _Growth:
         self.makeable: set[int] = set()
         for op in self.ops:
             if op.outputs and op.slots and self._may_make(op):
-                self.makeable.update(op.outputs)
+                self.makeable.update({*op.outputs} - {NONE})
 
     def around(self, seed: int, taken: Exponents) -> dict[int, int]:
         """The degrees of the values that have to be scaled with one; none where they cannot be."""
@@ -293,13 +294,16 @@ class _Growth:
     def _may_make(self, op: Op) -> bool:
         """Whether an operator makes its result with another exponent for the asking, and who reads it can take it."""
         handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
-        if not all(self._is_inner(v) for v in op.outputs if self.flow.uses[v]):
+        if not all(self._is_inner(v) for v in op.outputs if v != NONE and self.flow.uses[v]):
             return False
-        if any(not any(self.traits.has(r.role, t) for t in handled) for v in op.outputs for r in self.flow.readers(v)):
+        if any(not any(self.traits.has(r.role, t) for t in handled) for r in self._readers(op)):
             return False
         if _is_homogeneous(self.flow, self.traits, op):
             return all(self._is_ready(v) for v in self._data(op))
         return self._absorbs(op)
+
+    def _readers(self, op: Op) -> list[Op]:
+        return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
 
     def _is_ready(self, v: int) -> bool:
         return v in self.makeable or self.flow.values[v].weight
@@ -337,7 +341,7 @@ class _Growth:
         if wanted and degree != 1:
             raise _Ends
         if degree:
-            self.degrees.update(dict.fromkeys(op.outputs, degree))
+            self.degrees.update({v: degree for v in op.outputs if v != NONE})
 
     def _degree(self, op: Op, given: list[int], wanted: bool) -> int:
         if self.traits.has(op.role, "shapes"):
