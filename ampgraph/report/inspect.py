@@ -100,7 +100,7 @@ class Inspection(Shown):
     def lines(self) -> list[str]:
         """The report of `inspect`."""
         size = f"{plural(self.file_nodes, 'node')}, {self.version}, {self.weight_bytes:,} bytes of weights"
-        lines = [f"{self.model}: {size}", "", f"{'':12}{'nodes':>9}{'heavy':>9}{'weights':>9}{'bytes':>17}"]
+        lines = [f"{self.model}: {size}", "", f"{'':12}{'nodes':>9}{'products':>9}{'weights':>9}{'bytes':>17}"]
         names = [n for n in (*PRECISIONS, OTHER) if self.nodes.get(n) or self.weights.get(n)]
         for name in dict.fromkeys([*names, *self.weights]):
             stored = self.weights.get(name, Stored())
@@ -122,7 +122,7 @@ class Inspection(Shown):
         head = f"{self.model}: {self.version}, {plural(self.file_nodes, 'node')}, {plural(len(self.casts), 'cast')}"
         return "".join([
             f"<p><b>{html.escape(head)}</b></p>",
-            table(("", "nodes", "heavy", "bytes of weights"), rows),
+            table(("", "nodes", "products", "bytes of weights"), rows),
             table((), [("nodes", bar(self.nodes)), ("weights", bar(parts))]),
             table(("layer", "nodes", ""), _layer_bars(self.layers)),
             folded("report", self.lines()),
