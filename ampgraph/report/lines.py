@@ -56,6 +56,14 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
     return f"{', '.join(names[:most])}{left}"
 
 
+def shortened(text: str, most: int) -> str:
+    """At most so many characters, whole words where there are any."""
+    if len(text) <= most:
+        return text
+    start = text[: most - 3]
+    return (start[: start.rfind(" ")] if " " in start[most // 2 :] else start) + "..."
+
+
 def finite(error: float, digits: str = ".3g", other: str = "not finite") -> str:
     """An error in a table."""
     return f"{error:{digits}}" if math.isfinite(error) else other

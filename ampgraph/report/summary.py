@@ -17,7 +17,7 @@ from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
-from .lines import Rows, first, in_rows, plural, rewrite_line, titled
+from .lines import Rows, first, in_rows, plural, rewrite_line, shortened, titled
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
@@ -44,6 +44,8 @@ MOST = 15
 """Lines of a report that does not say everything."""
 LEAST = 3
 """Of them, those that reasons for float32 have at least."""
+LONGEST = 200
+"""Characters of a reason or note in it; --verbose has them whole."""
 OTHER_FLOATS = frozenset({*LOW, "float64"})
 
 
@@ -176,8 +178,9 @@ class Summary(Shown):
             rows += titled("float32", [*map(str, self.float32), *none])
             return in_rows(rows + _note_rows(self) + check)
         rows += _rewrites_in_short(self) + _range_rows(self, every)
-        notes = _notes_in_short(self)[: MOST - len(rows) - len(check) - LEAST]
-        return in_rows(rows + _float32_in_short(self, MOST - len(rows) - len(check) - len(notes)) + notes + check)
+        notes = _notes_in_short(self, MOST - len(rows) - len(check) - LEAST)
+        held = _float32_in_short(self, MOST - len(rows) - len(check) - len(notes))
+        return in_rows(rows + [(title, shortened(text, LONGEST)) for title, text in held + notes] + check)
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
@@ -342,20 +345,20 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
     room = most - len(none)
     shown = groups if len(groups) <= room else groups[: room - 1]
     lines = [_group_line(count, group, summary.policy) for count, group in shown]
-    left = sum(count for count, _ in groups[len(shown) :])
-    return titled(
-        "float32", [*lines, *([f"{left:,} more for other reasons: --verbose lists them"] if left else []), *none]
-    )
+    rest = groups[len(shown) :]
+    nodes = sum(count for count, _ in rest)
+    more = [f"{nodes:,} more for {plural(len(rest), 'other reason')}: --verbose lists them"] if rest else []
+    return titled("float32", [*lines, *more, *none])
 
 
 def _group_line(count: int, group: Sequence[Held], policy: str) -> str:
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
-    more = " ..." if count > 1 else ""
-    return f"{count:,} {_in_words(group[0].rule, policy)}: {kinds} ({group[0].first}{more}): {group[0].text}"
+    such = " such as" if count > 1 else ""
+    return f"{count:,} {_in_words(group[0].rule, policy)} ({kinds}),{such} {group[0].first}: {group[0].text}"
 
 
-def _notes_in_short(summary: Summary) -> Rows:
-    """One of each topic, but of nodes that are counted by their rules."""
+def _notes_in_short(summary: Summary, most: int) -> Rows:
+    """One of each topic, in so many lines, but of nodes that are counted by their rules."""
     rules = {held.rule for held in summary.float32}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | {"unlisted"})]
     rows = []
@@ -363,7 +366,9 @@ def _notes_in_short(summary: Summary) -> Rows:
         note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
         rows.append((topic, f"{where}{note['text']}" + (f" (and {count - 1:,} more: --verbose)" if count > 1 else "")))
-    return rows
+    if len(rows) <= most:
+        return rows
+    return [*rows[: most - 1], ("notes", f"of {plural(len(rows) - most + 1, 'more topic')}: --verbose lists them")]
 
 
 def _range_rows(summary: Summary, every: bool) -> Rows:

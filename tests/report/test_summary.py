@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ampgraph.report.summary import MOST
+from ampgraph.report.summary import LONGEST, MOST, Heavy, Held, Summary
 from onnx_text import parse
 
 SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
@@ -47,3 +47,19 @@ def test_each_reason_has_its_count_its_operators_and_an_example(amp: Any, tmp_pa
     out = amp("convert", tmp_path / "m.onnx", "--dry-run")[1]
     (line,) = [line for line in out.splitlines() if "by rule spectrum" in line]
     assert "MatMul" in line and "Log magnifies small powers" in line
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    held = tuple(Held(f"rule{i}", "MatMul", 2, f"/layer/{i}/" + "n" * 300, "too large for it " * 30) for i in range(60))
+    notes = tuple({"topic": f"topic{i}", "where": "", "text": "read this " * 60} for i in range(50))
+    counts = {"float32": 120, "float16": 3}
+    reasons = {"float32": {one.rule: one.count for one in held}}
+    summary = Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, counts, 0, reasons,
+                      Heavy(3, 0, 120, held), 0, 9, {}, {}, float32=held, notes=notes)  # fmt: skip
+    lines = summary.lines()
+    assert len(lines) == MOST and all(len(line) <= LONGEST + 12 for line in lines)
+    shown = sum("by rule" in line for line in lines)
+    assert f"{2 * (60 - shown)} more for {60 - shown} other reasons: --verbose lists them" in "\n".join(lines)
+    topics = sum(line.startswith("topic") for line in lines)
+    assert shown >= 1 and f"of {50 - topics} more topics: --verbose lists them" in "\n".join(lines)
+    assert sum("too large" in line for line in summary.lines(every=True)) == 120
