@@ -58,7 +58,7 @@ class FlowBuilder:
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
 
     def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
-        """A unit that stays float32, and why; ``admits``: but where a user's list says that its operator takes these."""
+        """A unit that stays float32, and why; ``admits``: but where a user's list says it takes these."""
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:

@@ -1,6 +1,7 @@
 """Operators without a schema, as plugins of TensorRT: a list says which of their inputs and outputs go low."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,7 +47,7 @@ def types(model: onnx.ModelProto) -> str:
     return "".join(told) + " " + "".join(words[known.get(name, 0)] for name in plug.output)
 
 
-def converted(tmp_path: Path, text: str, model: onnx.ModelProto | None = None, **options: object) -> onnx.ModelProto:
+def converted(tmp_path: Path, text: str, model: onnx.ModelProto | None = None, **options: Any) -> onnx.ModelProto:
     listed = tmp_path / "mine.toml"
     listed.write_text(text)
     options = {"target": "tensorrt", "check": "off", "lists": [listed], **options}
@@ -58,7 +59,7 @@ def converted(tmp_path: Path, text: str, model: onnx.ModelProto | None = None, *
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
 def test_each_input_and_output_has_the_type_that_a_list_says(level: str, dtype: str, tmp_path: Path) -> None:
-    options = {"level": level, "dtype": dtype}
+    options: dict[str, Any] = {"level": level, "dtype": dtype}
     assert types(converted(tmp_path, "", **options)) == "ff-i ffi"
     assert types(converted(tmp_path, LISTED, **options)) == "hh-i hhi"
     assert types(converted(tmp_path, MIXED, **options)) == "hf-i hfi"
@@ -77,7 +78,8 @@ def test_what_the_file_does_not_say(tmp_path: Path) -> None:
     made = converted(tmp_path, MIXED, net(told=False))
     assert [node.op_type for node in made.graph.node].count("Cast") == 2  # of x and y, and none beside the plugin
     # before opset 13 nothing is cast to bfloat16
-    assert "Cast" not in {n.op_type for n in converted(tmp_path, LISTED, net(11), dtype="bfloat16", opset=11).graph.node}
+    old = converted(tmp_path, LISTED, net(11), dtype="bfloat16", opset=11)
+    assert "Cast" not in {node.op_type for node in old.graph.node}
 
 
 def test_other_classes_and_reports(tmp_path: Path) -> None:
