@@ -20,6 +20,7 @@ REASONS: dict[str, str] = {
     "ampgraph.formats.mindir.schema": "messages whose classes protobuf makes when the program runs",
     "ampgraph.formats.onnx.operators": "the value of an attribute, of the kind that its name says",
     "ampgraph.core.rewrites": "a row of a plan, whose fields are each rewrite's own",
+    "ampgraph.cli.folder": "options of a command, which go to another process, and the JSON that it answers",
     "ampgraph.core.typed": "JSON before it is checked, and the annotations that say what it has to be",
     **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "fused", "norm", "number")},
     "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",

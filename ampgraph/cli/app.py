@@ -40,6 +40,7 @@ def ampgraph(
     ampgraph demo                               the first example: writes a small model, converts it, verifies it
     ampgraph convert model.onnx                 writes model.O2.onnx, mostly float16
     ampgraph convert model.onnx --data samples/ the same, but what overflows on these samples stays float32
+    ampgraph convert pipeline/ -o pipeline.fp16 every model of a folder, and its tree as it is
     ampgraph inspect model.O2.onnx --against model.onnx
     ampgraph diff model.O1.onnx model.O2.onnx   in what two conversions or two plans differ
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision

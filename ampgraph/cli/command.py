@@ -104,13 +104,14 @@ VOLUME = {
 @dataclass(frozen=True)
 class Told:
     """What a command prints: ``data`` as JSON, or else ``lines``, on stderr where it is ``aside``, and ``notes`` there
-    too. The exit code is 1 where it is not ``ok``."""
+    too. The exit code is ``code`` where it is not ``ok``."""
 
     data: object
     lines: Callable[[], list[str]]
     ok: bool = True
     aside: bool = False
     notes: tuple[str, ...] = ()
+    code: int = 1
 
     def tell(self, as_json: bool) -> None:
         for note in self.notes:
@@ -119,7 +120,7 @@ class Told:
         show_json(plain(self.data), to) if as_json else show(self.lines(), to)
         if not self.ok:
             sys.stdout.flush()
-            sys.exit(1)
+            sys.exit(self.code)
 
 
 def told(found: Shown, ok: bool = True) -> Told:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
+from ..core.shown import plain
+from ..core.verdict import CheckVerdict
 from .command import HTML, MODEL, Told, argument, command, option, recipe_fields, switch
 from .terminal import Display, done, signals_wait, verbose
 
@@ -101,12 +103,13 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
         "with TensorRT for RTX, which builds what was written.",
     ),
     loss_scale=option("SCALE", "Refused, with what to do instead.", hidden=True),
+    jobs=option("N", "Of a folder: at most N models at once, as far as memory allows; 1 if not given.", kind=int),
+    transformers_js=switch("Of a folder: X.onnx -> X_fp16.onnx, X_q4.onnx -> X_q4f16.onnx; others are copied."),
 )
 def convert(
-    bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
-    plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
-) -> Told:  # fmt: skip
-    """Convert a model to mixed precision.
+    bar: Display, *, model: str, output: str | None, jobs: int | None, transformers_js: bool, **options: Any
+) -> Told:
+    """Convert a model, or each model of a folder, to mixed precision.
 
     \b
     ampgraph convert model.onnx --level auto -o fast.onnx
@@ -115,12 +118,46 @@ def convert(
     ampgraph convert model.onnx --optimize --runtime gpu-environment/bin/python
     ampgraph convert model.onnx --target tensorrt --runtime build/tensorrt/bin/python
     ampgraph convert model.onnx --dry-run --json
+    ampgraph convert pipeline/ -o pipeline.fp16 --jobs 2     (its tree and names are kept, what is no model is copied)
     ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
     It ends with a check, in a process of its own, within a minute and --check-memory. The exit code is 1 where the
     result misses the tolerance, where TensorRT refuses it and takes the original, and where --check require leaves no
-    file; what generated inputs leave in doubt is said.
+    file; what generated inputs leave in doubt is said. Of a folder, 2 where a model failed; the others are converted
+    all the same, and a second call does what is left.
     """
+    if Path(model).is_dir():
+        from .folder import convert_folder
+
+        return convert_folder(
+            bar, one_model, options, model=model, output=output, jobs=max(jobs or 1, 1), web=transformers_js
+        )
+    if jobs is not None or transformers_js:
+        message = f"{'--jobs' if jobs is not None else '--transformers-js'} is for a folder, and {model} is none"
+        raise AmpError("AMP404", message, hint="omit it")
+    return _converted(bar, model=model, output=output, **options)
+
+
+def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
+    """What the process of a folder's model does: answers the report, or the error."""
+    try:
+        told = _converted(Display(), **options)
+    except AmpError as error:
+        answer({"error": str(AmpError(error.code, error.message, where=error.where)), "hint": error.hint})
+        return
+    report: Any = plain(told.data)
+    verdict, said = report["check"], "not checked" if report["changed"] else "nothing to lower"
+    if verdict is not None:
+        verdict["seconds"] = 0.0  # the one thing that differs from run to run
+        said = str(CheckVerdict.from_dict(verdict))
+    answer({"ok": told.ok, "said": said, "report": report})
+
+
+def _converted(
+    bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
+    plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
+) -> Told:  # fmt: skip
+    """One model."""
     with signals_wait():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check

@@ -54,7 +54,7 @@ def list_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
     kind = plain(wanted)
     known = sorted({*lists.listings, *known_operators()})
     same = [k for k in known if k.lower() == kind.lower()]
-    same = same or [k for k, _ in lists.items() if lists.framework.name and k.rpartition("::")[2] == kind]
+    same = same or [k for k in known if k.rpartition("::")[2].lower() == kind.lower()]
     matched = [kind] if kind in known else same or [k for k in known if fnmatch.fnmatchcase(k, kind)]
     if matched:
         return [_row(lists, level, kind) for kind in matched]

@@ -353,8 +353,8 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
 
 def _group_line(count: int, group: Sequence[Held], policy: str) -> str:
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
-    more = " ..." if count > 1 else ""
-    return f"{count:,} {_in_words(group[0].rule, policy)}: {kinds} ({group[0].first}{more}): {group[0].text}"
+    such = " such as" if count > 1 else ""
+    return f"{count:,} {_in_words(group[0].rule, policy)} ({kinds}),{such} {group[0].first}: {group[0].text}"
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:

@@ -74,6 +74,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(ROOT / "models" / "digits_transformer.onnx", tmp_path / "model.onnx")
     (tmp_path / "build").mkdir()
     (tmp_path / "samples").mkdir()
+    (tmp_path / "pipeline").mkdir()
+    shutil.copy(MODEL, tmp_path / "pipeline")
     with np.load(ROOT / "models" / "digits_heldout.npz") as held:
         for number in range(2):
             np.savez(tmp_path / "samples" / f"{number}.npz", image=held["image"][number * 4 : number * 4 + 4])

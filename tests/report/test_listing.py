@@ -144,3 +144,9 @@ def test_quantized_parts() -> None:
     plain = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     found = ampgraph.verify(plain, plain)
     assert not any(line.startswith("quantized") for line in found.lines()) and found.to_dict()["quantized"] is None
+
+
+@pytest.mark.parametrize("name", ["MatMulNBits", "matmulnbits", "GatherBlockQuantized"])
+def test_an_operator_is_found_without_its_domain(name):
+    (found,) = ampgraph.lists(name)
+    assert found.operator.lower() == f"com.microsoft::{name}".lower()

@@ -1,0 +1,335 @@
+"""`ampgraph convert DIR -o OUT`: each model of a folder by the command that converts one, in a process of its own; all
+else is copied, so that the library that wrote the folder loads the result.
+
+What was done stands in a manifest in OUT, by which a second call skips what has not changed. Links to files are
+followed, links to folders and hidden folders are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import AmpError
+from ..core.files import refuse_output, sources_of, sweep, whole_file
+from ..core.graph import is_mindir
+from ..core.json_types import JsonObject
+from ..core.recipe import flags, recipe_of
+from ..core.version import __version__
+from ..formats import adapters
+from ..formats.checks import MODEL_SUFFIXES
+from ..planner.resolve import resolve
+from ..report.lines import plural
+from ..runtime.child import Answer, in_child
+from .command import Told
+from .terminal import Display
+
+MANIFEST = "ampgraph-convert.json"
+ONE_MODEL = ("plan_in", "plan_out", "ranges_out", "data", "html")
+"""Options that are about one model."""
+STATES = ("right", "doubtful", "not checked", "unchanged", "missed", "failed")
+PER_BYTE = 4  # of a model's: what a conversion holds, and its check beside it
+FIXED = 1 << 30  # bytes that a process takes before there is a model in it
+
+OTHER_WORDS = ("_fp16", "_q4f16", "_int8", "_uint8", "_quantized", "_bnb4")
+"""How transformers.js ends the names of files that are not for fp16."""
+
+One = Callable[[Any, Answer], None]
+"""Converts one model in a process of its own: is given the options, and answers `Done.found`."""
+
+
+@dataclass
+class Done:
+    """What became of one model; ``found``: its report, or the error that it failed with."""
+
+    file: str
+    found: JsonObject
+    inputs: dict[str, str]
+    skipped: bool = False
+    written: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        if "error" in self.found:
+            return "failed"
+        report: Any = self.found["report"]
+        verdict = report["check"]
+        if verdict is None:
+            return "not checked" if report["changed"] else "unchanged"
+        missed = self.found["ok"] is False
+        return "missed" if missed else {"ok": "right", "missed": "missed"}.get(verdict["outcome"], verdict["outcome"])
+
+    def line(self, width: int) -> str:
+        """One line, its file's name as wide as ``width``."""
+        if self.state == "failed":
+            return f"{self.file:<{width}}  FAILED {self.found['error']}"
+        report: Any = self.found["report"]
+        size = f"{report['bytes_before']:,} -> {report['bytes_after']:,} bytes"
+        casts = f"{report['casts_after'] - report['casts_before']:+,} casts"
+        said = "as before: " * self.skipped + str(self.found["said"])
+        return f"{self.file:<{width}}  {size}, {casts}  {said}"
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON."""
+        return {"file": self.file, "state": self.state, "skipped": self.skipped, **self.found}
+
+
+def convert_folder(
+    bar: Display, one: One, options: Mapping[str, Any], *, model: str, output: str | None, jobs: int, web: bool
+) -> Told:
+    """Converts a folder, ``jobs`` models at once; ``web``: by the names that transformers.js loads.
+
+    Raises AmpError AMP105, AMP106 for a place that is none, AMP404 for an option that is about one model."""
+    source, target = _places(model, output, options)
+    files, linked = _walked(source)
+    names = {name: named_for_web(name) if web else name for name in files if _is_model(name)}
+    names = {name: to for name, to in names.items() if to}
+    if not names:
+        raise AmpError("AMP101", "no .onnx or .mindir file in it", where=model, hint="name the folder of the models")
+    digest, dry = _options_digest(options, next(iter(names))), bool(options["dry_run"])
+    before = {name: entry for name, entry in _manifest(target).items() if name in names}
+    work = _Work(one, options, source, target, names, digest, before, Room())
+    done: list[Done] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for found in pool.map(work.convert, names):
+                done.append(found)
+                bar.line(found.line(max(map(len, names))))
+                if not dry:
+                    _write_manifest(target, digest, done, before)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    data = {name for found in done for name in found.inputs}
+    others = [name for name in files if name not in names and name not in data]
+    faults = [] if dry else _copied(source, target, others)
+    return _told(model, target, done, others, faults, linked)
+
+
+def _told(
+    model: str, target: Path, done: list[Done], others: list[str], faults: list[AmpError], linked: list[str]
+) -> Told:
+    """The end of the report."""
+    counts = Counter(found.state for found in done)
+    said = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
+    copied = f"{plural(len(others) - len(faults), 'other file')} copied to {target}"
+    end = [f"{plural(len(done), 'model')}: {said}; {copied}", *map(str, faults)]
+    end += [f"{name}: a link to a folder, not followed" for name in linked]
+    report = {
+        "model": model, "output": str(target), "models": [found.to_dict() for found in done], "others": others,
+        "links": linked, "counts": {state: counts[state] for state in STATES}, "errors": [*map(str, faults)],
+    }  # fmt: skip
+    failed = bool(counts["failed"] or faults)
+    return Told(report, lambda: end, not failed and not counts["missed"], code=2 if failed else 1)
+
+
+def _options_digest(options: Mapping[str, Any], model: str) -> str:
+    """Of all that decides what becomes of a model. Raises AmpError for what is wrong with them for any model."""
+    recipe = recipe_of(None, options["fields"])
+    resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
+    words = {name: value for name, value in options.items() if name != "fields"}
+    files = [_file_digest(file) for file in sources_of(recipe.lists)]
+    told = [__version__, os.environ.get("AMPGRAPH_CHECK"), str(recipe), recipe.to_json(), words, files]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _places(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
+    """The folder to read and the one to write."""
+    given = [name for name in ONE_MODEL if options[name]]
+    if given:
+        message = f"{flags(given)[0]} is about one model, and {model} is a folder"
+        raise AmpError("AMP404", message, hint="omit it, or convert that model by itself")
+    if output is None:
+        hint = "add -o OUT to convert every model in it, or name the file in it"
+        raise AmpError("AMP101", "is a directory, not a model", where=model, hint=hint)
+    source, target = Path(model), Path(output)
+    real, other = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+    if real == other or real in other.parents or other in real.parents:
+        message = "the result's folder and the model's lie in each other"
+        raise AmpError("AMP106", message, where=output, hint="choose a folder beside it with -o")
+    refuse_output(target / MANIFEST) if target.is_dir() else refuse_output(target, option="-o")
+    return source, target
+
+
+def _is_model(name: str) -> bool:
+    return Path(name).suffix.lower() in MODEL_SUFFIXES
+
+
+def _walked(source: Path) -> tuple[list[str], list[str]]:
+    """The files of a folder, and links to folders, by their names in it."""
+    files: list[str] = []
+    linked: list[str] = []
+    for folder, inside, found in os.walk(source):
+        where = Path(folder).relative_to(source)
+        linked += [(where / name).as_posix() for name in inside if Path(folder, name).is_symlink()]
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        files += [(where / name).as_posix() for name in found if name != MANIFEST]
+    return sorted(files), sorted(linked)
+
+
+# -- one model --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Work:
+    """What the threads share; each waits for a process."""
+
+    one: One
+    options: Mapping[str, Any]
+    source: Path
+    target: Path
+    names: Mapping[str, str]
+    digest: str
+    before: JsonObject
+    room: Room
+
+    def convert(self, name: str) -> Done:
+        """Converts a model of the folder, unless the manifest says that this was done."""
+        path, place = self.source / name, self.target / self.names[name]
+        files = [path, *_data_files(path)]
+        inputs = _digests(files, self.source)
+        entry: Any = self.before.get(name)
+        if entry and [entry["options"], entry["inputs"]] == [self.digest, inputs] and self._stands(entry["written"]):
+            return Done(name, entry["found"], inputs, skipped=True, written=entry["written"])
+        size = sum(file.stat().st_size for file in files if file.is_file())
+        with self.room.of(PER_BYTE * size + FIXED):
+            found = self._run(path, place)
+        written = {}
+        if "error" not in found and not self.options["dry_run"] and place.is_file():
+            written = _digests([place, *_data_files(place)], self.target)
+        return Done(name, found, inputs, written=written)
+
+    def _stands(self, written: Mapping[str, str]) -> bool:
+        """Whether files are as they were written."""
+        return all(_file_digest(self.target / name) == digest for name, digest in written.items())
+
+    def _run(self, path: Path, place: Path) -> JsonObject:
+        if not self.options["dry_run"]:
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                return {"error": f"error[AMP105]: {place.parent}: cannot be made: {error.strerror or error}"}
+        options = {**self.options, "model": str(path), "output": None if self.options["dry_run"] else str(place)}
+        ended = in_child(self.one, options, seconds=float("inf"), memory=sys.maxsize)
+        return ended.answers[-1] if ended.answers else {"error": f"error[AMP502]: {path}: {ended.said}"}
+
+
+class Room:
+    """The memory that is free: what takes more of it than is left waits, but where nothing else runs."""
+
+    def __init__(self) -> None:
+        self.free, self.running, self.changed = free_memory(), 0, threading.Condition()
+
+    @contextlib.contextmanager
+    def of(self, size: int) -> Iterator[None]:
+        """Takes so many bytes of it."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.running or size <= self.free)
+            self.free -= size
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += size
+                self.running -= 1
+                self.changed.notify_all()
+
+
+def free_memory() -> int:
+    """Bytes that programs can still have; without an end where the system does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    return sys.maxsize
+
+
+def named_for_web(name: str) -> str:
+    """What transformers.js loads with dtype fp16 or q4f16; empty for a file of another precision."""
+    path = Path(name)
+    words = {"_q4": "_q4f16"} | dict.fromkeys(OTHER_WORDS, "")
+    found = next((word for word in words if path.stem.endswith(word)), None)
+    if found is None:
+        return path.with_name(f"{path.stem}_fp16{path.suffix}").as_posix()
+    return words[found] and path.with_name(f"{path.stem.removesuffix(found)}{words[found]}{path.suffix}").as_posix()
+
+
+def _data_files(path: Path) -> list[Path]:
+    """The data files of a model; none where it cannot be read, which is said where it is converted."""
+    try:
+        return [Path(os.path.abspath(file)) for file in adapters.load(str(path))[0].data_files()]
+    except Exception:  # whatever it is
+        return []
+
+
+def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
+    """Of files that are there, by their names in a folder."""
+    there = (file for file in files if file.is_file())
+    return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
+
+
+def _file_digest(path: Path) -> str:
+    """Of a file's bytes; empty where there is none."""
+    try:
+        with open(path, "rb") as file:
+            made = hashlib.sha256()
+            while chunk := file.read(1 << 20):
+                made.update(chunk)
+            return made.hexdigest()
+    except OSError:
+        return ""
+
+
+# -- all else ---------------------------------------------------------------------------------------------------------
+
+
+def _copied(source: Path, target: Path, names: list[str]) -> list[AmpError]:
+    """Copies files, each whole or not at all; what could not be."""
+    faults = []
+    for name in names:
+        try:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(target / name, "-o") as beside:
+                shutil.copyfile(source / name, beside)
+        except OSError as error:
+            faults.append(AmpError("AMP105", f"cannot be copied: {error.strerror or error}", where=name))
+        except AmpError as error:
+            faults.append(error)
+    return faults
+
+
+def _manifest(target: Path) -> dict[str, Any]:
+    """What an earlier call did, by model; nothing where that cannot be read."""
+    try:
+        found = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
+        return found["models"] if found["format"] == 1 else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _write_manifest(target: Path, digest: str, done: list[Done], before: Mapping[str, Any]) -> None:
+    """What is done by now, and what an earlier call did of the rest; what failed is tried again."""
+    entries = dict(before)
+    for one in done:
+        entries.pop(one.file, None)
+        if one.written:
+            entries[one.file] = {
+                "options": digest, "inputs": one.inputs, "written": one.written, "found": one.found,
+            }  # fmt: skip
+    target.mkdir(parents=True, exist_ok=True)
+    sweep(target / MANIFEST)
+    with whole_file(target / MANIFEST, "-o") as beside:
+        text = json.dumps({"format": 1, "models": dict(sorted(entries.items()))}, indent=1)
+        beside.write_text(text + "\n", encoding="utf-8")
