@@ -38,7 +38,7 @@ def converted(
     keep_io_types: bool | list[str],
     op_block_list: Collection[str] | None,
     node_block_list: Collection[str] | None,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> onnx.ModelProto:
     """A model in float16, with what is blocked in float32. Raises AmpError as `convert`, NotConverted for no model."""
     if not isinstance(model, (onnx.ModelProto, str, Path)):
@@ -54,8 +54,9 @@ def converted(
         proto = _clamped(proto, ops, nodes, min_positive_val or 0.0, max_finite_val or np.inf)
     held = [f"op:{kind}" for kind in sorted(ops & {node.op_type for node in known})]
     held += sorted(nodes - set(missing) - {""})
-    words = {"check": "off", "keep_io_types": keep_io_types, **options}
-    words["fp32"] = [*held, *([words["fp32"]] if isinstance(words.get("fp32"), str) else words.get("fp32", ()))]
+    words: dict[str, Any] = {"check": "off", "keep_io_types": keep_io_types, **options}
+    more = words.get("fp32", ())
+    words["fp32"] = [*held, *([more] if isinstance(more, str) else more)]
     return cast(onnx.ModelProto, convert(proto, **words))
 
 

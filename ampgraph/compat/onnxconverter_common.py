@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from ..api.convert import apply
 from ..api.pairs import in_types_of
 from ..api.run import run
 from ..api.tune import tune
-from ..core.arrays import Array
+from ..core.arrays import Array, Result
 from ..numerics.strict.session import StrictSession
 from .float16 import (
     DEFAULT_OP_BLOCK_LIST,
@@ -33,7 +33,7 @@ __all__ = [
     "convert_float_to_float16", "convert_float_to_float16_model_path", "convert_np_to_float16",
     "convert_tensor_float_to_float16",
 ]  # fmt: skip
-Validate = Callable[[list[Any], list[Any]], bool]
+Validate = Callable[[list[Result], list[Result]], bool]
 LEVELS = (1.0, 0.25, 0.05, 0.01, 0.001)  # of the tolerance: what is tuned for, until the result is accepted
 
 
@@ -46,7 +46,7 @@ def convert_float_to_float16(
     op_block_list: Collection[str] | None = None,
     node_block_list: Collection[str] | None = None,
     check_fp16_ready: bool = True,
-    **options: Any,
+    **options: object,
 ) -> onnx.ModelProto:
     """A model in float16, by `ampgraph.convert` at O2; the model that is given is never changed.
 
@@ -78,10 +78,12 @@ def convert_float_to_float16_model_path(
     min_positive_val: float | None = None,
     max_finite_val: float | None = None,
     keep_io_types: bool | list[str] = False,
-    **options: Any,
+    **options: object,
 ) -> onnx.ModelProto:
     """The same of a file, with its external weights in memory."""
-    return convert_float_to_float16(loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **options)
+    return convert_float_to_float16(
+        loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
+    )
 
 
 def auto_convert_mixed_precision(
@@ -153,7 +155,7 @@ def _accepted(
             taken = np.where(a == b, 0.0, np.abs(b - a) / (atol + rtol * np.abs(b)))
         return float(np.max(np.where(np.isnan(taken), np.inf, taken), initial=0.0))
 
-    def accepts(outputs: list[Any]) -> bool:
+    def accepts(outputs: list[Result]) -> bool:
         if validate is not None and not validate(wanted, outputs):
             return False
         return limits is None or all(np.allclose(a, b, *limits) for a, b in zip(wanted, outputs, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -38,7 +37,7 @@ def convert_float_to_float16(
     force_fp16_initializers: bool = False,
     force_fp16_inputs: Mapping[str, list[int]] | None = None,
     use_bfloat16_as_blocked_nodes_dtype: bool = False,
-    **options: Any,
+    **options: object,
 ) -> onnx.ModelProto:
     """A model in float16, by `ampgraph.convert` at O2; the model that is given is never changed.
 
