@@ -33,9 +33,8 @@ def titles() -> Iterator[str]:
 
 
 def _words(found: list[ast.expr]) -> Iterator[str]:
-    yield from (
-        one.value for one in found if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value
-    )
+    texts = (one.value for one in found if isinstance(one, ast.Constant))
+    yield from (text for text in texts if isinstance(text, str) and text.strip() not in ("", "(all)"))
 
 
 def test_names_of_rows_are_explained() -> None:
