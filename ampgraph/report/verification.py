@@ -15,6 +15,7 @@ from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
 from ..numerics.metrics.agreement import Scores
+from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import met
 from .lines import Rows, first, in_rows, plural, titled
 from .outputs import layer_lines
@@ -211,6 +212,9 @@ def _figures(output: Agreement) -> list[str]:
     lines = [f"{title} {_three(scores)}"] if output.judged else []
     if output.floating and (scores.name != "numbers" or not output.judged):
         lines.append(f"relative L2 {_three(Scores('', output.errors))}")
+    if (part := output.worst_part) is not None:
+        title = f"{output.name}{part[0]}, a part of its own scale with {PART:g} times the tolerance:"
+        lines.append(f"{title} relative L2 {_three(Scores('', part[1]))}")
     if output.paired is not None:
         lines.append(f"{output.paired[0]:,} of {output.paired[1]:,} rows have a partner in the other model")
     lines.append("; ".join(_details(output)))

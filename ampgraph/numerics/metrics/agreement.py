@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
+from .parts import PART, Part, Slices, parts_of, slices_of
 from .roles import LOGARITHMS, PROBABILITIES
 
 QUANTILE = 0.9  # the share of samples that decides
@@ -132,6 +133,7 @@ class Apart:
     off: float = 0.0
     size: float = 0.0
     nested: bool = False  # a sequence or a map: the worst of what it holds
+    slices: tuple[Slices, ...] = field(default=(), repr=False, compare=False)
 
 
 def apart(reference: Result, result: Result) -> Apart:
@@ -204,9 +206,10 @@ def _floats(reference: Array, result: Array) -> Apart:
     largest = float(np.abs(a - b).max(initial=0))
     same = _argmax(want, got)
     rms = scale / (root or 1.0)
+    slices = slices_of(want, want - got) if kept.all() else ()
     return Apart(
         error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent, floating=True,
-        off=off * rms, size=norm * rms,
+        off=off * rms, size=norm * rms, slices=slices,
     )  # fmt: skip
 
 
@@ -219,6 +222,12 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
     rows = np.isfinite(want.max(-1))
     same = rows & (want.argmax(-1) == got.argmax(-1)) & ~np.isnan(got).any(-1)
     return (int(same.sum()), int(rows.sum())) if rows.any() else None
+
+
+def part_error(part: Part, found: Apart) -> float:
+    """The error of a part in one sample; 0 where it was not compared."""
+    slices = next((each for each in found.slices if each.axis == part.axis), None)
+    return part.error(slices, FLOOR) if slices is not None and len(slices.size) > part.places.max() else 0.0
 
 
 @dataclass
@@ -307,14 +316,45 @@ class Agreement(Spread):
         return [judged.error(scale) for judged in self.judged] or self.errors
 
     @property
+    def held_errors(self) -> list[float]:
+        """What is held against the tolerance of each sample's error: that of the output, or of its worst part over how
+        much more a part may have."""
+        shares = self.part_errors
+        worst = [max((errors[i] for errors in shares.values()), default=0.0) for i in range(len(self.parts))]
+        return [max(error, share / PART) for error, share in zip(self.judged_errors, worst, strict=True)]
+
+    @property
+    def scale_parts(self) -> list[Part]:
+        """The parts of an output that is judged as numbers; see `parts`."""
+        numbers = self.counts and bool(self.judged) and all(judged.sort == "numbers" for judged in self.judged)
+        return list(parts_of([part.slices for part in self.parts])) if numbers else []
+
+    @property
+    def part_errors(self) -> dict[str, list[float]]:
+        """By part, the relative L2 of each sample; 0 where it was not compared."""
+        return {part.name: [part_error(part, one) for one in self.parts] for part in self.scale_parts}
+
+    @property
+    def worst_part(self) -> tuple[str, list[float]] | None:
+        """The part that decides, with its errors, where one does."""
+        found = max(self.part_errors.items(), key=lambda item: quantile(item[1], QUANTILE), default=None)
+        held = found is not None and quantile(found[1], QUANTILE) / PART >= self.held.decisive
+        return found if held else None
+
+    @property
     def scale(self) -> float:
         """The scale over the samples, by the metric: of those with something to compare."""
         both = zip(self.judged, self.parts, strict=False)
         return scale_of(judged.size for judged, part in both if part.compared)
 
     @property
-    def scores(self) -> Scores:
+    def held(self) -> Scores:
         """The errors that are held against a tolerance."""
+        return replace(self.scores, errors=self._heard(self.held_errors))
+
+    @property
+    def scores(self) -> Scores:
+        """The errors by the metric."""
         sort = self.judged[0].sort if self.judged else "numbers" if self.floating else "integers"
         return Scores(sort, self._heard(self.judged_errors), self.over_all)
 
@@ -330,7 +370,7 @@ class Agreement(Spread):
         Never where the reference has nothing finite in any sample; always where the metric is not about it.
         """
         mute = bool(self.silent) and not self.compared
-        return not self.counts or (not (self.astray or self.reason or mute) and self.scores.decisive <= tolerance)
+        return not self.counts or (not (self.astray or self.reason or mute) and self.held.decisive <= tolerance)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; null stands for an error without measure."""
@@ -342,6 +382,7 @@ class Agreement(Spread):
             "judged_as": self.scores.name if self.counts else None,
             "error": self.scores.to_dict() if self.counts else None,
             "rows_paired": None if self.paired is None else list(self.paired),
+            "parts": {name: quantile(errors, QUANTILE) for name, errors in self.part_errors.items()},
             "errors": [value if math.isfinite(value) else None for value in self.errors],
             "max_abs": self.max_abs if math.isfinite(self.max_abs) else None,
             "cosine": self.cosine,

@@ -14,8 +14,9 @@ from ...core.arrays import Result
 from ...core.errors import AmpError
 from ...core.files import unwritable
 from ...core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from .agreement import Agreement, Apart, Scores, apart
+from .agreement import Agreement, Apart, Scores, apart, part_error
 from .metric import SAMPLE, Metric, Outputs
+from .parts import PART
 
 # On the user's samples the 90th percentile decides, or the mean of shares. Generated inputs are no real ones, and
 # models are less sure of themselves on them: it takes half of the samples to miss. Where fewer do, no more is known:
@@ -86,7 +87,7 @@ class Compared:
     @property
     def errors(self) -> list[float]:
         """The largest error of each sample; infinite where a value is not finite that should be."""
-        largest = map(max, zip(*(output.judged_errors for output in self._judged), strict=True))
+        largest = map(max, zip(*(output.held_errors for output in self._judged), strict=True))
         astray = (any(part.astray for part in parts) for parts in zip(*(o.parts for o in self._finite), strict=True))
         return [math.inf if wrong else error for error, wrong in zip(largest, astray, strict=True)]
 
@@ -96,7 +97,7 @@ class Compared:
         be."""
         if any(output.astray for output in self._finite):
             return math.inf
-        return max((output.scores.decisive for output in self._judged), default=0.0)
+        return max((output.held.decisive for output in self._judged), default=0.0)
 
     def within(self, tolerance: float) -> bool:
         """Whether a tolerance is met at every output that counts."""
@@ -109,7 +110,8 @@ class Compared:
             return math.inf
         judged, scales = self.metric.judge(expected, result, parts), {o.name: o.scale for o in self._judged}
         heard = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
-        return max((one.error(scales.get(name, 0.0)) for name, one in heard.items()), default=0.0)
+        shares = [part_error(each, parts[o.name]) / PART for o in self._judged for each in o.scale_parts]
+        return max((*shares, *(one.error(scales.get(name, 0.0)) for name, one in heard.items())), default=0.0)
 
     def distance(self, expected: Outputs, result: Outputs) -> float:
         """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
@@ -127,17 +129,20 @@ class Compared:
         if not heard:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
         missed = [output for output in heard if _missed(output, tolerance, lenient)]
-        doubted = [output for output in heard if lenient and _doubtful(output.scores.errors, tolerance)]
+        doubted = [output for output in heard if lenient and _doubtful(output.held.errors, tolerance)]
         outcome = MISSED if missed else DOUBTFUL if doubted else OK
 
         def size(output: Agreement, largest: bool) -> float:
             """The error that is reported: infinite for what is not finite, else what decides, or the largest."""
-            return math.inf if output.astray else output.scores.worst if largest else output.scores.decisive
+            return math.inf if output.astray else output.held.worst if largest else output.held.decisive
 
         worst = max(missed or doubted or heard, key=lambda output: size(output, lenient))
+        part = worst.worst_part if outcome != OK else None
+        name, times = (worst.name, 1.0) if part is None else (f"{worst.name}{part[0]}", PART)
+        error = times * size(worst, lenient and outcome != OK)
         return CheckVerdict(
-            outcome, size(worst, lenient and outcome != OK), tolerance, len(worst.parts), generated, worst.name,
-            reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.scores.errors),
+            outcome, error, times * tolerance, len(worst.parts), generated, name,
+            reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
         )  # fmt: skip
 
     def unsure(self, tolerance: float) -> bool:
@@ -158,7 +163,7 @@ def met(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) 
 def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
     if output.astray or not lenient:
         return bool(output.astray) or not output.within(tolerance)
-    errors = output.scores.errors
+    errors = output.held.errors
     return 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
 
 
