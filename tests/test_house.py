@@ -30,6 +30,7 @@ ROOMS = {  # what each room may import besides itself
     "report": "planner rules training numerics runtime formats passes oplists core",
     "api": "report planner rules training numerics runtime formats passes oplists core",
     "plugins": "api report planner rules training numerics runtime formats passes oplists core",
+    "compat": "api report planner rules training numerics runtime formats passes oplists core",
     "cli": "api report planner rules training numerics runtime formats passes oplists core",
 }
 FUNCTION_LINES, METHODS = 50, 20

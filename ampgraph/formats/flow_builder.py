@@ -57,13 +57,13 @@ class FlowBuilder:
             self.flow.merge((unit, value.unit))  # no Cast exists for a container
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
 
-    def fixed_unit(self, slot: str, why: str, op: int = NONE) -> int:
-        """A unit that stays float32, and why."""
-        return self.flow.new_unit(op, slot, NO_TYPES, fixed=why)
+    def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
+        """A unit that stays float32, and why; ``admits``: but where a user's list says it takes these."""
+        return self.flow.new_unit(op, slot, admits, fixed=why)
 
-    def fixed_slot(self, op: Op, slot: str, why: str) -> int:
-        """A slot of an operator that stays float32, and why."""
-        unit = op.slots[slot] = self.fixed_unit(slot, why, op.id)
+    def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:
+        """A slot of an operator that stays float32, and why; ``admits`` as in `fixed_unit`."""
+        unit = op.slots[slot] = self.fixed_unit(slot, why, op.id, admits)
         return unit
 
     def border_unit(self, slot: str, low: bool, why: str) -> int:

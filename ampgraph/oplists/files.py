@@ -20,6 +20,7 @@ else:
     import tomli as tomllib
 
 _HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_POSITION = re.compile(r"(in|out)\d+")
 _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z0-9_-]+))\s*(?:=|\.)""")
 
 
@@ -150,9 +151,13 @@ def check_operator(file: ListFile, table: str, key: str, line: str = "") -> None
 
 
 def check_variable(file: ListFile, table: str, key: str, variable: str) -> None:
-    """Raises AmpError AMP301 for a type variable that a known operator does not have."""
+    """Raises AmpError AMP301 for a type variable that an operator does not have. One without a schema has a slot for
+    each input and output: in0, in1 ... and out0 ..."""
     variables = known_operators().get(plain(key))
-    if variables is None or variable in variables or variable.startswith("input:"):
+    if variables is None and _POSITION.fullmatch(variable):
         return
-    hint = f"its type variables are {', '.join(variables)}"
+    if variables is not None and (variable in variables or variable.startswith("input:")):
+        return
+    hint = "no schema of it is known: its inputs are in0, in1 ..., its outputs out0 ..."
+    hint = hint if variables is None else f"its type variables are {', '.join(variables)}"
     raise mistake(file, table, key, f"'{key}' has no type variable '{variable}'", hint)

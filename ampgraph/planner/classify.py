@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..core.walk import source
+from ..oplists.options import Options
 from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
@@ -50,7 +51,7 @@ def classify(facts: Facts) -> Classes:
     """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
     flow = facts.flow
     classes = [_class(facts, op) for op in flow.ops]
-    return Classes(classes, _verdicts(facts), _first(facts), _unlisted(flow, classes))
+    return Classes(classes, _verdicts(facts), _first(facts), _unlisted(facts, classes))
 
 
 def classify_validity(facts: Facts) -> Classes:
@@ -77,7 +78,7 @@ def _first(facts: Facts) -> list[Tie | Hold]:
             if len(op.slots) > 1:
                 groups = (*tied.get(op.role, ()), *kernels.get(op.kind, ()))
                 together = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
-                first += [Tie(units) for units in together if len(units) > 1]
+                first += [Tie(units) for units in (*together, _declared(facts, op)) if len(units) > 1]
             first += broken(op)
             held = op.held or (op.kept if facts.options.level.fp32 != "low" else "")
             if held:
@@ -148,12 +149,25 @@ def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     """What a border, a schema or a kernel leave no choice of."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
-    if unit.fixed:
+    if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
         unknown = op is not None and op.kind in facts.flow.unknown_kinds
         rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
     invalid = _invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
+
+
+def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
+    """The slots of an operator without a schema that go low together: all but those that a list keeps in float32."""
+    units, kept = facts.flow.units, facts.options.lists.float32_slots.get(op.role, {})
+    if op.kind not in facts.flow.unknown_kinds or not is_declared(facts.options, op):
+        return ()
+    return tuple(unit for slot, unit in op.slots.items() if slot not in kept and units[unit].admits)
+
+
+def is_declared(options: Options, op: Op) -> bool:
+    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind."""
+    return op.kind in options.lists.edited or f"op:{op.kind}" in options.low
 
 
 def _often_unlike(facts: Facts) -> Collection[str]:
@@ -222,10 +236,11 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     return None
 
 
-def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
+def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
+    flow = facts.flow
     unlisted: dict[str, int] = {}
     for op in flow.ops:
-        if classes[op.id] and op.kind not in flow.unknown_kinds:
+        if classes[op.id] and op.kind not in flow.unknown_kinds or is_declared(facts.options, op):
             continue
         listed = bool(classes[op.id]) or _is_border(flow, op)
         if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):

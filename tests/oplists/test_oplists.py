@@ -216,15 +216,15 @@ def test_a_custom_domain_and_slots_can_be_listed(tmp_path):
 "my.domain::Op" = "ours"
 [tied]
 Pow = { groups = [], reason = "our runtime mixes them" }
-"my.domain::Op" = { groups = [["A", "B"]], reason = "ours" }
+"my.domain::Op" = { groups = [["in0", "out0"]], reason = "ours" }
 [float32]
 Gather = { T = "a table of positions" }
 Dropout = { T = "ours" }
-"my.domain::Op" = { C = "ours" }
+"my.domain::Op" = { in1 = "ours" }
 """
     lists = load_op_lists(extra=[write(tmp_path, text)])
     assert present(lists.of("my.domain::Op")).cls == "allow"
-    assert lists.tied["Pow"] == () and lists.tied["my.domain::Op"] == (frozenset("AB"),)
+    assert lists.tied["Pow"] == () and lists.tied["my.domain::Op"] == (frozenset({"in0", "out0"}),)
     assert set(lists.float32_slots["Dropout"]) == {"T", "T1"}
     assert lists.float32_slots["Gather"]["T"] == "a table of positions"
 

@@ -69,7 +69,8 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
         where |= {unit: min(where[unit], versions[scope.id]) for unit in border if unit != NONE}
     for unit in flow.units:
         version = where[unit.id]
-        if version < since and low in unit.admits and not (unit.fixed or unit.fixed_low):
+        if version < since and low in unit.admits and not unit.fixed_low:
+            unit.admits = frozenset() if unit.fixed else unit.admits
             unit.freed_at, unit.fixed = since, f"opset {version} has no Cast to {low}; opset {since} does"
 
 

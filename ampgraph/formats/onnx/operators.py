@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ...core.dataflow import FLOAT32, NONE, AttributeValue, Dataflow, Op, Scope, Use, Value
 from ...core.graph import LOW
 from ...oplists.traits import operators
-from ..flow_builder import NO_TYPES, FlowBuilder
+from ..flow_builder import LOW_TYPES, NO_TYPES, FlowBuilder
 from .native import is_map, value_info
 from .schemas import (
     DTYPE_ATTRIBUTES,
@@ -209,6 +209,11 @@ def body_types(op: Op) -> str:
     return f"the types of its body are part of {op.kind}"
 
 
+def _named(op: Op) -> frozenset[str]:
+    """The types that a user's list may say of an operator without a schema: of another domain than ONNX's."""
+    return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
+
+
 def _holds_bodies(node: ir.Node) -> bool:
     """Whether an attribute is a graph, or stands for one."""
     for attribute in node.attributes.data.values():  # noqa: SIM110  asked of every node: any() would make a generator
@@ -287,7 +292,11 @@ class OnnxOperators(OnnxValues):
         """An input of a slot of type ``dtype`` that is a container or has another type, which is noted."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
-            value.unit = self.fixed_unit(value.name, "its operator is unknown")
+            maker, why = self.flow.writer(value.id), "its operator is unknown"
+            if maker is not None and maker.kind in self.flow.unknown_kinds:
+                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _named(maker))
+            else:
+                value.unit = self.fixed_unit(value.name, why)
         elif value.dtype != dtype and value.dtype and not slot.literal:
             self.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
         self.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
@@ -351,11 +360,12 @@ class OnnxOperators(OnnxValues):
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
+        named = NO_TYPES if found is not None else _named(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:
                 value, unit = self.flow.values[source], NONE
                 if value.dtype == FLOAT32:
-                    unit = self.fixed_slot(op, f"in{position}", why)
+                    unit = self.fixed_slot(op, f"in{position}", why, named)
                 self.use(value, op.id, position, unit, scope.id)
         known = self._known_types(op, node, found)
         for position, native in enumerate(node.outputs):
@@ -363,7 +373,7 @@ class OnnxOperators(OnnxValues):
             value = self.make(native, scope.id, env, dtype, container, producer=op.id)
             op.outputs.append(value.id)
             if dtype == FLOAT32:
-                value.unit = self.fixed_slot(op, f"out{position}", why)
+                value.unit = self.fixed_slot(op, f"out{position}", why, named)
 
     def _known_types(self, op: Op, node: ir.Node, found: NodeSlots | None) -> list[Type]:
         """(container, element type) of the outputs: by what their slots read, else by onnx's inference."""

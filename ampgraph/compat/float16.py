@@ -1,0 +1,175 @@
+"""What the two float16 converters that ONNX users know have in common: their arguments in the words of a recipe."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ..api.convert import convert
+from ..core.arrays import Array
+from ..core.errors import AmpError
+from ..formats.onnx.io import read_proto
+
+SMALLEST, LARGEST = 2.0**-24, 65504.0  # of float16
+DEFAULT_OP_BLOCK_LIST: list[str] = []
+"""Operators that stay float32 besides those that ampgraph's lists hold: none, so that a longer list of a caller who
+starts from this one means what it says."""
+
+
+class NotConverted(AmpError, ValueError):
+    """What the original functions raise ValueError for."""
+
+
+class CompatWarning(UserWarning):
+    """An argument of the original function that means something else here, and what is done instead."""
+
+
+def converted(
+    model: onnx.ModelProto | str | Path,
+    *,
+    min_positive_val: float | None,
+    max_finite_val: float | None,
+    keep_io_types: bool | list[str],
+    op_block_list: Collection[str] | None,
+    node_block_list: Collection[str] | None,
+    options: Mapping[str, object],
+) -> onnx.ModelProto:
+    """A model in float16, with what is blocked in float32. Raises AmpError as `convert`, NotConverted for no model."""
+    if not isinstance(model, (onnx.ModelProto, str, Path)):
+        raise NotConverted("AMP301", f"expected an onnx.ModelProto, not {type(model).__name__}", hint="give one")
+    proto = loaded(model)
+    ops, nodes = set(op_block_list or ()), set(node_block_list or ())
+    known = list(_nodes(proto))
+    missing = sorted(nodes - {node.name for node in known})
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        _warn(f"node_block_list: the model has no node {', '.join(missing[:3])}{more}")
+    if min_positive_val is not None or max_finite_val is not None:
+        proto = _clamped(proto, ops, nodes, min_positive_val or 0.0, max_finite_val or np.inf)
+    held = [f"op:{kind}" for kind in sorted(ops & {node.op_type for node in known})]
+    held += sorted(nodes - set(missing) - {""})
+    words: dict[str, Any] = {"check": "off", "keep_io_types": keep_io_types, **options}
+    more = words.get("fp32", ())
+    words["fp32"] = [*held, *([more] if isinstance(more, str) else more)]
+    return cast(onnx.ModelProto, convert(proto, **words))
+
+
+def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+    """The model with its external weights in memory. Raises AmpError for a file that is none."""
+    if isinstance(model, onnx.ModelProto):
+        return model
+    proto = read_proto(Path(model))
+    onnx.load_external_data_for_model(proto, str(Path(model).parent))
+    return proto
+
+
+def has_float16(model: onnx.ModelProto) -> bool:
+    """Whether something in the model's graph is float16 already."""
+    graph = model.graph
+    values = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info))
+    casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
+    return TensorProto.FLOAT16 in {*values, *casts, *(tensor.data_type for tensor in graph.initializer)}
+
+
+def float16_array(array: Array, smallest: float, largest: float) -> Array:
+    """Numbers as float16, clamped in their absolute value; zeros, infinities and NaN stay. Warns where it clamps."""
+    clamped = _within(array, smallest, largest)
+    changed = int(np.count_nonzero((clamped != array) & ~np.isnan(array)))
+    if changed:
+        warnings.warn(f"{changed} of {array.size} numbers are clamped to {smallest:g} .. {largest:g}", stacklevel=3)
+    return clamped.astype(np.float16)
+
+
+def float16_tensor(tensor: TensorProto, smallest: float, largest: float) -> TensorProto:
+    """A float32 tensor made float16 in place; any other stays. Raises NotConverted for what is no tensor."""
+    if not isinstance(tensor, TensorProto):
+        raise NotConverted("AMP301", f"expected an onnx.TensorProto, not {type(tensor).__name__}", hint="give one")
+    if tensor.data_type == TensorProto.FLOAT:
+        array = float16_array(numpy_helper.to_array(tensor), smallest, largest)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return tensor
+
+
+def all_float16(model: onnx.ModelProto) -> None:
+    """Stores the float32 weights too in float16, in place, a Cast behind each; what float16 cannot hold stays."""
+    graph, casts = model.graph, []
+    nodes = [node for inner in _graphs(graph) for node in inner.node]
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
+    seen = {value.name for value in (*graph.input, *graph.output)}
+    for tensor in graph.initializer:
+        if tensor.data_type != TensorProto.FLOAT or tensor.name in seen:
+            continue
+        array = numpy_helper.to_array(tensor)
+        with np.errstate(over="ignore"):
+            low = array.astype(np.float16)
+        if np.isinf(low).sum() > np.isinf(array).sum():
+            _warn(f"force_fp16_initializers: '{tensor.name}' stays float32: float16 has no such numbers")
+            continue
+        wide = f"{tensor.name}_float32"
+        while wide in taken:
+            wide += "_"
+        for node in nodes:
+            node.input[:] = [wide if name == tensor.name else name for name in node.input]
+        tensor.CopyFrom(numpy_helper.from_array(low, tensor.name))
+        for value in graph.value_info:
+            if value.name == tensor.name:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        casts.append(helper.make_node("Cast", [tensor.name], [wide], name=wide, to=TensorProto.FLOAT))
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*casts, *rest])
+
+
+def not_done(argument: str, instead: str) -> None:
+    """Says what is done instead of what an argument asks for."""
+    _warn(f"{argument}: {instead}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(CompatWarning(text), stacklevel=4)
+
+
+def _within(array: Array, smallest: float, largest: float) -> Array:
+    size = np.abs(array)
+    kept = (size == 0) | ~np.isfinite(size)
+    return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)
+
+
+def _clamped(
+    model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
+) -> onnx.ModelProto:
+    """A copy with the float32 weights and constants clamped that a node reads which is not blocked."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    low = [node for node in _nodes(result) if node.op_type not in ops and node.name not in nodes]
+    read = {name for node in low for name in node.input}
+    stored = [t for graph in _graphs(result.graph) for t in graph.initializer if t.name in read]
+    stored += [a.t for node in low for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+    for tensor in stored:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor)
+            clamped = _within(array, smallest, largest)
+            if not np.array_equal(clamped, array, equal_nan=True):
+                tensor.CopyFrom(numpy_helper.from_array(clamped, tensor.name))
+    return result
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and all that its nodes contain."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of bodies and functions too."""
+    yield from (node for graph in _graphs(model.graph) for node in graph.node)
+    yield from (node for function in model.functions for node in function.node)

@@ -1,0 +1,191 @@
+"""`onnxconverter_common`'s float16 functions by ampgraph: ``from ampgraph.compat.onnxconverter_common import ...``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+
+from ..api.convert import apply
+from ..api.pairs import in_types_of
+from ..api.run import run
+from ..api.tune import tune
+from ..core.arrays import Array, Result
+from ..numerics.strict.session import StrictSession
+from .float16 import (
+    DEFAULT_OP_BLOCK_LIST,
+    CompatWarning,
+    NotConverted,
+    converted,
+    float16_array,
+    float16_tensor,
+    has_float16,
+    loaded,
+    not_done,
+)
+
+__all__ = [
+    "DEFAULT_OP_BLOCK_LIST", "CompatWarning", "auto_convert_mixed_precision", "auto_convert_mixed_precision_model_path",
+    "convert_float_to_float16", "convert_float_to_float16_model_path", "convert_np_to_float16",
+    "convert_tensor_float_to_float16",
+]  # fmt: skip
+Validate = Callable[[list[Result], list[Result]], bool]
+LEVELS = (1.0, 0.25, 0.05, 0.01, 0.001)  # of the tolerance: what is tuned for, until the result is accepted
+
+
+def convert_float_to_float16(
+    model: onnx.ModelProto,
+    min_positive_val: float | None = None,
+    max_finite_val: float | None = None,
+    keep_io_types: bool | list[str] = False,
+    disable_shape_infer: bool = False,
+    op_block_list: Collection[str] | None = None,
+    node_block_list: Collection[str] | None = None,
+    check_fp16_ready: bool = True,
+    **options: object,
+) -> onnx.ModelProto:
+    """A model in float16, by `ampgraph.convert` at O2; the model that is given is never changed.
+
+    Args:
+        model: the model.
+        min_positive_val: weights of nodes that are not blocked are raised to it in their absolute value, if it is
+            given; else nothing is clamped, and a node whose weights float16 cannot hold stays float32.
+        max_finite_val: the same from above.
+        keep_io_types: whether inputs and outputs keep their types, or the names of those that do.
+        disable_shape_infer: makes no difference; types are always known, and never written into the result.
+        op_block_list: operators that stay float32, besides those that ampgraph's rules hold.
+        node_block_list: names of nodes that stay float32.
+        check_fp16_ready: whether a model that has float16 in it already is refused.
+        **options: of `ampgraph.convert`: ``check="auto"`` (off here), ``target``, ``level``, ``data`` ...
+
+    Raises:
+        AmpError: as `ampgraph.convert`; a ValueError too where ``model`` is no model, or has float16 in it.
+    """
+    if check_fp16_ready and isinstance(model, onnx.ModelProto) and has_float16(model):
+        raise NotConverted("AMP301", "the model has float16 in it already", hint="check_fp16_ready=False converts it")
+    return converted(
+        model, min_positive_val=min_positive_val, max_finite_val=max_finite_val, keep_io_types=keep_io_types,
+        op_block_list=op_block_list, node_block_list=node_block_list, options=options,
+    )  # fmt: skip
+
+
+def convert_float_to_float16_model_path(
+    model_path: str | Path,
+    min_positive_val: float | None = None,
+    max_finite_val: float | None = None,
+    keep_io_types: bool | list[str] = False,
+    **options: object,
+) -> onnx.ModelProto:
+    """The same of a file, with its external weights in memory."""
+    return convert_float_to_float16(
+        loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
+    )
+
+
+def auto_convert_mixed_precision(
+    model: onnx.ModelProto,
+    feed_dict: Mapping[str, Array],
+    validate_fn: Validate | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    keep_io_types: bool = False,
+) -> onnx.ModelProto:
+    """A model in float16 with so much in float32 that its outputs on one sample are accepted, by `ampgraph.tune`.
+
+    The sample is run strictly, each low value really rounded; the result is the first of a series of ever smaller
+    errors that ``validate_fn`` (of the float32 outputs and the result's) and ``numpy.allclose`` accept.
+
+    Raises:
+        AmpError: as `ampgraph.tune`; a ValueError too where there is nothing to judge by, where the float32 outputs
+            themselves are not accepted, and where no result is.
+    """
+    if validate_fn is None and rtol is None and atol is None:
+        raise NotConverted("AMP301", "validate_fn and rtol are both None", hint="say what is right enough")
+    limits = None if rtol is None and atol is None else (1e-5 if rtol is None else rtol, 1e-8 if atol is None else atol)
+    return _accepted(model, feed_dict, validate_fn, limits, keep_io_types)
+
+
+def auto_convert_mixed_precision_model_path(
+    source_model_path: str,
+    input_feed: Mapping[str, Array],
+    target_model_path: str,
+    provider: Sequence[str] | None,
+    location: str | None = None,
+    customized_validate_func: Validate | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    keep_io_types: bool = True,
+    verbose: bool = False,
+) -> None:
+    """The same of a file; writes the result, and its weights beside it as ``location``, if that is given.
+
+    ``provider`` makes no difference: the sample is run strictly on the CPU. Raises as `auto_convert_mixed_precision`.
+    """
+    if provider is not None and list(provider) != ["CPUExecutionProvider"]:
+        not_done("provider", "the sample is run strictly on the CPU, each low value really rounded")
+    limits = (1e-3 if rtol is None else rtol, 1e-5 if atol is None else atol)
+    model = loaded(source_model_path)
+    result = _accepted(
+        model, input_feed, customized_validate_func, None if customized_validate_func else limits, keep_io_types
+    )
+    place = Path(target_model_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    location = location or "fp16_tensor.data"
+    (place.parent / location).unlink(missing_ok=True)  # onnx appends
+    onnx.save_model(result, str(place), save_as_external_data=True, location=location)
+
+
+def _accepted(
+    model: onnx.ModelProto, feed: Mapping[str, Array], validate: Validate | None,
+    limits: tuple[float, float] | None, keep: bool,
+) -> onnx.ModelProto:  # fmt: skip
+    """The first result that is accepted; ``limits``: rtol and atol. Raises NotConverted where none is."""
+    rtol, atol = limits or (1e-2, 1e-3)
+
+    def beyond(reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+        """How much of what is allowed the worst number takes."""
+        return max(worst(np.asarray(reference[k], np.float64), np.asarray(result[k], np.float64)) for k in reference)
+
+    def worst(a: Array, b: Array) -> float:
+        with np.errstate(all="ignore"):  # infinite in both is alike
+            taken = np.where(a == b, 0.0, np.abs(b - a) / (atol + rtol * np.abs(b)))
+        return float(np.max(np.where(np.isnan(taken), np.inf, taken), initial=0.0))
+
+    def accepts(outputs: list[Result]) -> bool:
+        if validate is not None and not validate(wanted, outputs):
+            return False
+        return limits is None or all(np.allclose(a, b, *limits) for a, b in zip(wanted, outputs, strict=True))
+
+    wanted = list(run(model, feed, device="cpu").values())
+    if not accepts(wanted):
+        raise NotConverted("AMP312", "the float32 outputs themselves are not accepted", hint="mend validate_fn")
+    for part in LEVELS:
+        found = tune(model, data=[feed], metric=beyond, tolerance=part, keep_io_types=keep)
+        if found.plan is None:
+            continue
+        result = apply(model, found.plan)
+        session = StrictSession(result)
+        types = {name: port.dtype for name, port in session.inputs.items()}
+        if accepts(list(session.run(in_types_of(feed, types)).values())):
+            return result
+    raise NotConverted("AMP312", "no result was accepted", hint="allow more, or keep the model in float32")
+
+
+def convert_np_to_float16(np_array: Array, min_positive_val: float = 1e-7, max_finite_val: float = 1e4) -> Array:
+    """An array as float16, clamped to these absolute values; zeros, infinities and NaN stay. Warns where it clamps."""
+    return float16_array(np_array, min_positive_val, max_finite_val)
+
+
+def convert_tensor_float_to_float16(
+    tensor: onnx.TensorProto, min_positive_val: float = 1e-7, max_finite_val: float = 1e4
+) -> onnx.TensorProto:
+    """A float32 tensor made float16 in place, clamped so. Raises ValueError for what is no tensor."""
+    return float16_tensor(tensor, min_positive_val, max_finite_val)
+
+
+float16 = auto_mixed_precision = auto_mixed_precision_model_path = sys.modules[__name__]
+"""So that ``from ampgraph.compat.onnxconverter_common import float16`` goes on working."""
