@@ -2,11 +2,11 @@
 
     python benchmarks/folders.py --ampgraph PYTHON --work DIR [--node DIR] -o benchmarks/folders.md
 
-Runs with the libraries (optimum-onnx, diffusers, onnxruntime-genai, torch); ``--ampgraph``: the Python of an environment
-that has ampgraph; ``--builder``: of one in which onnxruntime-genai's builder runs, which needs a later transformers than
-Optimum; ``--node``: a folder in which `npm install @huggingface/transformers` was run. Models are small, from
-configurations and a seed: nothing is downloaded. What is compared is what the library gives for the folder as it was
-written and for the converted one, on the CPU: that it loads and runs, and by how much its numbers differ.
+Runs with the libraries (optimum-onnx, diffusers, onnxruntime-genai, torch); ``--ampgraph``: the Python of an
+environment that has ampgraph; ``--builder``: of one in which onnxruntime-genai's builder runs, which needs a later
+transformers than Optimum; ``--node``: a folder in which `npm install @huggingface/transformers` was run. Models are
+small, from configurations and a seed: nothing is downloaded. What is compared is what the library gives for the folder
+as it was written and for the converted one, on the CPU: that it loads and runs, and by how much its numbers differ.
 """
 
 from __future__ import annotations
