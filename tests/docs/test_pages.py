@@ -171,6 +171,7 @@ def test_what_is_made_from_the_code_is_current() -> None:
     """`python docs/make_reference.py` writes it; how help is set depends on the version of typer."""
     made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
     assert (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8") == made["python"]()
+    assert (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8") == made["PAGES"]["../glossary.md"]()
     page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     now = made["commands"]()
     assert re.findall(r"^## .*", page, re.M) == re.findall(r"^## .*", now, re.M)
