@@ -1,4 +1,5 @@
-"""Writes docs/reference/*.md from the code: `python docs/make_reference.py`. With --check: exit 1 where it has changed.
+"""Writes docs/reference/*.md and docs/glossary.md from the code: `python docs/make_reference.py`.
+With --check: exit 1 where it has changed.
 
 Commands are what --help says; Python is each public name with its signature and its docstring."""
 
@@ -15,6 +16,7 @@ import typer.main  # noqa: E402
 
 import ampgraph  # noqa: E402
 from ampgraph.cli.app import app  # noqa: E402
+from ampgraph.report import glossary  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"
 WIDTH = 100
@@ -79,7 +81,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return f"{stars}{parameter.name}{shown}"
 
 
-PAGES = {"commands.md": commands, "python.md": python}
+PAGES = {"commands.md": commands, "python.md": python, "../glossary.md": glossary.page}
 
 
 def main() -> int:

@@ -50,14 +50,15 @@ def ampgraph(
     ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
+    ampgraph help region                        what a word of a report means
     ampgraph build-step model.onnx ...          a training step; then train, export-weights
     """
 
 
 COMMANDS = (
     conversion.convert, models.inspect, models.check, models.diff, models.explain, models.run, models.verify,
-    models.bench, models.tune, conversion.demo, models.lists, models.export_mixlist, train.build_step, train.train,
-    train.export_weights,
+    models.bench, models.tune, conversion.demo, models.lists, models.help, models.export_mixlist, train.build_step,
+    train.train, train.export_weights,
 )  # fmt: skip
 OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
 for command in COMMANDS:

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-MANY = 20  # options: fewer are read as one list
+MANY = 15  # options: fewer are read as one list
 GROUPS = {
     "Precision": (
         "policy", "lists", "keep_io_types", "store_weights", "freeze_weights", "rewrite", "rule", "fp32_stream",
@@ -34,6 +34,9 @@ class GroupedCommand(TyperCommand):
             if record:
                 first = "Options" if param.param_type_name == "option" else "Arguments"
                 titles[title_of.get(str(param.name), first)].append(record)
+        for title in GROUPS:
+            if len(titles[title]) == 1:  # no group
+                titles["Options"][-1:-1] = titles.pop(title)  # --help is the last
         for title, records in titles.items():
             if records:
                 with formatter.section(title):

@@ -353,6 +353,25 @@ def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> 
 
 
 @command(
+    term=argument(
+        "[TERM]...", "A word of a report, a rule, a rewrite, a metric or an error code.", None, kind=list[str]
+    )
+)
+def help(bar: Display, *, term: list[str] | None) -> Told:
+    """Say what a word of a report means.
+
+    \b
+    ampgraph help
+    ampgraph help region
+    ampgraph help by the cut
+    ampgraph help AMP403
+    """
+    from ..report.glossary import meanings, overview
+
+    return told(meanings(" ".join(term)) if term else overview())
+
+
+@command(
     output=option("OUT.json", "Where the list goes.", ..., flag=("-o", "--output")),
     fields=recipe_fields("level", "policy", "lists"),
 )

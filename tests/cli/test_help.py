@@ -12,3 +12,16 @@ def test_many_options_stand_under_titles(amp):
     wanted = "-o --level --dtype --fp32 --low --io --target --data --dry-run --check -h"
     assert flags == wanted.split(), "ten, and help"
     assert "\nPrecision:" not in amp("run", "--help")[1]
+
+
+def test_shared_options_stand_in_the_same_groups(amp):
+    for command, titles in (
+        ("tune", list(GROUPS)),
+        ("verify", ["Numbers", "Check", "Output"]),
+        ("build-step", ["Precision", "Output"]),
+        ("explain", ["Precision", "Numbers", "Output"]),
+    ):
+        out = amp(command, "--help")[1]
+        found = [line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+        assert found == ["Arguments", "Options", *titles], command
+        assert set(titles) <= set(GROUPS)

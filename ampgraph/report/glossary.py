@@ -1,0 +1,196 @@
+"""What the words of reports mean: `ampgraph help TERM` and docs/glossary.md. Rules, rewrites, metrics and error codes
+are explained where they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from ..core.error_codes import CODES
+from ..core.errors import AmpError, nearest
+from ..core.metric_names import METRICS
+from ..core.shown import Shown
+from ..oplists.files import own_file
+from .lines import in_rows
+from .listing import rule_rows
+from .summary import ORDINARY
+
+WORDS: Mapping[str, str] = MappingProxyType({
+    # what is decided
+    "level": "O0, O1, O2, O3 or auto: how much becomes low; docs/levels.md has what each does with each class",
+    "O0": "nothing becomes low",
+    "O1": "products become low, arithmetic stays float32",
+    "O2": "all becomes low but norms; the default",
+    "O3": "all becomes low that can; guards only warn",
+    "auto": "products become low, and the minimum cut decides what is in doubt",
+    "policy": "whose lists and rules decide: ampgraph, or pytorch, apex, tensorflow, mxnet or mindspore, as they would",
+    "low": "the low-precision type asked for, float16 or bfloat16; the other one is float32",
+    "target": "where the result will run: which kernels exist there, and which of them compute in float32 inside",
+    "slot": "one type variable of an operator's schema; decisions are for each operator and slot: Resize's data may be "
+    "low while its scales stay float32",
+    "unit": "slots of one or several nodes that must have the same type, and so have one decision",
+    "class": "what the lists say of an operator: allow, infer, neutral, deny or fp32",
+    "allow": "class of operators that gain most by low precision: MatMul, Gemm, Conv, Attention",
+    "infer": "class of arithmetic, which is exact enough in low precision as long as it does not overflow",
+    "neutral": "class of operators that move data or choose from it, without a rounding of their own",
+    "deny": "class of operators that lose accuracy in low precision: exponentials, long sums",
+    "fp32": "class of operators that O1 and O2 compute in float32: norms, losses",
+    "list": "the file that gives each operator its class, with the line and the reason: `ampgraph lists OPERATOR`",
+    "unlisted": "an operator that is in no list; it stays float32, and is counted in the summary",
+    "user": "decided by your pattern, --fp32 or --low",
+    "pattern": "what --fp32 and --low take: a glob of node names, op:Kind, scope:layers.3.* or value:NAME; in the code "
+    "also a region's form, a graph in text",
+    "region": "nodes that share one decision: a norm, GELU or softmax written in simple operators, a product "
+    "with its bias",
+    "type group": "values that must have one type: a loop's state, or what both branches of an If give",
+    "cut": "the minimum cut: of all ways to place Casts around what is undecided, the one that moves "
+    "the fewest bytes",
+    "rule": "what decides beside lists and regions, by its name: `ampgraph lists --rules` has all",
+    "guard": "a rule that keeps nodes float32 because of numbers it can see: a small eps, squares of what may be "
+    "large; --rule no-NAME switches it off",
+    "validity": "a rule of validity keeps float32 where anything else is wrong, and cannot be switched off",
+    "hazard": "a guard that fired, or a measured range: what follows stays float32 up to the next product or norm",
+    "residual stream": "additions that follow one another, directly or behind a norm, and that norms read",
+    "fp32_stream": "decided by --fp32-stream: residual streams and the norms that read them stay float32",
+    "recipe": "all options that decide precision, as one object or text: O2,float16,fp32=op:Pow",
+    "plan": "the decisions as data, each with its reason; it fits the model that it was made for, and no other",
+    "trait": "a property of an operator that rules ask for: moves data, is bounded, sums",
+    # rows of reports
+    "model": "the file that was read",
+    "result": "the file that was written, or why none was",
+    "options": "the level, type, policy and target in force",
+    "nodes": "nodes of the result by precision; those without a float32 tensor had nothing to decide",
+    "products": "MatMul, Gemm, Conv, Attention and recurrent layers: what most of the time is spent in",
+    "casts": "Cast nodes before and after; each reads and writes a tensor",
+    "weights": "bytes of stored weights before and after",
+    "rewrites": "nodes written by other operators before precision was decided, by the names that --rewrite takes",
+    "float32": "what stays float32 and why, grouped by the rule that decided, with an example; IEEE single precision",
+    "float16": "IEEE half precision: 11 significant bits, up to 65,504, down to 6e-8",
+    "bfloat16": "float32's range with 8 significant bits",
+    "ranges": "values that were measured on samples, those that would overflow among them",
+    "range": "decided by a measured range: the value would overflow on your samples",
+    "samples": "the inputs of a run: yours (--data), or generated ones",
+    "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
+    "check": "the strict run behind a conversion, and its verdict",
+    "speed": "an estimate for the target, from the graph alone",
+    "notes": "what you may want to know and need not act on",
+    "verdict": "what a run found: ok, DOUBTFUL, MISSED or not checked",
+    "ok": "the tolerance is met",
+    "doubtful": "generated inputs leave it open: some miss the tolerance, or values come near the end of the "
+    "type; give --data",
+    "missed": "the tolerance is not met, or a value is infinite or NaN that is finite in float32",
+    "not checked": "nothing was run, for the reason that stands behind it",
+    "tolerance": "the error that 9 of 10 samples must meet at every output; 0.01 in float16, 0.05 in bfloat16",
+    "strict": "a CPU run in which every low value is really rounded, which a plain run of ONNX Runtime does not do",
+    "repair": "what is held in float32 where the check is missed: options that were tried, or with --repair "
+    "are applied",
+    "chaotic": "a model that the rounding of its inputs alone changes beyond the tolerance; no plan mends that",
+    "vanishes": "an output so small that the low type has nothing left of it",
+    "reference": "the float32 model that another is compared with",
+    "run": "how the models were executed",
+    "output": "an output of the model, with its errors",
+    "relative L2": "root mean square of the difference over that of the reference",
+    "not finite": "the first node that gives infinity or NaN",
+    "fell back": "nodes that ONNX Runtime gave to the CPU as the device has no kernel for them",
+    "on the cpu": "nodes that ONNX Runtime gave to the CPU as the device has no kernel for them",
+    "steps": "runs in which what the model remembers is fed back to it",
+    "layers": "nodes by the scopes that the exporter wrote, or by repeated structure",
+    "layer": "the part of the model that a node belongs to, as its name or metadata say",
+    "scope": "the module that a node comes from: layers.3.attention; scope:PATTERN names its nodes",
+    "node": "an operator of the graph, with its name",
+    "kernel": "the target's implementation of an operator for a type",
+    "given": "types that stand in the file, which are facts",
+    "fused operators": "nodes that the runtime makes one kernel of",
+    "placement": "which device the runtime gives each node to",
+    "first": "the one that was named first, or where something begins",
+    "second": "the one that was named second",
+    "decisions": "nodes of different precision in the two",
+    "error": "how far a result is from the reference, by the metric",
+    "metric": "how the error of an output is measured: --metric",
+    "errors": "the errors of both beside the reference",
+    "promoted": "what tune puts back into float32, as options of convert",
+    "runs": "strict runs that were made",
+    "operator": "the kind of a node",
+    "source": "file and line of the list that says so",
+    "reason": "why",
+    "asked": "the name that was asked for, and what the lists call it",
+    "one type": "slots that must have the same type",
+    # training
+    "loss": "what the step minimizes",
+    "loss scale": "the factor on the loss that keeps small gradients from vanishing in float16; the "
+    "update divides by it",
+    "optimizer": "how parameters are updated from gradients",
+    "clip norm": "the largest norm that all gradients together may have",
+    "clip value": "the largest absolute value that a number of a gradient may have",
+    "trained": "parameters that are updated",
+    "frozen": "parameters that are not",
+    "state": "what goes into a step and comes out changed: parameters, moments, the loss scale",
+    "inputs": "what a step is fed",
+})  # fmt: skip
+
+
+class Meanings(Shown):
+    """What a term means, in each of its senses."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, found: Mapping[str, str]) -> None:
+        self.found = found
+
+    def to_dict(self) -> dict[str, str]:  # type: ignore[override]
+        """By sense, the meaning."""
+        return dict(self.found)
+
+    def lines(self) -> list[str]:
+        """A line for each sense."""
+        return in_rows(self.found.items(), max(map(len, self.found)) + 1)
+
+
+def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
+    """All terms by their kind, with what each means."""
+    yield "word", WORDS
+    yield "rule", {row.name: f"{row.trigger} -> {row.action}" for row in rule_rows()}
+    yield "rewrite", {name: str(entry["about"]) for name, entry in own_file("rewrites.toml").data.items()}
+    yield "metric", METRICS
+    yield "error", CODES
+
+
+def meanings(term: str) -> Meanings:
+    """What a term means; phrases of summaries (by the cut) are terms too.
+
+    Raises AmpError AMP309 for one that no report prints.
+    """
+    wanted = _plain(term)
+    said = {_plain(phrase): _plain(name) for name, phrase in ORDINARY.items()}
+    names = {wanted, said.get(wanted, wanted)}
+    found, known = dict[str, str](), list(ORDINARY.values())
+    for kind, entries in sections():
+        known += entries
+        title = "" if kind == "word" else f"{kind} "
+        found |= {f"{title}{name}": text for name, text in entries.items() if _plain(name) in names}
+    if not found:
+        hint = nearest(term, known) or "`ampgraph help` lists all terms; commands have --help"
+        raise AmpError("AMP309", f"no report prints '{term}'", hint=hint)
+    return Meanings(found)
+
+
+def overview() -> Meanings:
+    """The terms, by their kind."""
+    return Meanings({f"{kind}s": ", ".join(entries) for kind, entries in sections()})
+
+
+def page() -> str:
+    """docs/glossary.md."""
+    made = "Made from the code by `python docs/make_reference.py`."
+    lines = ["# Glossary", "", f"What the words of reports mean; `ampgraph help TERM` prints the same. {made}", ""]
+    for kind, entries in sections():
+        if kind == "error":
+            lines += ["Error codes have [a page of their own](errors.md)."]
+            continue
+        lines += [f"## {kind.title()}s", "", f"| {kind} | meaning |", "|---|---|"]
+        lines += [f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in entries.items()] + [""]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(term: str) -> str:
+    return " ".join(term.lower().replace("_", " ").replace("-", " ").split())

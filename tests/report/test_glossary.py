@@ -1,0 +1,93 @@
+"""Every word that a report prints is explained, and each in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ampgraph.core import verdict
+from ampgraph.core.errors import AmpError
+from ampgraph.core.spellings import DTYPES, LEVELS
+from ampgraph.oplists.check import CLASSES
+from ampgraph.planner.order import RULES
+from ampgraph.report import glossary
+from ampgraph.report.summary import ORDINARY
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "models" / "digits_transformer.onnx"
+ROW = re.compile(r"^([a-zA-Z][a-zA-Z0-9 ]*?) {2,}\S", re.M)
+
+
+def titles() -> Iterator[str]:
+    """The names of rows that reports are made of, as they stand in the code."""
+    for path in sorted((ROOT / "ampgraph" / "report").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "titled":
+                yield from _words(node.args[:1])
+            elif isinstance(node, ast.List) and path.name != "glossary.py":  # of pairs: a name and its text
+                pairs = [one for one in node.elts if isinstance(one, ast.Tuple) and len(one.elts) == 2]
+                yield from _words([pair.elts[0] for pair in pairs])
+
+
+def _words(found: list[ast.expr]) -> Iterator[str]:
+    texts = (one.value for one in found if isinstance(one, ast.Constant))
+    yield from (text for text in texts if isinstance(text, str) and text.strip() not in ("", "(all)"))
+
+
+def test_names_of_rows_are_explained() -> None:
+    found = set(titles())
+    assert {"model", "casts", "clip norm", "promoted"} <= found
+    assert _unexplained(found) == set()
+
+
+def test_reasons_verdicts_and_classes_are_explained() -> None:
+    verdicts = {verdict.OK, verdict.DOUBTFUL, verdict.MISSED, verdict.UNCHECKED}
+    rules = {rule.name for rule in RULES}
+    words = {*ORDINARY, *ORDINARY.values(), *rules, *LEVELS, *DTYPES, *verdicts, *CLASSES, "float32"}
+    assert _unexplained(words) == set()
+
+
+def test_what_commands_print_is_explained(amp: Any, tmp_path: Path) -> None:
+    made = tmp_path / "made.onnx"
+    for words in (
+        ("convert", MODEL, "-o", made, "-v", "--level", "O1", "--target", "cpu"),
+        ("convert", MODEL, "-o", made),
+        ("explain", MODEL, "node_add_77"),
+        ("verify", MODEL, made),
+        ("diff", MODEL, made),
+        ("lists", "Softmax"),
+    ):
+        rows = set(ROW.findall(amp(*words)[1])) - {"image", "logits"}
+        assert rows and _unexplained({re.sub(r"^(at|on|slot) \w+$", "level", row) for row in rows}) == set(), words
+
+
+def _unexplained(words: set[str]) -> set[str]:
+    def known(word: str) -> bool:
+        try:
+            return bool(glossary.meanings(word).found)
+        except AmpError:
+            return False
+
+    return {word for word in words if not known(word)}
+
+
+def test_help(amp: Any) -> None:
+    code, out, _ = amp("help", "by", "the", "cut")
+    assert code == 0 and out.startswith("cut  the minimum cut: ")
+    assert amp("help", "exp_sum")[1].startswith("rule exp-sum  ")
+    assert set(ROW.findall(amp("help", "RANGE")[1])) == {"range", "rule range"}
+    assert "made for" in amp("help", "plan")[1]
+    out = amp("help")[1]
+    assert [line.split()[0] for line in out.splitlines()] == ["words", "rules", "rewrites", "metrics", "errors"]
+    code, out, err = amp("help", "rgion")
+    assert code == 2 and not out and "did you mean 'region'?" in err
+
+
+def test_page_holds_every_term() -> None:
+    page = glossary.page()
+    for kind, entries in glossary.sections():
+        for name in entries if kind != "error" else ():
+            assert f"\n| {name} | " in page, name
