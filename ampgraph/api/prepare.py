@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ..core.dataflow import Dataflow
-from ..core.errors import AmpError, nearest
+from ..core.errors import AmpError, Unmatched, nearest
 from ..core.graph import LOW, Graph
 from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
@@ -49,7 +49,12 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
         matched = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
         if kind not in ("low", "keep") or not matched:
             problem = f"'{word}' matches no input or output" if not matched else f"'{word}' does not say =low or =keep"
-            raise AmpError("AMP305", problem, hint=nearest(pattern, names) or f"there are: {', '.join(names[:8])}")
+            known = nearest(pattern, names) or f"there are: {', '.join(names[:8])}"
+            raise (
+                AmpError("AMP305", problem, hint=known)
+                if matched
+                else Unmatched("AMP305", problem, hint=known, word=word)
+            )
         chosen = chosen | set(matched) if kind == "low" else chosen - set(matched)
     return frozenset(chosen)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import AmpError
+from ..core.errors import AmpError, Unmatched
 from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from ..core.shown import plain
@@ -22,6 +22,8 @@ from .command import HTML, MODEL, Told, argument, command, option, recipe_fields
 from .terminal import Display, done, signals_wait, verbose
 
 PIPE = "-"
+OF_PARTS = ("fp32", "low", "io", "dims")
+"""Options whose words are names in a model."""
 
 
 @dataclass(frozen=True)
@@ -139,18 +141,29 @@ def convert(
 
 
 def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
-    """What the process of a folder's model does: answers the report, or the error."""
-    try:
-        told = _converted(Display(), **options)
-    except AmpError as error:
-        answer({"error": str(AmpError(error.code, error.message, where=error.where)), "hint": error.hint})
-        return
+    """What the process of a folder's model does: answers the report, or the error. A word of an option that means
+    nothing in this model is left out, and said: it has to mean something in one of them."""
+    unmatched: list[str] = []
+    while True:
+        try:
+            told = _converted(Display(), **options)
+            break
+        except AmpError as error:
+            fields = options["fields"]
+            word = error.word if isinstance(error, Unmatched) else ""
+            found = [name for name in OF_PARTS if word in fields.get(name, ())]
+            if not found:
+                answer({"error": str(AmpError(error.code, error.message, where=error.where)), "hint": error.hint})
+                return
+            for name in found:
+                fields[name] = [given for given in fields[name] if given != word]
+            unmatched.append(word)
     report: Any = plain(told.data)
     verdict, said = report["check"], "not checked" if report["changed"] else "nothing to lower"
     if verdict is not None:
         verdict["seconds"] = 0.0  # the one thing that differs from run to run
         said = str(CheckVerdict.from_dict(verdict))
-    answer({"ok": told.ok, "said": said, "report": report})
+    answer({"ok": told.ok, "said": said, "report": report, "unmatched": unmatched})
 
 
 def _converted(

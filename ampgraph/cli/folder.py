@@ -114,21 +114,29 @@ def convert_folder(
             raise
     data = {name for found in done for name in found.inputs}
     others = [name for name in files if name not in names and name not in data]
-    faults = [] if dry else _copied(source, target, others)
-    return _told(model, target, done, others, faults, linked)
+    copied, faults = ([], []) if dry else _copied(source, target, others)
+    faults += _unmatched(done)
+    return _told(model, target, done, copied, faults, linked)
+
+
+def _unmatched(done: list[Done]) -> list[AmpError]:
+    """The words of options that mean nothing in any of the models that were converted."""
+    found: list[Any] = [one.found["unmatched"] for one in done if one.state != "failed"]
+    words = [word for word in (found[0] if found else ()) if all(word in more for more in found)]
+    return [AmpError("AMP305", f"'{word}' matches nothing in any of the models") for word in words]
 
 
 def _told(
-    model: str, target: Path, done: list[Done], others: list[str], faults: list[AmpError], linked: list[str]
+    model: str, target: Path, done: list[Done], copied: list[str], faults: list[AmpError], linked: list[str]
 ) -> Told:
     """The end of the report."""
     counts = Counter(found.state for found in done)
     said = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
-    copied = f"{plural(len(others) - len(faults), 'other file')} copied to {target}"
-    end = [f"{plural(len(done), 'model')}: {said}; {copied}", *map(str, faults)]
+    files = f"{plural(len(copied), 'other file')} copied to {target}"
+    end = [f"{plural(len(done), 'model')}: {said}; {files}", *map(str, faults)]
     end += [f"{name}: a link to a folder, not followed" for name in linked]
     report = {
-        "model": model, "output": str(target), "models": [found.to_dict() for found in done], "others": others,
+        "model": model, "output": str(target), "models": [found.to_dict() for found in done], "copied": copied,
         "links": linked, "counts": {state: counts[state] for state in STATES}, "errors": [*map(str, faults)],
     }  # fmt: skip
     failed = bool(counts["failed"] or faults)
@@ -295,19 +303,20 @@ def _file_digest(path: Path) -> str:
 # -- all else ---------------------------------------------------------------------------------------------------------
 
 
-def _copied(source: Path, target: Path, names: list[str]) -> list[AmpError]:
-    """Copies files, each whole or not at all; what could not be."""
-    faults = []
+def _copied(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
+    """Copies files, each whole or not at all: what was, and why others could not be."""
+    copied, faults = [], []
     for name in names:
         try:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             with whole_file(target / name, "-o") as beside:
                 shutil.copyfile(source / name, beside)
+            copied.append(name)
         except OSError as error:
             faults.append(AmpError("AMP105", f"cannot be copied: {error.strerror or error}", where=name))
         except AmpError as error:
             faults.append(error)
-    return faults
+    return copied, faults
 
 
 def _manifest(target: Path) -> dict[str, Any]:

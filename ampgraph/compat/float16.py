@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ..api.convert import convert
 from ..core.arrays import Array
 from ..core.errors import AmpError
+from ..core.selection import named
+from ..formats.adapters import load
 from ..formats.onnx.io import read_proto
 
 SMALLEST, LARGEST = 2.0**-24, 65504.0  # of float16
@@ -45,19 +47,24 @@ def converted(
         raise NotConverted("AMP301", f"expected an onnx.ModelProto, not {type(model).__name__}", hint="give one")
     proto = loaded(model)
     ops, nodes = set(op_block_list or ()), set(node_block_list or ())
-    known = list(_nodes(proto))
-    missing = sorted(nodes - {node.name for node in known})
+    missing = sorted(nodes - {node.name for node in _nodes(proto)})
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         _warn(f"node_block_list: the model has no node {', '.join(missing[:3])}{more}")
     if min_positive_val is not None or max_finite_val is not None:
         proto = _clamped(proto, ops, nodes, min_positive_val or 0.0, max_finite_val or np.inf)
-    held = [f"op:{kind}" for kind in sorted(ops & {node.op_type for node in known})]
-    held += sorted(nodes - set(missing) - {""})
+    held = _patterns(proto, ops, nodes - set(missing) - {""}) if ops or nodes else []
     words: dict[str, Any] = {"check": "off", "keep_io_types": keep_io_types, **options}
     more = words.get("fp32", ())
     words["fp32"] = [*held, *([more] if isinstance(more, str) else more)]
     return cast(onnx.ModelProto, convert(proto, **words))
+
+
+def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
+    """Patterns of operators, in whatever domain, and of nodes; without those that have nothing in float32."""
+    flow = load(model)[0].dataflow()
+    patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
+    return [pattern for pattern in patterns if any(named(flow, pattern))]
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:

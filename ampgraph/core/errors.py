@@ -32,6 +32,14 @@ class NoMemory(AmpError):
         super().__init__("AMP504", message, where=where, hint=hint)
 
 
+class Unmatched(AmpError):
+    """A ``word`` of an option that means nothing in this model, though it may in another one: AMP305, AMP310."""
+
+    def __init__(self, code: str, message: str, *, hint: str, word: str) -> None:
+        super().__init__(code, message, hint=hint)
+        self.word = word
+
+
 class UnknownKeyword(AmpError, TypeError):
     """A keyword that a function does not take: AMP301, and a TypeError as Python's own."""
 

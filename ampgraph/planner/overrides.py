@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..core.dataflow import Dataflow
-from ..core.errors import AmpError
+from ..core.errors import Unmatched
 from ..core.plan import Note, Why
 from ..core.selection import hint, named
 from .decisions import HIGH, LOW, USER, Decisions, Verdict, Verdicts, describe
@@ -25,7 +25,8 @@ def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
             why = Why("user", f"{option} {pattern}")
             matched = {op.id: units for op, units in named(flow, pattern)}
             if not matched:
-                raise AmpError("AMP305", f"{option} {pattern} matches no float32 node", hint=hint(flow, pattern))
+                message = f"{option} {pattern} matches no float32 node"
+                raise Unmatched("AMP305", message, hint=hint(flow, pattern), word=pattern)
             wanted += [(units, side, why) for units in matched.values()]
             notes += _partly(flow, regions, tied, f"{option} {pattern}", set(matched))
     wanted += _pinned(flow, options.pinned, tied, wanted.copy())

@@ -153,3 +153,13 @@ def test_what_does_not_fit_waits_but_for_the_first():
     with room.of(free + FIXED):
         assert (room.running, room.free) == (1, -FIXED)
     assert (room.running, room.free) == (0, free)
+
+
+def test_words_mean_something_in_one_of_the_models(amp, pipeline, tmp_path):
+    """Names of nodes, dimensions, inputs: each component has its own."""
+    given = ("--fp32", "product", "--io", "x=low", "--json")
+    code, out, _ = amp("convert", pipeline, "-o", tmp_path / "out", *given)
+    unmatched = {one["file"]: one["unmatched"] for one in json.loads(out)["models"]}
+    assert code == 0 and unmatched == {"decoder/model.onnx": [], "encoder/model.onnx": ["x=low", "product"]}
+    code, out, _ = amp("convert", pipeline, "-o", tmp_path / "out", "--dim", "nowhere=3")
+    assert code == 2 and "error[AMP305]: 'nowhere=3' matches nothing in any of the models" in out

@@ -69,6 +69,20 @@ def test_blocked(module: Any) -> None:
 
 
 @BOTH
+def test_blocked_in_any_domain_and_without_floats(module: Any) -> None:
+    model = products([1, 2])
+    model.graph.node[0].op_type, model.graph.node[0].domain = "FusedMatMul", "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.node.extend(
+        [helper.make_node("Shape", ["y"], ["s"], "size"), helper.make_node("Neg", ["s"], ["n"], "less")]
+    )
+    model.graph.output.append(helper.make_tensor_value_info("n", TensorProto.INT64, [2]))
+    found = module.convert_float_to_float16(model, op_block_list=["FusedMatMul", "Neg"], node_block_list=["less"])
+    assert types(found)["w"] == TensorProto.FLOAT
+    onnx.checker.check_model(found)
+
+
+@BOTH
 def test_clamps_in_those_words_alone(module: Any) -> None:
     model = products([1e6, -1e-9, 2])
     assert weight(module.convert_float_to_float16(model)).dtype == np.float32, "float16 cannot hold it"

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from typer import main
 
 import ampgraph
@@ -72,6 +74,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages speak of."""
     shutil.copytree(ROOT / "models", tmp_path / "models", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     shutil.copy(ROOT / "models" / "digits_transformer.onnx", tmp_path / "model.onnx")
+    quantize_dynamic(tmp_path / "model.onnx", tmp_path / "model_int8.onnx")
+    few = MatMulNBitsQuantizer(onnx.load(tmp_path / "model.onnx"), bits=4, block_size=32, is_symmetric=True)
+    few.process()
+    onnx.save(few.model.model, tmp_path / "model_q4.onnx")
     (tmp_path / "build").mkdir()
     (tmp_path / "samples").mkdir()
     (tmp_path / "pipeline").mkdir()

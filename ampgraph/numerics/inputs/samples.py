@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.dataflow import NONE, Dataflow
-from ...core.errors import AmpError, NoMemory, first_line, is_whole, nearest
+from ...core.errors import AmpError, NoMemory, Unmatched, first_line, is_whole, nearest
 from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
@@ -164,7 +164,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
     for name, size in dims.items():
         if name not in names:
             message = f"--dim {name}: the model has no dimension of that name"
-            raise AmpError("AMP310", message, hint=nearest(str(name), names) or there)
+            raise Unmatched("AMP310", message, hint=nearest(str(name), names) or there, word=f"{name}={size}")
         if not is_whole(size) or size < 1:
             raise AmpError("AMP310", f"--dim {name}={size!r} is not a size", hint=f"for example --dim {name}=8")
 
