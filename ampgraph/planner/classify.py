@@ -181,6 +181,8 @@ def _left_to_cut(facts: Facts, op: Op) -> str:
     """Why an operator of a careful class is left to the cut here, where its level lets those of ``infer`` be low."""
     traits, options = facts.traits, facts.options
     if options.level.infer == "float32":
+        if traits.has(op.role, "dequantizes") and facts.flow.values[op.inputs[0]].weight:
+            return "a stored weight has the type of what reads it"
         fusion = taken_by_product(facts.flow, options, op)
         return f"on {options.target} {fusion} takes it into the product before it" if fusion else ""
     kept = options.level.infer == "low" and options.level.fp32 == "float32"
