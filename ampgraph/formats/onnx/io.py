@@ -134,8 +134,8 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
 def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Writes the model, and beside it one data file if the input had one or 2 GB are passed.
 
-    The data file is ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that is
-    somebody else's or what the model itself reads. Data and model are renamed one after the other: where that is cut
+    The data file is ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that
+    is somebody else's or what the model itself reads. Data and model are renamed one after the other: where that is cut
     short, their marks differ and `load` refuses the pair.
     Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
     """
