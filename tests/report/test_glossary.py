@@ -18,7 +18,7 @@ from ampgraph.report.summary import ORDINARY
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "digits_transformer.onnx"
-ROW = re.compile(r"^([a-zA-Z][a-zA-Z0-9 ]*?) {2,}\S", re.M)
+ROW = re.compile(r"^([a-zA-Z][a-zA-Z0-9 -]*?) {2,}\S", re.M)
 
 
 def titles() -> Iterator[str]:
