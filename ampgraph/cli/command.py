@@ -133,6 +133,13 @@ def told(found: Shown, ok: bool = True) -> Told:
 
 
 Body = Callable[..., Told | None]
+ABOUT: dict[str, str] = {}
+"""By command, what it does."""
+
+
+def name_of(command: Callable[..., object]) -> str:
+    """What a command's function is called on the command line."""
+    return command.__name__.replace("_", "-")
 
 
 def command(
@@ -168,6 +175,7 @@ def command(
                 found.tell(as_json or values.get("form") == "json")
 
         run.__name__, run.__doc__ = body.__name__, body.__doc__
+        ABOUT[name_of(body)] = (body.__doc__ or "").partition("\n")[0]
         run = guarded(run)
         run.__signature__ = inspect.Signature([how.parameter(name) for name, how in flat.items()])  # type: ignore[attr-defined]
         return run
