@@ -14,7 +14,7 @@ from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
-from ..numerics.metrics.agreement import Scores
+from ..numerics.metrics.agreement import Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import met
 from .lines import Rows, first, in_rows, plural, titled
@@ -212,7 +212,7 @@ def _figures(output: Agreement) -> list[str]:
     lines = [f"{title} {_three(scores)}"] if output.judged else []
     if output.floating and (scores.name != "numbers" or not output.judged):
         lines.append(f"relative L2 {_three(Scores('', output.errors))}")
-    if (part := output.worst_part) is not None:
+    if (part := deciding_part(output)) is not None:
         title = f"{output.name}{part[0]}, a part of its own scale with {PART:g} times the tolerance:"
         lines.append(f"{title} relative L2 {_three(Scores('', part[1]))}")
     if output.paired is not None:

@@ -110,9 +110,9 @@ def test_numbers_of_one_scale_have_no_parts() -> None:
     """Logits, one of which is near zero by chance."""
     wanted = [RNG.normal(size=(1, 50)) for _ in range(8)]
     found = seen(wanted, [array + 0.005 * RNG.normal(size=(1, 50)) for array in wanted], False)
-    assert found.within(1e-2) and found.outputs[0].scale_parts == []
+    assert found.within(1e-2) and found.outputs[0].by_part == []
     places = [RNG.normal(size=(1, MOST + 1)) * np.geomspace(1, 1e6, MOST + 1) for _ in range(3)]
-    assert seen(places, places, False).outputs[0].scale_parts == []
+    assert seen(places, places, False).outputs[0].by_part == []
 
 
 def test_other_measures_have_none() -> None:
@@ -126,4 +126,4 @@ def test_other_measures_have_none() -> None:
 
 def test_sizes_that_change_have_none_along_them() -> None:
     wanted = [RNG.normal(size=(1, n)) * np.geomspace(1, 1e4, n) for n in (3, 5)]
-    assert seen(wanted, wanted, False).outputs[0].scale_parts == []
+    assert seen(wanted, wanted, False).outputs[0].by_part == []

@@ -319,27 +319,17 @@ class Agreement(Spread):
     def held_errors(self) -> list[float]:
         """What is held against the tolerance of each sample's error: that of the output, or of its worst part over how
         much more a part may have."""
-        shares = self.part_errors
-        worst = [max((errors[i] for errors in shares.values()), default=0.0) for i in range(len(self.parts))]
-        return [max(error, share / PART) for error, share in zip(self.judged_errors, worst, strict=True)]
+        worst = [max(errors, default=0.0) for errors in zip(*(found for _, found in self.by_part), strict=True)]
+        shares = worst or [0.0] * len(self.parts)
+        return [max(error, share / PART) for error, share in zip(self.judged_errors, shares, strict=True)]
 
     @property
-    def scale_parts(self) -> list[Part]:
-        """The parts of an output that is judged as numbers; see `parts`."""
-        numbers = self.counts and bool(self.judged) and all(judged.sort == "numbers" for judged in self.judged)
-        return list(parts_of([part.slices for part in self.parts])) if numbers else []
-
-    @property
-    def part_errors(self) -> dict[str, list[float]]:
-        """By part, the relative L2 of each sample; 0 where it was not compared."""
-        return {part.name: [part_error(part, one) for one in self.parts] for part in self.scale_parts}
-
-    @property
-    def worst_part(self) -> tuple[str, list[float]] | None:
-        """The part that decides, with its errors, where one does."""
-        found = max(self.part_errors.items(), key=lambda item: quantile(item[1], QUANTILE), default=None)
-        held = found is not None and quantile(found[1], QUANTILE) / PART >= self.held.decisive
-        return found if held else None
+    def by_part(self) -> list[tuple[Part, list[float]]]:
+        """The parts of an output that is judged as numbers (see `parts`), with the relative L2 of each sample, 0 where it
+        was not compared."""
+        if not (self.counts and self.judged and all(judged.sort == "numbers" for judged in self.judged)):
+            return []
+        return [(p, [part_error(p, one) for one in self.parts]) for p in parts_of([one.slices for one in self.parts])]
 
     @property
     def scale(self) -> float:
@@ -382,7 +372,7 @@ class Agreement(Spread):
             "judged_as": self.scores.name if self.counts else None,
             "error": self.scores.to_dict() if self.counts else None,
             "rows_paired": None if self.paired is None else list(self.paired),
-            "parts": {name: quantile(errors, QUANTILE) for name, errors in self.part_errors.items()},
+            "parts": {part.name: quantile(errors, QUANTILE) for part, errors in self.by_part},
             "errors": [value if math.isfinite(value) else None for value in self.errors],
             "max_abs": self.max_abs if math.isfinite(self.max_abs) else None,
             "cosine": self.cosine,
@@ -394,6 +384,13 @@ class Agreement(Spread):
             "silent_samples": sorted(self.silent),
             "reason": self.reason,
         }
+
+
+def deciding_part(output: Agreement) -> tuple[str, list[float]] | None:
+    """The part by which an output is held against the tolerance, with its errors; None where the whole decides."""
+    part, errors = max(output.by_part, key=lambda found: quantile(found[1], QUANTILE), default=(None, [0.0]))
+    decides = part is not None and quantile(errors, QUANTILE) / PART >= output.held.decisive
+    return (part.name, errors) if part is not None and decides else None
 
 
 # -- what a model is like, whatever is low in it ----------------------------------------------------------------------

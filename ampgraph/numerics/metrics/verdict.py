@@ -14,7 +14,7 @@ from ...core.arrays import Result
 from ...core.errors import AmpError
 from ...core.files import unwritable
 from ...core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from .agreement import Agreement, Apart, Scores, apart, part_error
+from .agreement import Agreement, Apart, Scores, apart, deciding_part, part_error
 from .metric import SAMPLE, Metric, Outputs
 from .parts import PART
 
@@ -110,7 +110,7 @@ class Compared:
             return math.inf
         judged, scales = self.metric.judge(expected, result, parts), {o.name: o.scale for o in self._judged}
         heard = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
-        shares = [part_error(each, parts[o.name]) / PART for o in self._judged for each in o.scale_parts]
+        shares = [part_error(each, parts[o.name]) / PART for o in self._judged for each, _ in o.by_part]
         return max((*shares, *(one.error(scales.get(name, 0.0)) for name, one in heard.items())), default=0.0)
 
     def distance(self, expected: Outputs, result: Outputs) -> float:
@@ -137,7 +137,7 @@ class Compared:
             return math.inf if output.astray else output.held.worst if largest else output.held.decisive
 
         worst = max(missed or doubted or heard, key=lambda output: size(output, lenient))
-        part = worst.worst_part if outcome != OK else None
+        part = deciding_part(worst) if outcome != OK else None
         name, times = (worst.name, 1.0) if part is None else (f"{worst.name}{part[0]}", PART)
         error = times * size(worst, lenient and outcome != OK)
         return CheckVerdict(
