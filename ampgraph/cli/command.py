@@ -86,7 +86,11 @@ def _flag(name: str) -> str:
 
 MODEL = argument("MODEL", "The .onnx or .mindir file.")
 HTML = option("FILE", "Write a page to look at: the graph by layers, precisions, reasons.")
-DIM = option("NAME=N", "Size of a symbolic dimension in generated samples; repeatable.", repeats=True)
+DIM = option(
+    "NAME=N",
+    "Size of a symbolic dimension in generated samples, or least:best:largest for an engine; repeatable.",
+    repeats=True,
+)
 DEVICE = option("DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.", "auto")
 TARGET = option("TARGET", "Execute by the runtime of this target, where it is here: openvino.", "")
 RUNTIME = option("PYTHON", "The python of an environment that has what --target needs.", "")
