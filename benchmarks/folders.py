@@ -241,7 +241,8 @@ def use_web(folder: Path, converted: bool) -> dict[str, np.ndarray]:
 
 NODE, BUILDER = Path(), sys.executable
 SIDES = ("height", "width", "latent_height", "latent_width", "sample_height", "sample_width")
-HEAD = ("--dim", "kv_cache_dim=16")
+SIZES = {"kv_cache_dim": 16, "sequence_length": 8, "past_sequence_length": 8, "total_sequence_length": 16}
+HEAD = tuple(word for name, size in SIZES.items() for word in ("--dim", f"{name}={size}"))
 CACHE = ("--io", "past_*=low", "--io", "present*=low")
 SMALL = tuple(word for name in SIDES for word in ("--dim", f"{name}=16"))
 CASES = (
