@@ -325,7 +325,7 @@ class Agreement(Spread):
 
     @property
     def by_part(self) -> list[tuple[Part, list[float]]]:
-        """The parts of an output that is judged as numbers (see `parts`), with the relative L2 of each sample, 0 where it
+        """The parts of an output that is judged as numbers, with the relative L2 of each sample, 0 where it
         was not compared."""
         if not (self.counts and self.judged and all(judged.sort == "numbers" for judged in self.judged)):
             return []
