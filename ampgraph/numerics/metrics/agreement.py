@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
-from .parts import PART, Part, Slices, parts_of, slices_of
+from .parts import PART, OutputPart, Slices, parts_of, slices_of
 from .roles import LOGARITHMS, PROBABILITIES
 
 QUANTILE = 0.9  # the share of samples that decides
@@ -224,7 +224,7 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
     return (int(same.sum()), int(rows.sum())) if rows.any() else None
 
 
-def part_error(part: Part, found: Apart) -> float:
+def part_error(part: OutputPart, found: Apart) -> float:
     """The error of a part in one sample; 0 where it was not compared."""
     slices = next((each for each in found.slices if each.axis == part.axis), None)
     return part.error(slices, FLOOR) if slices is not None and len(slices.size) > part.places.max() else 0.0
@@ -324,7 +324,7 @@ class Agreement(Spread):
         return [max(error, share / PART) for error, share in zip(self.judged_errors, shares, strict=True)]
 
     @property
-    def by_part(self) -> list[tuple[Part, list[float]]]:
+    def by_part(self) -> list[tuple[OutputPart, list[float]]]:
         """The parts of an output that is judged as numbers, with the relative L2 of each sample, 0 where it
         was not compared."""
         if not (self.counts and self.judged and all(judged.sort == "numbers" for judged in self.judged)):

@@ -33,7 +33,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """Slices of one scale along an axis."""
 
     axis: int
@@ -67,7 +67,7 @@ def _root(array: Array, axis: int) -> Array:
     return root
 
 
-def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[Part]:
+def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
     """The parts of an output, by its slices in each sample; none along an axis that has no one size."""
     for same in zip(*(sorted(sample, key=lambda each: each.axis) for sample in samples if sample), strict=False):
         sizes = [each.size for each in same]
@@ -78,4 +78,4 @@ def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[Part]:
         ordered = scales[order]
         ends = np.flatnonzero(ordered[1:] > GAP * ordered[:-1]) + 1
         for places in np.split(order, ends)[:-1]:
-            yield Part(same[0].axis, np.sort(places), math.sqrt(float(np.mean(scales[places] ** 2))))
+            yield OutputPart(same[0].axis, np.sort(places), math.sqrt(float(np.mean(scales[places] ** 2))))
