@@ -62,6 +62,7 @@ def inputs() -> dict[str, np.ndarray]:
 
 HERE: dict[str, Callable[[], Names]] = {
     "README": lambda: {"proto": onnx.load("model.onnx"), "inputs": inputs()},
+    "from-other-converters": dict,
     "using": lambda: {"proto": onnx.load("model.onnx")},
     "metrics": lambda: {"edit_distance": lambda a, b: (a != b).sum()},
     "training-steps": a_batch,
