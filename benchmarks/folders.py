@@ -240,15 +240,18 @@ def use_web(folder: Path, converted: bool) -> dict[str, np.ndarray]:
 
 
 NODE, BUILDER = Path(), sys.executable
+SIDES = ("height", "width", "latent_height", "latent_width", "sample_height", "sample_width")
+SIZES = {"kv_cache_dim": 16, "sequence_length": 8, "past_sequence_length": 8, "total_sequence_length": 16}
+HEAD = tuple(word for name, size in SIZES.items() for word in ("--dim", f"{name}={size}"))
 CACHE = ("--io", "past_*=low", "--io", "present*=low")
-SMALL = tuple(word for name in ("height", "width", "latent_height", "latent_width") for word in ("--dim", f"{name}=16"))
+SMALL = tuple(word for name in SIDES for word in ("--dim", f"{name}=16"))
 CASES = (
     Case("Optimum: T5, encoder and decoders with past", make_t5, use_t5),
     Case("Optimum: Llama with past", make_llama, use_llama),
     Case("Optimum: Llama with past, cache in float16", make_llama, use_llama, CACHE),
     Case("diffusers: Stable Diffusion by Optimum", make_diffusion, use_diffusion, SMALL),
-    Case("onnxruntime-genai: Llama", make_genai, use_genai),
-    Case("onnxruntime-genai: Llama, cache in float16", make_genai, use_genai, CACHE),
+    Case("onnxruntime-genai: Llama", make_genai, use_genai, HEAD),
+    Case("onnxruntime-genai: Llama, cache in float16", make_genai, use_genai, CACHE + HEAD),
     Case("transformers.js: DistilBERT, model_fp16 and model_q4f16", make_web, use_web, ("--transformers-js",)),
 )  # fmt: skip
 

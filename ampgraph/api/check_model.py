@@ -21,9 +21,10 @@ from ..numerics.inputs.samples import load_samples
 from ..oplists.kernels import load_kernels
 from ..passes.fuse_casts import idle_casts
 from ..report.findings import Checked, Finding
+from ..report.fusions import engine_sizes
 from ..runtime.executed import Runtime
 from ..runtime.opening import refusal
-from ..runtime.tensorrt_rtx import BuildJob, build_all, sizes_of
+from ..runtime.tensorrt_rtx import BuildJob, build_all
 from .executing import executed, runtime_of
 from .kinds import Data, PathLike
 from .run import opened
@@ -186,7 +187,7 @@ class _Check:
         self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None
     ) -> None:  # fmt: skip
         """An engine by TensorRT; a refusal that the reference meets as well is no fault of the conversion."""
-        sizes, values = sizes_of(load_samples(graph, data, count=1, dims=dims))
+        sizes, values = engine_sizes(graph, dims or {}, data)
         models = [path for path in (self.model, against) if path is not None]
         answer, *others = build_all([BuildJob(path, "", sizes, values) for path in models], python=runtime)
         self.engines = [one.engine.said for one in (*others, answer) if one.engine]

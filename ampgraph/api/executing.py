@@ -31,6 +31,9 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
 def lacking(target: str) -> AmpError:
     """What to say where nothing that executes files of a target is here."""
     kind = load_kernels(place_word(target)).executes if target else ""
+    if target and load_kernels(place_word(target)).builder:
+        hint = "check with runtime= builds it; run and verify without runtime= run strictly"
+        return AmpError("AMP404", f"engines for {target} are built there, and not run", hint=hint)
     if not kind:
         known = ", ".join(name for name in TARGETS["ONNX"] if load_kernels(name).executes)
         message = f"nothing executes files for {target}" if target else "--runtime is given, and no target"

@@ -9,6 +9,7 @@ import typer
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
 from . import conversion, models, train
+from .command import name_of
 from .grouped import GroupedCommand
 
 app = typer.Typer(
@@ -62,5 +63,4 @@ COMMANDS = (
 )  # fmt: skip
 OF_PATTERNS = (conversion.convert, models.explain, models.tune, train.build_step)
 for command in COMMANDS:
-    name = command.__name__.replace("_", "-")
-    app.command(name, cls=GroupedCommand, epilog=PATTERNS if command in OF_PATTERNS else None)(command)
+    app.command(name_of(command), cls=GroupedCommand, epilog=PATTERNS if command in OF_PATTERNS else None)(command)

@@ -86,7 +86,11 @@ def _flag(name: str) -> str:
 
 MODEL = argument("MODEL", "The .onnx or .mindir file.")
 HTML = option("FILE", "Write a page to look at: the graph by layers, precisions, reasons.")
-DIM = option("NAME=N", "Size of a symbolic dimension in generated samples; repeatable.", repeats=True)
+DIM = option(
+    "NAME=N",
+    "Size of a symbolic dimension in generated samples, or least:best:largest for an engine; repeatable.",
+    repeats=True,
+)
 DEVICE = option("DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.", "auto")
 TARGET = option("TARGET", "Execute by the runtime of this target, where it is here: openvino.", "")
 RUNTIME = option("PYTHON", "The python of an environment that has what --target needs.", "")
@@ -129,6 +133,13 @@ def told(found: Shown, ok: bool = True) -> Told:
 
 
 Body = Callable[..., Told | None]
+ABOUT: dict[str, str] = {}
+"""By command, what it does."""
+
+
+def name_of(command: Callable[..., object]) -> str:
+    """What a command's function is called on the command line."""
+    return command.__name__.replace("_", "-")
 
 
 def command(
@@ -164,6 +175,7 @@ def command(
                 found.tell(as_json or values.get("form") == "json")
 
         run.__name__, run.__doc__ = body.__name__, body.__doc__
+        ABOUT[name_of(body)] = (body.__doc__ or "").partition("\n")[0]
         run = guarded(run)
         run.__signature__ = inspect.Signature([how.parameter(name) for name, how in flat.items()])  # type: ignore[attr-defined]
         return run

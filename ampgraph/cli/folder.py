@@ -104,7 +104,8 @@ def convert_folder(
     done: list[Done] = []
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for found in pool.map(work.convert, names):
+            # one at a time: here, where Ctrl-C ends the process that converts
+            for found in map(work.convert, names) if jobs == 1 else pool.map(work.convert, names):
                 done.append(found)
                 bar.line(found.line(max(map(len, names))))
                 if not dry:
@@ -112,8 +113,8 @@ def convert_folder(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    data = {name for found in done for name in found.inputs}
-    others = [name for name in files if name not in names and name not in data]
+    taken = {name for found in done for name in found.inputs} | {name for found in done for name in found.written}
+    others = [name for name in files if name not in names and name not in taken]
     copied, faults = ([], []) if dry else _copied(source, target, others)
     faults += _unmatched(done)
     return _told(model, target, done, copied, faults, linked)

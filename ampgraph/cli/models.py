@@ -12,6 +12,7 @@ from ..core.metric_names import metrics_help
 from ..core.recipe import Given, recipe_of
 from ..core.recipe_values import dims
 from .command import (
+    ABOUT,
     DATA,
     DEVICE,
     DIM,
@@ -368,7 +369,7 @@ def help(bar: Display, *, term: list[str] | None) -> Told:
     """
     from ..report.glossary import meanings, overview
 
-    return told(meanings(" ".join(term)) if term else overview())
+    return told(meanings(" ".join(term), ABOUT) if term else overview())
 
 
 @command(

@@ -45,6 +45,13 @@ def converted(
     """A model in float16, with what is blocked in float32. Raises AmpError as `convert`, NotConverted for no model."""
     if not isinstance(model, (onnx.ModelProto, str, Path)):
         raise NotConverted("AMP301", f"expected an onnx.ModelProto, not {type(model).__name__}", hint="give one")
+    smallest, largest = min_positive_val or 0.0, np.inf if max_finite_val is None else max_finite_val
+    if not 0 <= smallest <= largest:
+        message = f"numbers cannot be clamped to {smallest:g} .. {largest:g}"
+        raise NotConverted("AMP301", message, hint="0 <= min_positive_val <= max_finite_val")
+    for name, names in (("op_block_list", op_block_list), ("node_block_list", node_block_list)):
+        if isinstance(names, str):
+            raise NotConverted("AMP301", f"{name} is a text, not a list of names", hint=f"{name}=[{names!r}]")
     proto = loaded(model)
     ops, nodes = set(op_block_list or ()), set(node_block_list or ())
     missing = sorted(nodes - {node.name for node in _nodes(proto)})
@@ -52,7 +59,7 @@ def converted(
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         _warn(f"node_block_list: the model has no node {', '.join(missing[:3])}{more}")
     if min_positive_val is not None or max_finite_val is not None:
-        proto = _clamped(proto, ops, nodes, min_positive_val or 0.0, max_finite_val or np.inf)
+        proto = _clamped(proto, ops, nodes, smallest, largest)
     held = _patterns(proto, ops, nodes - set(missing) - {""}) if ops or nodes else []
     words: dict[str, Any] = {"check": "off", "keep_io_types": keep_io_types, **options}
     more = words.get("fp32", ())

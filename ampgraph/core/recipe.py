@@ -161,11 +161,13 @@ class Recipe:
         repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
     target: str | None = option(
         "--target", "TARGET",
-        "Where it will run: cuda (gpu, the default), tensorrt (trt), openvino, cann or cpu; MindIR: ascend (the "
-        "default) or cpu.",
+        "Where it will run: cuda (gpu, the default), tensorrt (trt), openvino, webgpu, cann or cpu; MindIR: "
+        "ascend (the default) or cpu.",
         read.target)
     dims: tuple[tuple[str, int], ...] = option(
-        "--dim", "NAME=N", "Size of a symbolic dimension, for costs and generated inputs.", read.dims, repeats=True,
+        "--dim", "NAME=N",
+        "Size of a symbolic dimension, for costs and generated inputs; least:best:largest for an engine.", read.dims,
+        repeats=True,
         doc="Sizes of symbolic dimensions by name, for costs and generated inputs.")
     store_weights: str | None = option(
         "--store-weights", "low|keep",

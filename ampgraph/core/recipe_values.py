@@ -122,17 +122,41 @@ def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
 
 
+class Size(int):
+    """The size that a dimension mostly has, and the least and the largest, for which an engine is built too."""
+
+    least: int
+    largest: int
+
+    @classmethod
+    def of(cls, text: str) -> Size | None:
+        """A size that is written ``8`` or ``1:4:8``; None for what is none, or in another order."""
+        parts = [int(part) if part.isascii() and part.isdigit() else 0 for part in text.split(":")]
+        least, best, largest = parts if len(parts) == 3 else parts[:1] * 3
+        if len(parts) not in (1, 3) or not 1 <= least <= best <= largest:
+            return None
+        size = cls(best)
+        size.least, size.largest = least, largest
+        return size
+
+
+def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    """All dimensions at their least and at their largest, where these are others than ``sizes``, and ``sizes``."""
+    some = [{name: getattr(size, which, size) for name, size in sizes.items()} for which in ("least", "largest")]
+    return [*(one for one in some if one != sizes), dict(sizes)]
+
+
 def dims(value: object) -> tuple[tuple[str, int], ...]:
-    """``{"batch": 8}``, ``["batch=8"]`` or pairs, sorted by name. Raises AmpError AMP310."""
+    """``{"batch": 8}``, ``["batch=8"]``, ``["batch=1:4:8"]`` or pairs, sorted by name. Raises AmpError AMP310."""
     found: dict[str, int] = {}
     for item in value.items() if isinstance(value, Mapping) else _items(value):
         text, pair = (item, item.rpartition("=")[::2]) if isinstance(item, str) else (_pair_text(item), item)
         name, size = pair if isinstance(pair, tuple) and len(pair) == 2 else ("", 0)
         if isinstance(size, str):
-            size = int(size) if size.isascii() and size.isdigit() else 0
+            size = Size.of(size) or 0
         if not isinstance(name, str) or not name or not is_whole(size) or size < 1:
-            raise AmpError("AMP310", f"--dim {text} is not NAME=N", hint="for example --dim batch=8")
-        found[name] = int(size)
+            raise AmpError("AMP310", f"--dim {text} is not NAME=N", hint="for example --dim batch=8, or batch=1:4:8")
+        found[name] = size if isinstance(size, Size) else int(size)
     return tuple(sorted(found.items()))
 
 

@@ -6,16 +6,19 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.errors import AmpError
+from ..core.graph import Graph
 from ..core.json_types import JsonObject
+from ..core.recipe_values import extremes
 from ..core.shown import named
 from ..numerics.inputs.samples import load_samples
 from ..runtime.devices import import_onnxruntime
 from ..runtime.optimized import OptimizedNode
 from ..runtime.optimizing import NotOptimized, optimized
-from ..runtime.tensorrt_rtx import BuildJob, build, sizes_of
+from ..runtime.tensorrt_rtx import BuildJob, EngineSizes, build, sizes_of
 
 if TYPE_CHECKING:
     import onnx
@@ -139,6 +142,14 @@ def fused_operators(
     )
 
 
+def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object = None) -> EngineSizes:
+    """For what sizes an engine is built: those of samples, or of one for ``dims``; and what these may be at least and
+    at most. Raises as `load_samples` does."""
+    spans = extremes(dims)
+    drawn = [load_samples(model, count=1, dims=one) for one in (spans if data is None else spans[:-1])]
+    return sizes_of(chain(*drawn, () if data is None else load_samples(model, data, dims=dims)))
+
+
 def _engines(
     model: Runnable, original: Runnable | None, provider: str, python: str, dims: Mapping[str, int]
 ) -> Fusions:
@@ -153,7 +164,7 @@ def _engines(
             continue
         proto, folder = (one, "") if isinstance(one, str) else _serialized(one)
         try:
-            answer = build(BuildJob(proto, folder, *sizes_of(load_samples(one, count=1, dims=dims))), python=python)
+            answer = build(BuildJob(proto, folder, *engine_sizes(one, dims)), python=python)
         except AmpError as error:
             if python or error.code != "AMP501":
                 raise

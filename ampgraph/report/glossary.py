@@ -3,6 +3,7 @@ are explained where they are declared."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ from ..core.error_codes import CODES
 from ..core.errors import AmpError, nearest
 from ..core.metric_names import METRICS
 from ..core.shown import Shown
+from ..core.spellings import dtype_word
 from ..oplists.files import own_file
 from .lines import in_rows
 from .listing import rule_rows
@@ -54,6 +56,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "fp32_stream": "decided by --fp32-stream: residual streams and the norms that read them stay float32",
     "recipe": "all options that decide precision, as one object or text: O2,float16,fp32=op:Pow",
     "plan": "the decisions as data, each with its reason; it fits the model that it was made for, and no other",
+    "metadata": "what a converted file says of itself: type and reason of each node, version, level, patterns",
     "trait": "a property of an operator that rules ask for: moves data, is bounded, sums",
     # rows of reports
     "model": "the file that was read",
@@ -73,6 +76,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
     "check": "the strict run behind a conversion, and its verdict",
     "speed": "an estimate for the target, from the graph alone",
+    "estimate": "computed from the graph, and not measured",
     "notes": "what you may want to know and need not act on",
     "verdict": "what a run found: ok, DOUBTFUL, MISSED or not checked",
     "ok": "the tolerance is met",
@@ -155,23 +159,30 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "error", CODES
 
 
-def meanings(term: str) -> Meanings:
-    """What a term means; phrases of summaries (by the cut) are terms too.
+def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
+    """What a term means; phrases of summaries (by the cut) are terms too, and of others each word (guard long-sum).
 
-    Raises AmpError AMP309 for one that no report prints.
+    ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
     """
-    wanted = _plain(term)
-    said = {_plain(phrase): _plain(name) for name, phrase in ORDINARY.items()}
-    names = {wanted, said.get(wanted, wanted)}
-    found, known = dict[str, str](), list(ORDINARY.values())
-    for kind, entries in sections():
-        known += entries
-        title = "" if kind == "word" else f"{kind} "
-        found |= {f"{title}{name}": text for name, text in entries.items() if _plain(name) in names}
+    every = [*sections(), ("command", commands)]
+    found = _found({term}, every) or _found(set(term.split()), every)
     if not found:
+        known = [*ORDINARY.values(), *(name for _, entries in every for name in entries)]
         hint = nearest(term, known) or "`ampgraph help` lists all terms; commands have --help"
         raise AmpError("AMP309", f"no report prints '{term}'", hint=hint)
     return Meanings(found)
+
+
+def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+    said = {_plain(phrase): _plain(name) for name, phrase in ORDINARY.items()}
+    wanted = {_plain(dtype_word(term) or term) for term in terms}
+    wanted |= {said[term] for term in wanted & said.keys()}
+    return {
+        name if kind == "word" else f"{kind} {name}": text
+        for kind, entries in every
+        for name, text in entries.items()
+        if _plain(name) in wanted
+    }
 
 
 def overview() -> Meanings:
@@ -193,4 +204,5 @@ def page() -> str:
 
 
 def _plain(term: str) -> str:
-    return " ".join(term.lower().replace("_", " ").replace("-", " ").split())
+    """Without case, number and punctuation."""
+    return " ".join(re.sub(r"[^a-z0-9]+", " ", term.lower()).split()).removesuffix("s")

@@ -81,7 +81,7 @@ def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
         if tensor.is_shape_tensor:
             count = max(1, tensor.shape[0]) if len(tensor.shape) else 1
             values = job.get("values", {}).get(tensor.name, [GUESSED] * count)
-            profile.set_shape_input(tensor.name, values, values, values)
+            profile.set_shape_input(tensor.name, *(values if isinstance(values[0], list) else [values] * 3))
             used = True
         if -1 in tuple(tensor.shape):
             profile.set_shape(tensor.name, *_extremes(tensor, job.get("sizes", {})))

@@ -145,27 +145,33 @@ class BuildAnswer:
 @dataclass(frozen=True)
 class BuildJob:
     """A model to be built. ``sizes``: of open dimensions, by `NAME` or `INPUT:AXIS`: least, best, largest;
-    ``values``: of inputs that are shapes; ``capabilities``: of the GPUs to build for, as `89`; TensorRT's own choice
-    if empty."""
+    ``values``: of inputs that are shapes, once or likewise; ``capabilities``: of the GPUs to build for, as `89`;
+    TensorRT's own choice if empty."""
 
     model: str | os.PathLike[str] | onnx.ModelProto
     folder: str = ""
     sizes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    values: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    values: Mapping[str, Sequence[int] | Sequence[Sequence[int]]] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
 
 
-def sizes_of(samples: Iterable[Mapping[str, Array]]) -> tuple[dict[str, tuple[int, int, int]], dict[str, list[int]]]:
+EngineSizes = tuple[dict[str, tuple[int, int, int]], dict[str, list[list[int]]]]
+
+
+def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
     """The ``sizes`` and ``values`` of a job whose engine takes all of some samples, and is best for the last one."""
     sizes: dict[str, tuple[int, int, int]] = {}
-    values: dict[str, list[int]] = {}
+    values: dict[str, list[list[int]]] = {}
     for feeds in samples:
         for name, array in feeds.items():
             for axis, size in enumerate(array.shape):
                 least, _, largest = sizes.get(f"{name}:{axis}", (size, size, size))
                 sizes[f"{name}:{axis}"] = min(least, size), size, max(largest, size)
             if array.dtype.kind in "iu" and array.ndim <= 1:
-                values[name] = array.reshape(-1).tolist()
+                given = array.reshape(-1).tolist()
+                least, _, largest = values.get(name, [given] * 3)
+                pairs = list(zip(least, largest, given, strict=False))
+                values[name] = [[min(a, c) for a, _, c in pairs], given, [max(b, c) for _, b, c in pairs]]
     return sizes, values
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 
 import numpy as np
 import onnx
 import pytest
 
 from ampgraph.cli.folder import FIXED, Room, named_for_web
-from cli_helpers import MODELS, contents, data_model, process, refused
+from cli_helpers import COMMAND, MODELS, contents, data_model, process, refused
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_a_folder_keeps_its_tree_and_names(amp, pipeline, tmp_path):
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == ["decoder/model.onnx", "encoder/model.onnx", "2"]
     assert [*contents(target)] == [
-        "ampgraph-convert.json", "decoder/config.json", "decoder/model.onnx", "decoder/model.onnx.data",
+        "ampgraph-convert.json", "decoder/config.json", "decoder/model.onnx", "decoder/model.onnx_data",
         "encoder/config.json", "encoder/model.onnx", "model_index.json",
     ]  # fmt: skip
     made = onnx.load(target / "decoder" / "model.onnx")
@@ -163,3 +165,46 @@ def test_words_mean_something_in_one_of_the_models(amp, pipeline, tmp_path):
     assert code == 0 and unmatched == {"decoder/model.onnx": [], "encoder/model.onnx": ["x=low", "product"]}
     code, out, _ = amp("convert", pipeline, "-o", tmp_path / "out", "--dim", "nowhere=3")
     assert code == 2 and "error[AMP305]: 'nowhere=3' matches nothing in any of the models" in out
+
+
+def test_data_in_shards_and_files_that_are_in_the_way(amp, pipeline, tmp_path):
+    """Data files of models are not copied; what is written is not written over by what is copied."""
+    folder = pipeline / "decoder"
+    data_model(folder / "second.onnx", location="one.bin")
+    other = onnx.load(folder / "model.onnx", load_external_data=False)
+    weight = other.graph.initializer[0]
+    weight.name = "v"
+    model = onnx.load(folder / "second.onnx", load_external_data=False)
+    model.graph.initializer.append(weight)
+    model.graph.node.add(op_type="MatMul", input=["x", "v"], output=["z"])
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, ["batch", 4]))
+    onnx.save(model, folder / "second.onnx")
+    (folder / "second.onnx.data").write_bytes(b"of nobody")
+    (pipeline / "encoder" / "model_fp16.onnx").write_bytes(b"of another converter")
+    code, out, _ = amp("convert", pipeline, "-o", tmp_path / "out", "--transformers-js")
+    made = contents(tmp_path / "out")
+    assert code == 0 and not [name for name in made if name.endswith(".bin") or name == "decoder/model.onnx_data"]
+    assert {"decoder/model_fp16.onnx_data", "decoder/second_fp16.onnx.data"} <= made.keys()
+    assert made["encoder/model_fp16.onnx"] != b"of another converter"
+    assert onnx.load(tmp_path / "out" / "decoder" / "second_fp16.onnx").graph.initializer[1].data_type == 10
+    assert skipped(amp, pipeline, tmp_path / "out", "--transformers-js") != []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signal there")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_was_interrupted_is_continued(amp, tmp_path, jobs):
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number in range(6):
+        shutil.copy(MODELS / "digits_cnn.onnx", source / f"{number}.onnx")
+    words = [*COMMAND, "convert", str(source), "-o", str(target), "--jobs", str(jobs)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stdout.readline().startswith("0.onnx")
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    assert run.returncode == 130
+    done = [name for name in contents(target) if name.endswith(".onnx")]
+    assert 1 <= len(done) < 6 and not [name for name in contents(target) if ".tmp" in name]
+    assert amp("convert", source, "-o", target)[0] == 0
+    assert len(contents(target)) == 7

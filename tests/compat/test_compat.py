@@ -119,6 +119,22 @@ def test_arrays_and_tensors(module: Any) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"op_block_list": "MatMul"},
+        {"node_block_list": "a"},
+        {"max_finite_val": -1.0},
+        {"min_positive_val": 2.0, "max_finite_val": 1.0},
+        {"min_positive_val": float("nan")},
+    ],
+)
+def test_bad_arguments(module: Any, words: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="AMP301"):
+        module.convert_float_to_float16(products([1]), **words)
+
+
+@BOTH
 def test_silent_and_unchecked_unless_asked(module: Any) -> None:
     model = products([2000, 2000], hidden=2000.0)  # overflows on any input
     with warnings.catch_warnings():

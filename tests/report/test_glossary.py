@@ -18,7 +18,7 @@ from ampgraph.report.summary import ORDINARY
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "digits_transformer.onnx"
-ROW = re.compile(r"^([a-zA-Z][a-zA-Z0-9 ]*?) {2,}\S", re.M)
+ROW = re.compile(r"^([a-zA-Z][a-zA-Z0-9 -]*?) {2,}\S", re.M)
 
 
 def titles() -> Iterator[str]:
@@ -78,8 +78,13 @@ def test_help(amp: Any) -> None:
     code, out, _ = amp("help", "by", "the", "cut")
     assert code == 0 and out.startswith("cut  the minimum cut: ")
     assert amp("help", "exp_sum")[1].startswith("rule exp-sum  ")
-    assert set(ROW.findall(amp("help", "RANGE")[1])) == {"range", "rule range"}
+    assert set(ROW.findall(amp("help", "RANGE")[1])) == {"range", "ranges", "rule range"}
     assert "made for" in amp("help", "plan")[1]
+    assert set(ROW.findall(amp("help", "guard", "long_sum")[1])) == {"guard", "rule long-sum"}
+    assert set(ROW.findall(amp("help", "DOUBTFUL:")[1])) == {"doubtful"}
+    assert set(ROW.findall(amp("help", "cast")[1])) == {"casts", "rewrite cast"}
+    assert amp("help", "fp16")[1].startswith("float16  ")
+    assert amp("help", "build-step")[1].startswith("command build-step  Build a mixed-precision training step")
     out = amp("help")[1]
     assert [line.split()[0] for line in out.splitlines()] == ["words", "rules", "rewrites", "metrics", "errors"]
     code, out, err = amp("help", "rgion")

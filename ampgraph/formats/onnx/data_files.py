@@ -132,9 +132,9 @@ def own_data(path: Path) -> set[str]:
     """Data files beside ``path`` that ampgraph wrote for the model that stands there now, by what both say."""
     if not path.is_file():
         return set()
-    named = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
+    named = re.compile(re.escape(path.name) + r"(\.\d+)?[._]data")
     hashed = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}\.data")  # how they were named before 0.2
-    names = glob.glob(f"{glob.escape(path.name)}.*", root_dir=path.parent)
+    names = glob.glob(f"{glob.escape(path.name)}[._]*", root_dir=path.parent)
     beside = {name for name in names if named.fullmatch(name) or hashed.fullmatch(name)}
     if not beside:
         return set()  # without a look at the model, which may be large
@@ -147,17 +147,19 @@ def own_data(path: Path) -> set[str]:
     return {name for name in read if hashed.fullmatch(name) or Mark.of_file(path.parent / name)}
 
 
-def free_name(path: Path, own: Collection[str], read: Collection[str]) -> str:
+def free_name(path: Path, own: Collection[str], read: Collection[str], given: Collection[str] = ()) -> str:
     """The name for the data of a model at ``path``: ``model.onnx.data``, with a number where that is somebody else's.
 
-    ``own``: what `own_data` says; ``read``: real paths of files that are read while it is written."""
+    ``own``: what `own_data` says; ``read``: real paths of files that are read while it is written; ``given``: names of
+    the data that the model came with: ``model.onnx_data`` where those end so, by which transformers.js finds it."""
+    end = "_data" if given and all(re.search(r"_data(_\d+)?$", name) for name in given) else ".data"
 
     def taken(name: str) -> bool:
         place = path.parent / name
         return os.path.lexists(place) and (name not in own or os.path.realpath(place) in read)
 
-    numbered = (f"{path.name}.{number}.data" for number in itertools.count(1))
-    return next(name for name in itertools.chain([f"{path.name}.data"], numbered) if not taken(name))
+    numbered = (f"{path.name}.{number}{end}" for number in itertools.count(1))
+    return next(name for name in itertools.chain([f"{path.name}{end}"], numbered) if not taken(name))
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

@@ -134,16 +134,18 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
 def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Writes the model, and beside it one data file if the input had one or 2 GB are passed.
 
-    The data file is ``<path>.data``, or another name while that is somebody else's or what the model itself reads. Data
-    and model are renamed one after the other: where that is cut short, their marks differ and `load` refuses the pair.
+    The data file is ``<path>.data``, ``<path>_data`` where the model came with such names, or another name while that
+    is somebody else's or what the model itself reads. Data and model are renamed one after the other: where that is cut
+    short, their marks differ and `load` refuses the pair.
     Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
     """
     path = Path(path)
     with model_files(path) as temporary:
         outside = external_holders(model)
-        read = {os.path.realpath(tensor.path) for tensor in external_of(outside.values())}
+        given = {Path(tensor.path) for tensor in external_of(outside.values())}
+        read = {os.path.realpath(place) for place in given}
         own = own_data(path)
-        data = path.parent / free_name(path, own, read) if outside else None
+        data = path.parent / free_name(path, own, read, [place.name for place in given]) if outside else None
         try:
             mark = write_data(outside, data, temporary("data"), progress) if data else None
 
