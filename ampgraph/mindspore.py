@@ -7,4 +7,4 @@ from .training.mindspore import StepResult, TrainStep, train_step
 
 __all__ = ["StepResult", "TrainStep", "train_step"]
 
-warn_renamed("ampgraph.mindspore", "ampgraph.training.mindspore", "0.3")
+warn_renamed("ampgraph.mindspore")

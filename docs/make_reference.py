@@ -16,6 +16,7 @@ import typer.main  # noqa: E402
 
 import ampgraph  # noqa: E402
 from ampgraph.cli.app import app  # noqa: E402
+from ampgraph.core.renamed import RENAMED  # noqa: E402
 from ampgraph.report import glossary  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"
@@ -34,6 +35,13 @@ def commands() -> str:
             inner.max_content_width = inner.terminal_width = WIDTH
             lines += [f"## ampgraph {name}", "", "```text", command.get_help(inner).strip(), "```", ""]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines()) + "\n"
+
+
+def renamed() -> str:
+    """The page of old names."""
+    rows = [f"| {one.where} | `{one.old}` | `{one.new}` | {one.gone} |" for one in RENAMED]
+    lines = ["# Old names", "", SOURCE, "", "An old name works, with a warning, until the version that drops it:", ""]
+    return "\n".join([*lines, "| where | old name | new name | dropped in |", "|---|---|---|---|", *rows, ""])
 
 
 def python() -> str:
@@ -81,7 +89,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return f"{stars}{parameter.name}{shown}"
 
 
-PAGES = {"commands.md": commands, "python.md": python, "../glossary.md": glossary.page}
+PAGES = {"commands.md": commands, "python.md": python, "renamed.md": renamed, "../glossary.md": glossary.page}
 
 
 def main() -> int:

@@ -75,7 +75,7 @@ class Measuring:
         return replace(options, ranges=ranges)
 
 
-@renamed_keywords("0.3", told="progress")
+@renamed_keywords("told")
 def calibrate(
     model: Model | Graph,
     data: Data = None,

@@ -16,6 +16,7 @@ from ..core.graph import Graph, is_mindir
 from ..core.progress import Progress
 from ..core.spellings import place_word
 from ..formats import adapters
+from ..formats.checks import faults_reported
 from ..numerics.inputs.samples import load_samples
 from ..oplists.kernels import load_kernels
 from ..passes.fuse_casts import idle_casts
@@ -141,8 +142,9 @@ class _Check:
     def read(self) -> Graph | None:
         """The graph, if there is one."""
         try:
-            graph, _ = adapters.load(self.model)
-            graph.prepare()
+            with faults_reported():
+                graph, _ = adapters.load(self.model)
+                graph.prepare()
         except AmpError as error:
             self._found("reads", [f"{error.code}: {error.message}"], hint=error.hint)
             return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@renamed_keywords("0.3", told="progress")
+@renamed_keywords("told")
 @takes_recipe
 def inspect(
     model: Model,

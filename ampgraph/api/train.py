@@ -131,7 +131,7 @@ def train(
     """
     as_annotated(train, locals())
     if plot is not None:
-        warn_renamed("train(plot=)", "html=", "0.3")
+        warn_renamed("plot=", "train(plot=)")
         html = html or Path(plot).with_suffix(".html")
     given, held_out = (_read(one, normalize, scale) for one in (data, validate))
     assert given is not None

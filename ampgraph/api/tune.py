@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@renamed_keywords("0.3", told="progress")
+@renamed_keywords("told")
 @takes_recipe
 def tune(
     model: Model,

@@ -32,7 +32,7 @@ TOLERANCE, NODES = 1e-2, 5
 COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
 
 
-@renamed_keywords("0.3", told="progress")
+@renamed_keywords("told")
 def verify(
     reference: Model,
     model: Model,

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import AmpError
 from ..core.recipe import Given, recipe_of
+from ..core.renamed import is_now
 from .command import Told, argument, command, option, recipe_fields, switch, told
 from .terminal import INTERRUPTED, Display, Interrupted, Volume, done, fail, set_volume, show, signals_wait
 
@@ -189,7 +190,7 @@ def train(
     with _reports_where_it_stopped(options["checkpoint"]):
         bar.stage("training")
         if plot is not None:
-            show(["--plot is now --html, and writes a page; the old name goes with 0.3"], sys.stderr)
+            show([is_now("--plot")], sys.stderr)
         found = run(
             step, epochs=epochs, lr_schedule=parse_schedules(lr_schedule or ()), plot=plot,
             on_step=lambda count, total, result: bar.part("training", count, total),

@@ -194,7 +194,7 @@ class Plan:
             number = data.pop("ampgraph_plan")
             if type(number) is not int or number not in range(1, FORMAT + 1):
                 hint = "make the plan again with this version"
-                raise AmpError("AMP401", f"plan format {number} is none of 1 to {FORMAT}", where=where, hint=hint)
+                raise AmpError("AMP401", f"plan format {number} is not from 1 to {FORMAT}", where=where, hint=hint)
             return _plan(data, old=number == 1)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(

@@ -66,7 +66,7 @@ def _number(given: Any) -> float:
 def _among(words: tuple[Any, ...]) -> Reader:
     def read(given: Any) -> Any:
         if given not in words:
-            raise ValueError(f"{given!r} is none of {words}")
+            raise ValueError(f"{given!r} is not one of {words}")
         return given
 
     return read

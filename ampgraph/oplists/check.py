@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import nearest
-from ..core.renamed import warn_renamed_in_file
+from ..core.renamed import RENAMED, warn_renamed_in_file
 from ..core.spellings import LEVELS
 from .files import ListFile, check_known, check_operator, check_variable, mistake, plain, read_file, type_name
 from .pattern_files import region_kinds
 from .traits import check_traits
 
 CLASSES = ("allow", "infer", "neutral", "deny", "fp32")
-OLD_CLASSES = {"white": "allow", "gray": "infer", "black": "deny", "kept": "fp32"}
+OLD_CLASSES = {one.old: one.new for one in RENAMED if one.where == "list files"}
 """What they were called until 0.2."""
 LEVEL_VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CLASSES, ("low", "float32", "cut")),
@@ -44,7 +44,7 @@ def _in_new_words(file: ListFile) -> ListFile:
     old = {name: new for name, new in OLD_CLASSES.items() if any(name in table for table in (file.data, *bodies))}
     if not old:
         return file
-    warn_renamed_in_file(file.name, old, "0.3")
+    warn_renamed_in_file(file.name, old)
     data = _renamed(file, file.data, "")
     if bodies:
         data["levels"] = {

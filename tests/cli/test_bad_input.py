@@ -5,6 +5,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -42,6 +43,17 @@ def test_a_pointer_of_git_lfs_is_named(amp, folder):
         assert "git lfs pull" in done[2]
     done = amp("convert", folder / "digits_cnn.onnx", "--data", folder / "samples.npz")
     refused(done, "AMP108", "is a Git LFS pointer", "git lfs pull")
+
+
+def test_a_fault_is_told_once(tmp_path):
+    """What onnx_ir logs of the file does not stand beside it; a process of its own, as loggers are the process's."""
+    node = onnx.helper.make_node("MatMul", ["x", "nope"], ["y"], name="mm")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 4]) for name in "xy")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y])), tmp_path / "m.onnx")
+    for verb in ("convert", "check", "inspect", "explain"):
+        words = [sys.executable, "-m", "ampgraph", verb, str(tmp_path / "m.onnx")]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        assert done.returncode and (done.stdout + done.stderr).count("nope") == 1, (verb, done.stdout, done.stderr)
 
 
 def test_an_archive_that_unpacks_to_more_than_memory_is_refused(amp, folder, monkeypatch):

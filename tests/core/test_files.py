@@ -23,7 +23,7 @@ from ampgraph.core import collector, light_imports
 from ampgraph.core.errors import AmpError, first_line
 from ampgraph.core.files import try_folder, whole_file, whole_files
 from ampgraph.core.names import FreshNames
-from ampgraph.core.renamed import renamed_keywords
+from ampgraph.core.renamed import RENAMED, is_now, renamed_keywords
 
 
 def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_names_that_are_taken_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 # Renamed public names are taken for one version, with a warning that points at the caller.
 
 
-@renamed_keywords("0.3", told="progress")
+@renamed_keywords("told")
 def verb(model: str, *, progress: int = 0) -> tuple[str, int]:
     return model, progress
 
@@ -174,6 +174,15 @@ def test_renamed_keywords() -> None:
     # both are too many
     with pytest.raises(TypeError, match="both 'told' and 'progress'"):
         verb("m", progress=3, told=3)  # type: ignore[call-arg]
+
+
+def test_old_names_are_announced_before_they_go() -> None:
+    """None outlives the version that drops it, and each bears its own sentence."""
+    assert len({one.old for one in RENAMED}) == len(RENAMED)
+    for one in RENAMED:
+        assert is_now(one.old) == f"{one.old} is now {one.new}; the old name goes with {one.gone}"
+        gone, here = ([int(part) for part in text.split(".")[:2]] for text in (one.gone, ampgraph.__version__))
+        assert here < gone, f"{one.old} of {one.where} was to go with {one.gone}"
 
 
 def test_verbs_still_hear_told() -> None:

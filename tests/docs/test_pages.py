@@ -172,6 +172,7 @@ def test_what_is_made_from_the_code_is_current() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
     assert (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8") == made["python"]()
     assert (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8") == made["PAGES"]["../glossary.md"]()
+    assert (ROOT / "docs" / "reference" / "renamed.md").read_text(encoding="utf-8") == made["renamed"]()
     page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     now = made["commands"]()
     assert re.findall(r"^## .*", page, re.M) == re.findall(r"^## .*", now, re.M)

@@ -73,4 +73,4 @@ def _one_of(options: object, name: str, words: tuple[str, ...]) -> None:
     value = getattr(options, name)
     if value not in words:
         hint = nearest(str(value), list(words)) or f"{name}={words[1]!r}"
-        raise AmpError("AMP325", f"{name}={value!r} is none of {', '.join(words)}", hint=hint)
+        raise AmpError("AMP325", f"{name}={value!r} is not one of {', '.join(words)}", hint=hint)
