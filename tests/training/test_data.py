@@ -219,7 +219,7 @@ def test_the_last_batch():
 def test_a_last_batch_that_cannot_be():
     mse = linear("mse", rows=4)
     data = {"x": np.ones((6, 4), np.float32), "labels": np.ones((6, 3), np.float32)}
-    for last, words in (("pad", "only with cross_entropy"), ("keep", "takes 4 samples"), ("nope", "none of drop")):
+    for last, words in (("pad", "only with cross_entropy"), ("keep", "takes 4 samples"), ("nope", "not one of drop")):
         with pytest.raises(AmpError, match=f"AMP325.*{words}"):
             Trainer(mse, "cpu").fit(data, epochs=1, batch_size=4, last_batch=last)
     with pytest.raises(AmpError, match="AMP325.*last batch of 2 is too small for 3"):

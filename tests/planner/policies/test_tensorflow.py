@@ -89,7 +89,7 @@ def test_reasons_and_notes() -> None:
 
 
 def test_lists_and_plans() -> None:
-    [row] = ampgraph.lists("BiasAdd", policy="tensorflow")
+    [row] = ampgraph.lists("tf::BiasAdd", policy="tensorflow")
     assert (row.operator, row.cls, row.at_level) == ("tf::BiasAdd", "infer", "painted")
     assert [ampgraph.lists("ReduceMean", policy="tensorflow", dtype=t)[0].cls for t in ("float16", "bfloat16")] == [
         "deny", "infer"
