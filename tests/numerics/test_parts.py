@@ -115,6 +115,20 @@ def test_numbers_of_one_scale_have_no_parts() -> None:
     assert seen(places, places, False).outputs[0].by_part == []
 
 
+@pytest.mark.parametrize("alike", [1.0, 0.0])
+def test_a_logit_that_is_small_by_chance_is_no_part(alike: float) -> None:
+    """Of one sample, or of several on which the same class is near zero."""
+    base = RNG.normal(size=(1, 100))
+    base[0, 58] = 1e-3
+    wanted = [base + alike * index * 1e-3 * RNG.normal(size=(1, 100)) for index in range(6 if alike else 1)]
+    got = [array + 4e-4 * RNG.normal(size=(1, 100)) for array in wanted]
+    assert seen(wanted, got, False).within(1e-2) and seen(wanted, got, True).within(1e-2)
+    # boxes and scores are told apart in one sample
+    [boxes] = head(1)
+    scores = boxes * np.where(np.arange(10) < 4, 1, 1.05).reshape(1, 10, 1)
+    assert not seen([boxes], [scores], False).within(1e-2)
+
+
 def test_other_measures_have_none() -> None:
     wanted = head(4)
     wrong = [np.concatenate([array[:, :4], 0 * array[:, 4:]], 1) for array in wanted]

@@ -1,7 +1,8 @@
 """Parts of an output that differ in scale, each judged by itself: boxes beside scores, one task beside another.
 
 The error of a whole output is that of its largest numbers. Slices along an axis are grouped by their scales over the
-samples; every group but the largest is a part, whose tolerance is `PART` times that of the whole.
+samples; every group but the largest is a part, whose tolerance is `PART` times that of the whole. A logit that is
+small by chance is none: too few numbers, or too much alike, say nothing about its scale.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ MOST = 1024  # slices along an axis that holds parts: more are places, or words
 GAP = 4.0  # between the scales of two parts; less apart, the error of the whole tells of both
 PART = 3.0
 """How many times the tolerance of an output each of its parts has: 3e-2 in float16."""
+CHANCE = 1e-2  # that a slice of the largest scale is as small as one that counts as a part
 AXES = {1: (0,), 2: (1,), 3: (1, 2)}
 """By rank, axes that may hold parts; of pictures and maps the channels, 1."""
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Root mean squares of the slices of an output along an axis in one sample: of the reference and of the difference,
-    float64 [slices] each."""
+    """The slices of an output along an axis in one sample, of ``count`` numbers each: root mean squares of the
+    reference and of the difference, and the reference's means, float64 [slices] each."""
 
     axis: int
     size: Array
     off: Array
+    mean: Array
+    count: int
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,20 @@ class OutputPart:
 def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
     """Those of an array of finite float64 and of what another one is off, along each axis that may hold parts."""
     axes = [axis for axis in AXES.get(want.ndim, (1,)) if want.ndim and 2 <= want.shape[axis] <= MOST and want.size]
-    return tuple(Slices(axis, _root(want, axis), _root(difference, axis)) for axis in axes)
+    return tuple(
+        Slices(axis, _root(want, axis), _root(difference, axis), means, want.size // len(means))
+        for axis in axes
+        for means in [want.mean(_others(want, axis))]
+    )
+
+
+def _others(array: Array, axis: int) -> tuple[int, ...]:
+    return tuple(each for each in range(array.ndim) if each != axis)
 
 
 def _root(array: Array, axis: int) -> Array:
-    others = tuple(each for each in range(array.ndim) if each != axis)
     largest = float(np.abs(array).max()) or 1.0  # squares of huge numbers must not overflow
-    root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=others)) * largest
+    root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_others(array, axis))) * largest
     return root
 
 
@@ -77,5 +88,25 @@ def parts_of(samples: Sequence[Sequence[Slices]]) -> Iterator[OutputPart]:
         order = np.argsort(scales, kind="stable")
         ordered = scales[order]
         ends = np.flatnonzero(ordered[1:] > GAP * ordered[:-1]) + 1
-        for places in np.split(order, ends)[:-1]:
-            yield OutputPart(same[0].axis, np.sort(places), math.sqrt(float(np.mean(scales[places] ** 2))))
+        *small, largest = np.split(order, ends)
+        numbers = _independent(same, largest)
+        top = math.sqrt(float(np.mean(scales[largest] ** 2)))
+        for places in small:
+            scale = math.sqrt(float(np.mean(scales[places] ** 2)))
+            if len(order) * _chance((scale / top) ** 2, numbers) < CHANCE:
+                yield OutputPart(same[0].axis, np.sort(places), scale)
+
+
+def _independent(same: Sequence[Slices], places: Array) -> float:
+    """How many independent numbers a slice has over the samples: one where those of ``places`` never vary."""
+    weights = np.array([each.count for each in same], float)
+    squares = np.average([each.size[places] ** 2 for each in same], axis=0, weights=weights)
+    means = np.average([each.mean[places] for each in same], axis=0, weights=weights)
+    varied = float(np.median(1 - np.minimum(means**2 / np.maximum(squares, np.finfo(float).tiny), 1)))
+    return 1 + (float(weights.sum()) - 1) * varied
+
+
+def _chance(ratio: float, numbers: float) -> float:
+    """A bound of the chance that the mean square of so many normal numbers is at most ``ratio`` times what is expected:
+    Chernoff's of the chi-squared distribution, (r exp(1 - r))^(n / 2)."""
+    return float((ratio * math.exp(1 - ratio)) ** (numbers / 2))
