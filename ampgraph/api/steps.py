@@ -292,7 +292,13 @@ def report(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     notes = (*summary.notes, *map(asdict, _advice(summary, done)))
-    return replace(summary, notes=notes, check=done.verdict)
+    return replace(summary, notes=notes, check=done.verdict, without_file=_without_file(done) if not written else "")
+
+
+def _without_file(done: Conversion) -> str:
+    if done.job.dry_run:
+        return "not written (dry run)"
+    return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
 def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:
