@@ -11,7 +11,7 @@ from ...core.walk import upstream
 from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import Decisions
-from .intervals import TRUTHS, Intervals
+from .values import TRUTHS, Values
 
 ALL = (FLOAT32, *LOW)
 ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")
@@ -25,8 +25,8 @@ SHRINKS = 1 / 64
 class Masks:
     """What is put upon scores before a Softmax."""
 
-    def __init__(self, flow: Dataflow, options: Options, whole: Intervals) -> None:
-        self.flow, self.options, self.traits, self.whole = flow, options, options.lists.traits, whole
+    def __init__(self, flow: Dataflow, options: Options, truths: Values) -> None:
+        self.flow, self.options, self.traits, self.truths = flow, options, options.lists.traits, truths
 
     @cached_property
     def scores(self) -> set[int]:
@@ -76,7 +76,7 @@ class Masks:
         hides into what is preferred, or pass the low type's range."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
-        span = self.whole.of(op.inputs[1 - place])
+        span = self.truths.of(op.inputs[1 - place])
         return span.whole and TRUTHS.low <= span.low and span.high <= TRUTHS.high
 
     def _stays(self, op: Op, types: tuple[str, ...]) -> bool:

@@ -156,7 +156,7 @@ def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:
         value = work.pop()
         writer = flow.writer(value)
         alone = writer is not None and len(flow.uses[value]) == 1 and writer.scope == op.scope
-        if writer is None or not alone or flow.values[value].dtype != FLOAT32 or not facts.whole.of(value).whole:
+        if writer is None or not alone or flow.values[value].dtype != FLOAT32 or not facts.truths.of(value).whole:
             continue
         if writer.slots:
             yield Hold(tuple(writer.slots.values()), ACCURACY, why)
