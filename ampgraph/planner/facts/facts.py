@@ -9,13 +9,12 @@ from functools import cached_property
 from ...core.borders import Borders
 from ...core.dataflow import Dataflow, Op, Value
 from ...core.low_types import LowType, low_type
-from ...core.ranges import Range
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
 from ..joints import Joint, find_joints
 from .masks import Masks
-from .measured import MeasuredRanges, Passing, measured
+from .measured import MeasuredRanges, Passing
 from .sizes import OpenSizes
 from .squares import Squares
 from .values import Extent, Values
@@ -123,17 +122,12 @@ class Facts:
     @cached_property
     def values(self) -> Values:
         """Between which numbers values are, and the numbers themselves where they are few and known."""
-        return Values(self.flow, self.traits, self.borders.before, self.ranges, self.options.range_margin)
+        return Values(self.flow, self.traits, self.borders.before, self.measured.ranges, self.options.range_margin)
 
     @cached_property
     def truths(self) -> Values:
         """The same where integers of which nothing is known are taken for truths."""
         return Values(self.flow, self.traits, self.borders.before, truths=True)
-
-    @cached_property
-    def ranges(self) -> Mapping[int, Range]:
-        """What values were measured to reach; nothing where the recipe has no ranges."""
-        return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
     @cached_property
     def sizes(self) -> OpenSizes:
@@ -153,7 +147,7 @@ class Facts:
     @cached_property
     def measured(self) -> MeasuredRanges:
         """What values were measured to reach."""
-        return MeasuredRanges(self.flow, self.options, self.masks, self.ranges)
+        return MeasuredRanges(self.flow, self.options, self.masks)
 
     @cached_property
     def passing(self) -> Passing:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import LOW
-from ...core.walk import upstream
+from ...core.walk import downstream, upstream
 from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import Decisions
@@ -108,16 +108,8 @@ class Masks:
 
     def reads_low(self, settled: Decisions, value: int) -> bool:
         """Whether anything on the way from a mask constant to its Softmax is low, becoming -inf there."""
-        work, seen = [value], set[int]()
-        while work:
-            current = work.pop()
-            if current in seen:
-                continue
-            seen.add(current)
-            for use in self.flow.uses[current]:
-                if settled.is_low(use.unit):
-                    return True
-                op = self.flow.ops[use.op] if use.op != NONE else None
-                if op is not None and any(self.traits.has(op.role, trait) for trait in ON_THE_WAY):
-                    work += op.outputs
-        return False
+
+        def further(op: Op) -> list[int]:
+            return op.outputs if any(self.traits.has(op.role, trait) for trait in ON_THE_WAY) else []
+
+        return any(settled.is_low(use.unit) for use in downstream(self.flow, [value], further))

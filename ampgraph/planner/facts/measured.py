@@ -35,11 +35,15 @@ def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
 class MeasuredRanges:
     """What the recipe's ranges say of a model; nothing where it has none."""
 
-    def __init__(self, flow: Dataflow, options: Options, masks: Masks, ranges: Mapping[int, Range]) -> None:
+    def __init__(self, flow: Dataflow, options: Options, masks: Masks) -> None:
         self.flow, self.options, self.traits, self.masks = flow, options, options.lists.traits, masks
-        self.ranges = ranges
         self.low = low_type(options.dtype)
         self._harmless: dict[int, bool] = {}
+
+    @cached_property
+    def ranges(self) -> Mapping[int, Range]:
+        """By value."""
+        return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
     @cached_property
     def reach(self) -> Mapping[int, float]:

@@ -156,9 +156,9 @@ class Values:
         return () if op is None or rule is None else rule.reads(self.traits, op)
 
     @cached_property
-    def _rules(self) -> Mapping[str, Rule]:
+    def _rules(self) -> Mapping[str, Derivation]:
         """By operator, the first that applies."""
-        named = ((rule, trait) for rule in reversed(RULES) for trait in rule.traits)
+        named = ((rule, trait) for rule in reversed(DERIVATIONS) for trait in rule.traits)
         return {role: rule for rule, trait in named for role in self.traits.operators(trait)}
 
     def _found(self, value: int) -> Interval:
@@ -185,7 +185,7 @@ class Values:
 # -- intervals --------------------------------------------------------------------------------------------------------
 
 
-class Rule(NamedTuple):
+class Derivation(NamedTuple):
     """For operators that have one of some traits: which operands count, and what follows from theirs."""
 
     traits: tuple[Trait, ...]
@@ -253,19 +253,19 @@ def _clipped(values: Values, op: Op) -> Interval:
     return Interval(min(max(own.low, least), most), max(min(own.high, most), least))
 
 
-RULES = (
-    Rule(("shapes",), _none, _unknown),
-    Rule(("within_two",), _none, lambda values, op: _within(2.0)),
-    Rule(("norms",), lambda traits, op: op.inputs[1:3], _normed),
-    Rule(("fills",), _none, lambda values, op: _of_array(fill(values.flow, op))),
-    Rule(("cancels",), _all, _added),
-    Rule(("multiplies",), _all, _multiplied),
-    Rule(("joins",), _joined, _one_of),
-    Rule(("lookups", "slices"), _all, _one_of),
-    Rule(("moves", "conversions", "keeps_order"), _first, _one_of),
-    Rule(("bounds",), _first, _clipped),
-    Rule(("selects",), _first, lambda values, op: _within(values.of(op.inputs[0]).size)),
-    Rule((*ARITHMETIC, "roots"), _all, _unknown),
+DERIVATIONS = (
+    Derivation(("shapes",), _none, _unknown),
+    Derivation(("within_two",), _none, lambda values, op: _within(2.0)),
+    Derivation(("norms",), lambda traits, op: op.inputs[1:3], _normed),
+    Derivation(("fills",), _none, lambda values, op: _of_array(fill(values.flow, op))),
+    Derivation(("cancels",), _all, _added),
+    Derivation(("multiplies",), _all, _multiplied),
+    Derivation(("joins",), _joined, _one_of),
+    Derivation(("lookups", "slices"), _all, _one_of),
+    Derivation(("moves", "conversions", "keeps_order"), _first, _one_of),
+    Derivation(("bounds",), _first, _clipped),
+    Derivation(("selects",), _first, lambda values, op: _within(values.of(op.inputs[0]).size)),
+    Derivation((*ARITHMETIC, "roots"), _all, _unknown),
 )
 """The first that applies counts. What is not said here may be known by its numbers alone."""
 
