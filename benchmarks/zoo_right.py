@@ -106,7 +106,9 @@ class Row:
     def measure(self, parts: list[str], again: list[str], work: Path) -> None:
         """Measures what is not known yet of the file that the level makes now."""
         plain = work / f"{self.name}.{self.level}.onnx"
-        self.convert(plain, ["--check", "off"], "convert")
+        plain.unlink(missing_ok=True)
+        checked = "generated" in parts and ("generated" not in self.known or "generated" in again)
+        self.convert(plain, ["--check", "auto" if checked else "off"], "generated" if checked else "convert")
         if not plain.is_file():
             self.keep()
             return
