@@ -1,4 +1,4 @@
-"""Trained models of other makers, out of public repositories: whether the default is right, and whether alarms are true.
+"""Trained models of other makers, out of public repositories: is the default right, and are alarms true.
 
     python benchmarks/fresh.py collect FOLDER --clones DIR     # DIR/OWNER+NAME: clones; FOLDER/models, FOLDER/data
     python benchmarks/fresh.py judge FOLDER [--set A] [NAME ...] [--with-data]     # zoo_right.py measures
@@ -13,12 +13,12 @@ own inputs. A repository is in set B where the first bit of the SHA-256 of its n
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import math
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ LISTED = Path(__file__).with_suffix(".json")
 SAMPLES = 8
 PARTS = ["generated", "error"]
 Entry = dict[str, Any]
-Array = np.ndarray[Any, Any]
+Array = Any  # of numpy
 
 
 def listed() -> list[Entry]:
@@ -47,10 +47,11 @@ def set_of(entry: Entry) -> str:
 
 
 class Inputs:
-    """The inputs of one sample of a model, by what `fresh.json` says of each; ``made``: what other models gave."""
+    """The inputs of one sample of a model, by what `fresh.json` says of each."""
 
-    def __init__(self, entry: Entry, index: int, made: Callable[[str], list[dict[str, Array]]]) -> None:
-        self.entry, self.index, self.made = entry, index, made
+    def __init__(self, entry: Entry, index: int, models: Path, before: dict[str, Array]) -> None:
+        """``before``: the outputs on the sample before, of which states are taken."""
+        self.entry, self.index, self.models, self.before = entry, index, models, before
         seed = int.from_bytes(hashlib.sha256(entry["name"].encode()).digest()[:4], "big")
         self.random = np.random.default_rng([seed, index])
 
@@ -59,20 +60,16 @@ class Inputs:
         told = self.entry["inputs"]
         spec = told[name] if name in told else told["*"]
         shape = tuple(spec["shape"]) if "shape" in spec else self._shape(dims, spec)
-        if spec["kind"] == "made":
-            value = self.made(spec["by"])[self.index][spec["output"]]
-            shape = value.shape
-        else:
-            value = getattr(self, spec["kind"])(shape, spec)
+        value = getattr(self, spec["kind"])(shape, spec)
         wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4"}[dtype])
-        return np.ascontiguousarray(np.broadcast_to(value, shape), dtype=wanted)
+        return np.ascontiguousarray(value if spec["kind"] == "made" else np.broadcast_to(value, shape), dtype=wanted)
 
     @staticmethod
     def _shape(dims: list[int | str], spec: Entry) -> tuple[int, ...]:
         """Open sizes: one in front, ``size`` behind."""
         size = spec.get("size", 16)
-        inner = lambda dim, axis: size if axis or len(dims) == 1 else 1  # noqa: E731
-        return tuple(dim if isinstance(dim, int) else inner(dim, axis) for axis, dim in enumerate(dims))
+        opened = [size if axis or len(dims) == 1 else 1 for axis in range(len(dims))]
+        return tuple(dim if isinstance(dim, int) else guess for dim, guess in zip(dims, opened, strict=True))
 
     # numbers without a picture
 
@@ -81,6 +78,25 @@ class Inputs:
 
     def ones(self, shape: tuple[int, ...], spec: Entry) -> Array:
         return np.ones(shape)
+
+    def constant(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return np.full(shape, spec["value"])
+
+    def state(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A state that the model has reached by itself: zero at first."""
+        return self.before.get(spec["output"], np.zeros(shape))
+
+    def made(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """What another model of the list makes of its own sample."""
+        with np.load(self.models.parent / "data" / spec["by"] / f"{self.index}.npz") as feeds:
+            return outputs_of(self.models / f"{spec['by']}.onnx", dict(feeds))[spec["output"]]
+
+    def file(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """The first and the last bytes of a text or of numbers; 256 where there are none."""
+        text = (__doc__ or "").encode() if self.index % 2 else np.arange(300.0 * (1 + self.index)).tobytes()
+        found, part = np.full(shape, 256), np.frombuffer(text[:1024], np.uint8)
+        found[..., : len(part)], found[..., shape[-1] - len(part) :] = part, part
+        return found
 
     def normal(self, shape: tuple[int, ...], spec: Entry) -> Array:
         return self.random.normal(size=shape) * spec.get("scale", 1)
@@ -113,7 +129,6 @@ class Inputs:
         drawn = np.minimum(self.random.zipf(1.3, shape), spec["last"])
         kept = np.arange(shape[-1]) < max(1, shape[-1] - self.index % 4)
         return np.where(kept, drawn, 0)
-
 
     # games, robots, tables of a game's state
 
@@ -198,7 +213,27 @@ class Inputs:
         return walk
 
     def waves(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        return speech(self.random, shape[-1], 16000)
+        return (speech(self.random, math.prod(shape), 16000) * spec.get("scale", 1)).reshape(shape)
+
+    def frames(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Pieces of one utterance, one after the other from sample to sample."""
+        wave = speech(np.random.default_rng(7), 9 * math.prod(shape), 16000)
+        return wave[self.index * math.prod(shape) :][: math.prod(shape)].reshape(shape)
+
+    def mel(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Decibels of mel bands of speech, as the wake word models take them."""
+        wave = speech(self.random, 16000, 16000)[None] * 32767
+        (found,) = outputs_of(self.models / "oww_melspectrogram.onnx", {"input": wave.astype(np.float32)}).values()
+        return (found / 10 + 2).reshape(-1, 32)[: shape[1]].reshape(shape)
+
+    def wake(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Embeddings of windows of speech."""
+        wave = speech(self.random, 1280 * (shape[1] + 12), 16000)[None] * 32767
+        (mel,) = outputs_of(self.models / "oww_melspectrogram.onnx", {"input": wave.astype(np.float32)}).values()
+        bands = (mel / 10 + 2).reshape(-1, 32)
+        windows = np.stack([bands[8 * n : 8 * n + 76, :, None] for n in range(shape[1])])
+        (found,) = outputs_of(self.models / "oww_embedding2.onnx", {"input_1": windows}).values()
+        return found.reshape(shape)
 
     def spikes(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A recording from a nerve: noise, a slow drift and spikes, standardised."""
@@ -231,7 +266,7 @@ class Inputs:
     def photo(self, shape: tuple[int, ...], spec: Entry) -> Array:
         channels, height, width, last = layout(shape)
         side = spec.get("size")
-        height, width = height or side, width or side
+        height, width = (int(fixed or side) for fixed in (height, width))
         picture = photograph(spec.get("source", "scenes"), self.index, height, width)
         picture = picture[..., ::-1] if spec.get("bgr") else picture
         if channels == 1:
@@ -370,7 +405,6 @@ def feed(entry: Entry, folder: Path) -> None:
     """Eight inputs."""
     import onnx
     import onnx.numpy_helper
-    import onnxruntime
 
     model = folder / "models" / f"{entry['name']}.onnx"
     graph = onnx.load(model).graph
@@ -379,30 +413,32 @@ def feed(entry: Entry, folder: Path) -> None:
         entry["weights"] = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
     out = folder / "data" / entry["name"]
     out.mkdir(parents=True, exist_ok=True)
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    kept = []
+    inputs = [value for value in graph.input if value.name not in weights]
+    made: list[dict[str, Array]] = [{}]
     for index in range(SAMPLES):
-        feeds = {}
-        for value in graph.input:
-            if value.name not in weights:
-                tensor = value.type.tensor_type
-                dims = [dim.dim_value or dim.dim_param for dim in tensor.shape.dim]
-                dtype = onnx.TensorProto.DataType.Name(tensor.elem_type)
-                feeds[value.name] = Inputs(entry, index, lambda by: made_of(folder, by)).of(value.name, dtype, dims)
-        kept.append(dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True)))
+        drawn, feeds = Inputs(entry, index, model.parent, made[-1]), {}
+        for value in inputs:
+            tensor = value.type.tensor_type
+            dims = [dim.dim_value or dim.dim_param for dim in tensor.shape.dim]
+            feeds[value.name] = drawn.of(value.name, onnx.TensorProto.DataType.Name(tensor.elem_type), dims)
         np.savez(out / f"{index}.npz", **feeds)
-    spread = {name: float(np.ptp([np.asarray(o[name], np.float64).mean() for o in kept])) for name in kept[0]}
-    print(entry["name"], {n: f"{np.asarray(v).std():.2g}" for n, v in list(kept[0].items())[:3]}, list(spread.values())[:3])
+        made.append(outputs_of(model, feeds))
+    known = [name for name, value in made[1].items() if np.asarray(value).dtype.kind == "f"]
+    differ = [name for name in known if any((np.asarray(o[name]) != made[1][name]).any() for o in made[2:])]
+    print(f"{entry['name']}: {len(differ)} of {len(known)} outputs depend on the inputs", flush=True)
 
 
-def made_of(folder: Path, name: str) -> list[dict[str, Array]]:
-    """The outputs of a model of the list on its own inputs."""
+def outputs_of(model: Path, feeds: dict[str, Array]) -> dict[str, Array]:
+    """The outputs of a model on its own inputs, by name."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(folder / "models" / f"{name}.onnx", providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    samples = zoo_right.samples(folder / "data" / name, SAMPLES)
-    return [dict(zip(names, session.run(None, feeds), strict=True)) for feeds in samples]
+    session = opened(model, onnxruntime)
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+@functools.cache
+def opened(model: Path, runtime: Any) -> Any:
+    return runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -423,43 +459,48 @@ def judge(folder: Path, names: list[str], sets: str, parts: list[str], again: li
 
 
 def table(folder: Path) -> str:
-    """As markdown: a row for each model, and for each set what it comes to."""
+    """As markdown: a row for each model, and what each set comes to."""
     every = rows(folder, [], "AB")
     lines = ["| model | from | for | set | products low | error | check | with data |", "|" + "---|" * 8]
-    for entry, row in every:
-        known = row.known
-        held = known.get("generated", {}).get("products", {})
-        low = f"{held['low']} of {held['low'] + held['float32']}" if held else "-"
-        cells = [zoo_right.said(without(known[part])) if part in known else "-" for part in CELLS]
-        wrong = "**WRONG** " if known.get("error", {}).get("right") is False else ""
-        source = f"{entry['repo']} {entry['commit'][:8]}"
-        lines.append(f"| {entry['name']} | {source} | {entry['what']} | {set_of(entry)} | {low} | {wrong}" + " | ".join(cells) + " |")
+    lines += [line(entry, row.known) for entry, row in every]
     for name in "AB":
-        lines += ["", f"Set {name}:", "", *(f"- {line}" for line in summed([r for e, r in every if set_of(e) == name]))]
+        lines += ["", f"Set {name}:", "", *(f"- {text}" for text in summed([r for e, r in every if set_of(e) == name]))]
     return "\n".join(lines)
 
 
+def line(entry: Entry, known: Entry) -> str:
+    """A model's row; its products have a column of their own."""
+    held = known.get("generated", {}).get("products", {})
+    low = f"{held['low']} of {held['low'] + held['float32']}" if held else "-"
+    parts = ({k: v for k, v in known.get(part, {}).items() if k != "products"} for part in CELLS)
+    said = [zoo_right.said(part) if part else "-" for part in parts]
+    wrong = "**WRONG** " if known.get("error", {}).get("right") is False else ""
+    source = f"{entry['repo']} {entry['commit'][:8]} {entry['path'].rpartition('/')[2]}"
+    return " | ".join(
+        ["", entry["name"], source, entry["what"], set_of(entry), low, wrong + said[0], *said[1:], ""]
+    ).strip()
+
+
 CELLS = ("error", "generated", "steered")
-
-
-def without(part: Entry) -> Entry:
-    """A part without its products, which have a column of their own."""
-    return {key: value for key, value in part.items() if key != "products"}
 
 
 def summed(of: list[Row]) -> list[str]:
     """Right and wrong, by what the check says."""
     lines = []
     for right in (True, False):
-        chosen = [row for row in of if row.known.get("error", {}).get("right") is right]
         said: dict[str, list[str]] = {}
-        for row in chosen:
-            told = row.known.get("generated", {})
-            said.setdefault(zoo_right.verdict(told.get("check")) if "failed" not in told else "failed", []).append(row.name)
-        words = [f"{word} {len(names)}" + (f" ({', '.join(names)})" if word != "ok" or not right else "") for word, names in said.items()]
-        lines.append(f"{'right' if right else 'wrong'}: {len(chosen)}: {'; '.join(words)}")
-    worse = [r.name for r in of if r.known.get("error", {}).get("right") and r.known.get("steered", {}).get("right") is False]
-    return [*lines, f"right without data, and wrong with it: {', '.join(worse) or 'none'}"]
+        for row in of:
+            if row.known.get("error", {}).get("right") is right:
+                told = row.known.get("generated", {"failed": ""})
+                word = "no answer" if "failed" in told else zoo_right.verdict(told["check"])
+                said.setdefault(word, []).append(row.name)
+        named = {word: f" ({', '.join(names)})" for word, names in said.items() if word != "ok" or not right}
+        words = [f"{len(names)} {word}{named.get(word, '')}" for word, names in sorted(said.items())]
+        total = sum(map(len, said.values()))
+        lines.append(f"{'right' if right else 'wrong'}: {total}: {'; '.join(words)}")
+    known = [row for row in of if row.known.get("error", {}).get("right") and "right" in row.known.get("steered", {})]
+    worse = [row.name for row in known if not row.known["steered"]["right"]]
+    return [*lines, f"right without data, with data {len(known)} measured: wrong {', '.join(worse) or 'none'}"]
 
 
 def main() -> None:
