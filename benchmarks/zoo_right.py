@@ -150,7 +150,7 @@ class Row:
             self.known[part] = {"exit": code, "failed": (err.strip().splitlines() or ["nothing was said"])[-1]}
             return
         report = json.loads(out)
-        products = {name: report["heavy"][name] for name in ("low", "given", "float32")}
+        products = {name: report["products"][name] for name in ("low", "existing", "float32")}
         casts = report["casts_after"] - report["casts_before"]
         self.known[part] = {"exit": code, "products": products, "casts": casts, "check": report["check"]}
 
