@@ -38,17 +38,14 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
                 message = f"unpacks to {size / 1e9:.1f} GB, and {MOST / 1e9:.1f} GB of one file are read at once"
                 hint = "give a folder of .npz files, one for each sample: they are read one by one"
                 raise AmpError("AMP108", message, where=str(path), hint=hint)
-            return {
-                info.filename.removesuffix(".npy"): _array(
-                    partial(archive.open, info), info.file_size, info.filename, path
-                )
-                for info in archive.infolist()
-            }
+            members = archive.infolist()
+            found = [_array(partial(archive.open, one), one.file_size, one.filename, path) for one in members]
+            return dict(zip([one.filename.removesuffix(".npy") for one in members], found, strict=True))
     except FileNotFoundError:
         raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
     except zipfile.BadZipFile:
         if _start(path).startswith(b"\x93NUMPY"):
-            return {ALONE: _array(partial(open, path, "rb"), path.stat().st_size, path.name, path)}
+            return {ALONE: _array(lambda: open(path, "rb"), path.stat().st_size, path.name, path)}
         raise AmpError("AMP108", _not_npz(path), where=str(path), hint=_HOW) from None
     except MemoryError:
         message = "holds more than fits into memory"
