@@ -51,7 +51,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "guard": "a rule that keeps nodes float32 because of numbers it can see: a small eps, squares of what may be "
     "large; --rule no-NAME switches it off",
     "validity": "a rule of validity keeps float32 where anything else is wrong, and cannot be switched off",
-    "hazard": "a guard that fired, or a measured range: what follows stays float32 up to the next product or norm",
+    "taint": "what reads what a guard or a measured range pinned to float32, up to the next product or norm",
     "residual stream": "additions that follow one another, directly or behind a norm, and that norms read",
     "fp32_stream": "decided by --fp32-stream: residual streams and the norms that read them stay float32",
     "recipe": "all options that decide precision, as one object or text: O2,float16,fp32=op:Pow",

@@ -29,7 +29,7 @@ ORDINARY = {
     "user": "by a pattern",
     "fp32_stream": "by --fp32-stream",
     "region": "with its region",
-    "boundary": "at a border",
+    "boundary": "at a graph input or output",
     "unlisted": "in no list",
     "unknown": "without a schema",
     "opset": "held by the opset",
