@@ -79,7 +79,8 @@ def _words(name: str) -> tuple[str, ...]:
 def _told(past: str, present: str) -> bool:
     """Whether two names speak of memory, not of what goes in and comes out."""
     words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
-    return past != present and bool(words & (DIRECTIONS - PLAIN) or (words & PLAIN and words & REMEMBERS))
+    paired = words & PLAIN or _AGAIN.sub("", past) == present
+    return past != present and bool(words & (DIRECTIONS - PLAIN) or (paired and words & REMEMBERS))
 
 
 def _alike(past: Port, present: Port) -> bool:
