@@ -52,7 +52,7 @@ class Device:
     source: str
     measured: str = ""
 
-    def seconds(self, kernels: Iterable[Kernel], share: float, launch: float) -> float:
+    def seconds(self, kernels: Iterable[KernelWork], share: float, launch: float) -> float:
         """What kernels take that start in so many microseconds, and of which low ones reach such a share of what those
         in float32 reach of the peaks."""
         total = 0.0
@@ -95,7 +95,7 @@ class Speed(Data):
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
 
 
-class Kernel(NamedTuple):
+class KernelWork(NamedTuple):
     """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes;
     ``starts``: 1, or 0 where it is part of another kernel; ``times``: how often it runs."""
 
@@ -125,7 +125,7 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
     return Speed(tuple(estimate(before, after, device) for device in known), found.open_sizes(), measured)
 
 
-def estimate(before: Sequence[Kernel], after: Sequence[Kernel], device: Device) -> DeviceSpeed:
+def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device) -> DeviceSpeed:
     """The range of the ratio of the times that both take on a device."""
     ways = [device.seconds(before, 1.0, launch) / device.seconds(after, share, launch) for share, launch in
             product(device.share, device.launch)]  # fmt: skip
@@ -165,7 +165,7 @@ class GraphReader:
 
     def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
         self.flow, self.options, self.inside = flow, options, inside
-        self.traits, self.heavy = options.lists.traits, options.lists.heavy
+        self.traits, self.products = options.lists.traits, options.lists.products
         self._guessed = OpenSizes(flow, options.dims, self.traits).dims
         self.unknown: set[int] = set()
         """Values whose sizes do not follow from those of the inputs."""
@@ -193,18 +193,18 @@ class GraphReader:
         dims = (pair for v in inputs for pair in zip(self.flow.shape(v) or (), self.dims(v), strict=False))
         return {str(dim): size for dim, size in dims if dim and not isinstance(dim, int)}
 
-    def kernels(self, wide: bool = False) -> list[Kernel]:
+    def kernels(self, wide: bool = False) -> list[KernelWork]:
         """What a device does for it. ``wide``: for the same graph in float32. What follows from stored tensors alone is
         computed beforehand."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
-        found: list[Kernel] = []
+        found: list[KernelWork] = []
         for op in self.flow.ops:
             if not computed.isdisjoint(op.inputs):
                 computed.update(op.outputs)
                 found += self._kernel(op, wide)
         return found
 
-    def _kernel(self, op: Op, wide: bool) -> Iterator[Kernel]:
+    def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
         """None for what makes no float, is another view of one, or is a Cast that float32 does not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
@@ -217,10 +217,10 @@ class GraphReader:
         sizes = {v: BYTES[FLOAT32 if wide and values[v].dtype in LOW else values[v].dtype] for v in floats}
         moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if not self._is_inside(v))
         low = next((dtype for dtype in LOW if dtype in types and FLOAT32 not in types and not wide), FLOAT32)
-        operations = 2.0 * self._multiplications(op) if op.role in self.heavy else 0.0
-        self.products_unknown |= op.role in self.heavy and not self.unknown.isdisjoint(floats)
+        operations = 2.0 * self._multiplications(op) if op.role in self.products else 0.0
+        self.products_unknown |= op.role in self.products and not self.unknown.isdisjoint(floats)
         starts = 0 if any(self._is_inside(v) for v in op.outputs if v != NONE) else 1
-        yield Kernel(operations, moved, low, starts, self.flow.scopes[op.scope].times)
+        yield KernelWork(operations, moved, low, starts, self.flow.scopes[op.scope].times)
 
     def _is_inside(self, value: int) -> bool:
         return _place(self.flow, value) in self.inside

@@ -15,7 +15,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.oplists.kernels import TARGETS
 from ampgraph.planner.resolve import resolve
-from ampgraph.report.estimate import Device, GraphReader, Kernel, Speed, devices, estimate, fused_values, speed_of
+from ampgraph.report.estimate import Device, GraphReader, KernelWork, Speed, devices, estimate, fused_values, speed_of
 from onnx_text import parse
 
 LAYER = """g (float[64, 512] x) => (float[64, 256] y) {
@@ -52,11 +52,11 @@ def test_what_a_low_layer_computes_and_moves() -> None:
     found = read(parse(LAYER, HALF))
     x, w, p = 64 * 512, 512 * 256, 64 * 256
     cast, product, relu, back = found.kernels()
-    assert cast == Kernel(0.0, 6 * x, "float32", 1, 1) and back == Kernel(0.0, 6 * p, "float32", 1, 1)
-    assert product == Kernel(2.0 * p * 512, 2 * (x + w + p), "float16", 1, 1)
-    assert relu == Kernel(0.0, 4 * p, "float16", 1, 1)
+    assert cast == KernelWork(0.0, 6 * x, "float32", 1, 1) and back == KernelWork(0.0, 6 * p, "float32", 1, 1)
+    assert product == KernelWork(2.0 * p * 512, 2 * (x + w + p), "float16", 1, 1)
+    assert relu == KernelWork(0.0, 4 * p, "float16", 1, 1)
     assert found.kernels(wide=True) == [
-        Kernel(2.0 * p * 512, 4 * (x + w + p), "float32", 1, 1), Kernel(0.0, 8 * p, "float32", 1, 1)
+        KernelWork(2.0 * p * 512, 4 * (x + w + p), "float32", 1, 1), KernelWork(0.0, 8 * p, "float32", 1, 1)
     ]  # fmt: skip
 
 
@@ -95,9 +95,9 @@ def test_fusions_of_the_target_start_one_kernel() -> None:
 
 def test_the_roofline() -> None:
     device = Device("a", frozenset(), {"float32": 1.0, "float16": 2.0}, 100.0, 0.5, (1.0, 1.0), (0.0, 0.0), "")
-    assert device.seconds([Kernel(2e12, 1e9, "float16", 1, 1)], 1.0, 0.0) == 2.0  # computing takes longer
-    assert device.seconds([Kernel(1.0, 100e9, "float16", 3, 2)], 1.0, 1e6) == 2 * (2.0 + 3.0)
-    high, low = [Kernel(1e12, 0.0, "float32", 1, 1)], [Kernel(1e12, 0.0, "float16", 1, 1)]
+    assert device.seconds([KernelWork(2e12, 1e9, "float16", 1, 1)], 1.0, 0.0) == 2.0  # computing takes longer
+    assert device.seconds([KernelWork(1.0, 100e9, "float16", 3, 2)], 1.0, 1e6) == 2 * (2.0 + 3.0)
+    high, low = [KernelWork(1e12, 0.0, "float32", 1, 1)], [KernelWork(1e12, 0.0, "float16", 1, 1)]
     found = estimate(high, low, device)
     assert (found.low, found.high) == (2.0, 2.0)
     spread = estimate(high, low, replace(device, share=(0.1, 1.0)))
