@@ -175,6 +175,8 @@ class Attention:
     """What its builder says of all of that in float32 before a low product."""
     stored: frozenset[str] = frozenset()
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
+    early: frozenset[str] = frozenset()
+    """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
 
 
 @dataclass(frozen=True)
