@@ -28,7 +28,6 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..oplists.kernels import load_kernels
 from ..oplists.operators import OpLists
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
@@ -38,10 +37,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 
 if TYPE_CHECKING:
     from ..oplists.options import Options
-<<<<<<< HEAD
     from ..report.estimate import Place, Speed
-=======
->>>>>>> main
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -306,7 +302,6 @@ def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:
     """What the options could do better."""
     if summary.opset and done.job.recipe.opset is None:
         yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
-<<<<<<< HEAD
 
 
 def _speed(done: Conversion) -> Speed | None:
@@ -316,11 +311,6 @@ def _speed(done: Conversion) -> Speed | None:
     from ..report.estimate import speed_of
 
     return speed_of(done.graph.dataflow(done.plan.dtype), done.options, done.inside)
-=======
-    why = load_kernels(summary.target, done.graph.format).no_gain.get(summary.dtype, "")
-    if why and summary.changed:
-        yield Note("speed", "", f"none to gain {why}")
->>>>>>> main
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
     which no device is known.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
-    idle = own_file("devices.toml").data["idle"].get(options.target, {}).get(options.dtype, "")
+    idle = options.kernels.no_gain.get(options.dtype, "")
     known = [device for device in devices() if options.target in device.targets]
     if not idle and not known:
         return None
@@ -120,7 +120,7 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
     if after == before:
         return None
     if idle or found.products_unknown:
-        return Speed(reason=idle or UNKNOWN)
+        return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
     measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
     return Speed(tuple(estimate(before, after, device) for device in known), found.open_sizes(), measured)
 

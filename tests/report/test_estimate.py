@@ -134,7 +134,7 @@ def test_without_sizes_there_is_no_estimate() -> None:
 
 @pytest.mark.parametrize(
     ("target", "dtype", "said"),
-    [("cpu", "float16", "none to gain on an x86 CPU"), ("openvino", "float16", "none to gain on a CPU"),
+    [("cpu", "float16", "none to gain on an x86 CPU"), ("openvino", "float16", "none to gain on today's CPUs"),
      ("webgpu", "float16", None), ("cuda", "float16", "times as fast as float32: A100")],
 )  # fmt: skip
 def test_what_each_target_says(target: str, dtype: str, said: str | None) -> None:
