@@ -75,8 +75,9 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "samples": "the inputs of a run: yours (--data), or generated ones",
     "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
     "check": "the strict run behind a conversion, and its verdict",
-    "speed": "an estimate for the target, from the graph alone",
-    "estimate": "computed from the graph, and not measured",
+    "speed": "how many times as fast as float32 the file is on devices of the target, as an estimate",
+    "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
+    "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
     "notes": "what you may want to know and need not act on",
     "verdict": "what a run found: ok, DOUBTFUL, MISSED or not checked",
     "ok": "the tolerance is met",
