@@ -99,11 +99,11 @@ def _verdicts(facts: Facts) -> list[Verdict]:
 def _class(facts: Facts, op: Op) -> str:
     listing = facts.listing(op)
     if listing is None:
-        return "neutral" if _is_border(facts.flow, op) else ""
+        return "neutral" if _is_boundary(facts.flow, op) else ""
     return listing.cls
 
 
-def _is_border(flow: Dataflow, op: Op) -> bool:
+def _is_boundary(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
@@ -141,7 +141,7 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
 def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     """What a border, a schema or a kernel leave no choice of."""
     if unit.fixed_low:
-        return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
+        return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
     if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
         unknown = op is not None and op.kind in facts.flow.unknown_kinds
         rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
