@@ -27,6 +27,7 @@ from .kinds import Data, Feeds, Model, PathLike, path_of
 from .mending import LOOKING, Outcome, repair_of
 from .pairs import OnnxPair, Pair, paired
 from .pictures import picture_verification, refuse_page
+from .webgpu_page import WebgpuPage
 
 TOLERANCE, NODES = 1e-2, 5
 COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
@@ -50,6 +51,8 @@ def verify(
     steps: int | None = None,
     cache: Sequence[str] = (),
     html: PathLike | None = None,
+    webgpu_page: PathLike | None = None,
+    onnxruntime_web: PathLike | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Runs two models on the same samples and compares them.
@@ -78,11 +81,16 @@ def verify(
             given.
         html: write a page there, whole or not at all: the graph by layers, coloured by the error behind each node in
             the worst sample.
+        webgpu_page: write a folder there, whole or not at all: a page that repeats the comparison in a browser, on its
+            GPU, and all that it needs. It has to be served (``python -m http.server``); nothing is fetched then.
+        onnxruntime_web: the folder of that npm package, for such a page; of the nearest node_modules if not given, else
+            as npm fetches it.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
-        AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
-            have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
+        AmpError: AMP105 for a place where no such folder can be, AMP209 for models whose inputs or outputs differ,
+            AMP310 for a dimension that the reference does not have, AMP311 for models that no browser runs, AMP312 for
+            a number or a metric that makes no sense, AMP501 where onnxruntime-web is nowhere, and what `run` raises.
     """
     as_annotated(verify, locals())
     _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
@@ -90,6 +98,7 @@ def verify(
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
+        browser = _browser_page(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_lacking(decoding))
         opens = noted(*paths) if pair.strict else []
@@ -113,8 +122,21 @@ def verify(
             tuple(outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
             seen.compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
         )  # fmt: skip
+        if browser is not None:
+            browser.write(drawn, found, progress)
     picture_verification(html, model, found)
     return found
+
+
+def _browser_page(
+    place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
+) -> WebgpuPage | None:
+    """The page for a browser, where one is wanted."""
+    if place is None:
+        if package is not None:
+            raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint="add --webgpu-page DIR")
+        return None
+    return WebgpuPage.of(place, package, models, pair, steps)
 
 
 def _lacking(decoding: Decoding | None) -> frozenset[str]:
