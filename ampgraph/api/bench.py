@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import apart
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
-from ..runtime.executed import ExecutedSession, Runtime
+from ..runtime.executed import ExecutedSession, Runtime, installed
 from .executing import executed, lacking, runtime_of
 from .kinds import Data, Feeds, PathLike
 from .pairs import in_types_of
@@ -83,12 +82,12 @@ def _runtimes(target: str, python: str) -> Iterator[Runtime]:
             raise lacking(target)
         yield found
         return
-    if importlib.util.find_spec(PLAIN):
+    if installed(PLAIN):
         yield Runtime(PLAIN)
     kinds = dict.fromkeys(filter(None, (load_kernels(name).executes for name in TARGETS["ONNX"])))
     for kind in kinds:
         try:
-            if python or importlib.util.find_spec(kind):
+            if python or installed(kind):
                 yield Runtime(kind, python)
         except AmpError as error:
             if error.code != "AMP501":  # that environment has another one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from ..core.spellings import place_word
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import interface_of, load_onnx
 from ..oplists.kernels import TARGETS, load_kernels
-from ..runtime.executed import ELSEWHERE, ExecutedSession, Runtime
+from ..runtime.executed import ELSEWHERE, ExecutedSession, Runtime, installed
 from .kinds import Model, path_of
 
 
@@ -25,7 +24,7 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
     kind = load_kernels(place_word(target)).executes if target else ""
     if python and not kind:
         raise lacking(target)
-    return Runtime(kind, python) if kind and (python or importlib.util.find_spec(kind)) else None
+    return Runtime(kind, python) if kind and (python or installed(kind)) else None
 
 
 def lacking(target: str) -> AmpError:

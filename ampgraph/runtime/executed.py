@@ -10,6 +10,7 @@ The process has every session of its runtime. A model that kills it is an error 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -36,6 +37,12 @@ from .ports import Port, check_feeds, contradiction
 
 SECONDS = 600.0  # for one question
 ELSEWHERE = "; --runtime PYTHON names an environment that has it"
+MODULES = {"webgpu": "onnxruntime_ep_webgpu"}  # that a runtime is imported by, where it is not its name
+
+
+def installed(kind: str) -> bool:
+    """Whether this environment has a runtime."""
+    return importlib.util.find_spec(MODULES.get(kind, kind)) is not None
 
 
 @dataclass(frozen=True)

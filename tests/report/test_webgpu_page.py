@@ -1,4 +1,4 @@
-"""The page that repeats `verify` in a browser: served, run in a headless Chromium, and measured as `verify` measures."""
+"""The page that repeats `verify` in a browser: served, run in a headless Chromium, measured as `verify` measures."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import onnxruntime as ort
 import pytest
 
 import ampgraph
+from ampgraph.core.arrays import Array
 from ampgraph.core.errors import AmpError
 from ampgraph.numerics.metrics.agreement import apart
 from onnx_text import parse
@@ -35,8 +36,8 @@ GPU = ["--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-vulkan=swift
 LISTEN = """<script type="module">
 const wait = setInterval(() => {
   const state = document.body.dataset.state;
-  const waits = location.hash && !document.getElementById(location.hash.slice(1)).disabled ? ["done"] : ["ready", "done"];
-  if (![...waits, "failed"].includes(state)) return;
+  const runs = location.hash && !document.getElementById(location.hash.slice(1)).disabled;
+  if (!["done", "failed", runs ? "" : "ready"].includes(state)) return;
   clearInterval(wait);
   const found = JSON.parse(document.body.dataset.found || "null");
   fetch("/told", {method: "POST", body: JSON.stringify({state, words: document.body.innerText, found})});
@@ -102,6 +103,13 @@ def trained(tmp_path: Path) -> tuple[Path, Path]:
     return given, low
 
 
+def entry(array: Array) -> dict[str, Any]:
+    """An array as a page has it, float16 by its bits; numbers as JavaScript writes them."""
+    stored = array.view(np.uint16) if array.dtype == np.float16 else array
+    words = [{"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(str(one), str(one)) for one in stored.ravel()]
+    return {"dtype": array.dtype.name, "shape": [*array.shape], "words": words}
+
+
 VALUES = {
     "numbers": ([[1, 2, 3], [4, 5, -6]], [[1, 2.1, 3], [4, 5, -6]]),
     "small": ([1e-5, -2e-5], [1e-5, 0]),
@@ -122,24 +130,20 @@ def test_a_browser_measures_as_verify_does(tmp_path: Path) -> None:
     arrays["half"] = tuple(side.astype(np.float16) for side in arrays["half"])  # type: ignore[assignment]
     arrays["integers"] = (np.array([1, 2, 3, 4]), np.array([1, 2, 0, 4]))
     arrays["shapes"] = (np.zeros((2, 3), np.float32), np.zeros((3, 2), np.float32))
-    asked = {
-        name: [{
-            "dtype": side.dtype.name, "shape": [*side.shape],
-            "bits": (side.view(np.uint16) if side.dtype == np.float16 else side).astype(float).astype(str).ravel().tolist(),
-        } for side in both]
-        for name, both in arrays.items()
-    }  # fmt: skip
+    asked = {name: [entry(side) for side in both] for name, both in arrays.items()}
     measure = (ROOT / "ampgraph/report/picture/assets/measure.mjs").read_text(encoding="utf-8").replace("export ", "")
     page = f"<html><head><title></title></head><body><script>{measure}</script></body></html>"
     told = looked_at(page, tmp_path, f"""
         const asked = {json.dumps(asked)};
-        const of = ({{dtype, shape, bits}}) => ({{dtype, shape, data: (dtype === "float16" ? Uint16Array : dtype === "int64" ? Array : Float32Array)
-          .from(bits, (one) => one === "nan" ? NaN : one === "inf" ? Infinity : one === "-inf" ? -Infinity : Number(one))}});
+        const types = {{float16: Uint16Array, float32: Float32Array, int64: Array}};
+        const of = (one) => ({{...one, data: types[one.dtype].from(one.words, Number)}});
         for (const [name, [want, got]] of Object.entries(asked)) {{
           const found = apart(of(want), of(got));
-          told[name] = [String(found.error), String(found.maxAbs), found.compared, found.astray, found.silent];
+          told[name] = [String(found.error), String(found.maxAbs), found.compared, found.mismatches, found.silent];
         }}
-        told.quantiles = [quantile([3, 1, 2, 5, 4, 8, 7, 6], 0.9), quantile([2, 1], 0.5), summed([{{error: 2}}, {{error: Infinity, silent: true}}]).worst];
+        const silent = {{error: Infinity, silent: true}};
+        told.quantiles = [quantile([3, 1, 2, 5, 4, 8, 7, 6], 0.9), quantile([2, 1], 0.5)];
+        told.quantiles.push(summed([{{error: 2}}, silent]).worst);
     """)  # fmt: skip
     assert told["errors"] == [] and told["quantiles"] == [8, 1, 2]
     for name, (want, got) in arrays.items():
@@ -147,7 +151,7 @@ def test_a_browser_measures_as_verify_does(tmp_path: Path) -> None:
         error, largest = (float(word.replace("Infinity", "inf")) for word in told[name][:2])
         assert error == pytest.approx(found.error, rel=1e-12), name
         assert largest == pytest.approx(found.max_abs, rel=1e-12), name
-        assert told[name][2:] == [found.compared, found.astray, found.silent], name
+        assert told[name][2:] == [found.compared, found.nonfinite_mismatches, found.silent], name
 
 
 @pytest.mark.slow
@@ -231,7 +235,7 @@ def test_what_no_browser_runs_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         "AMP311.*none is wanted": {"webgpu_page": None, "onnxruntime_web": tmp_path},
     }.items():
         with pytest.raises(AmpError, match=code):
-            ampgraph.verify(given, low, **{"webgpu_page": page, **options})  # type: ignore[arg-type]
+            ampgraph.verify(given, low, **{"webgpu_page": page, **options})  # type: ignore[arg-type, dict-item]
     brain = ampgraph.convert(given, dtype="bfloat16", opset=22, check="off", output=tmp_path / "brain.onnx")
     with pytest.raises(AmpError, match="AMP311.*bfloat16"):
         ampgraph.verify(given, brain, webgpu_page=page)

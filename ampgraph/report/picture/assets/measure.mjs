@@ -14,7 +14,7 @@ function half(bits) {
 
 const FLOATS = ["float16", "float32", "float64"];
 
-/** {error, maxAbs, compared, astray, silent, reason} of one output of one sample: `want` and `got` are {dtype, shape, data}. */
+/** {error, maxAbs, compared, mismatches, silent, reason} of one output of one sample: `want` and `got` are {dtype, shape, data}. */
 export function apart(want, got) {
   if (want.shape.join() !== got.shape.join()) {
     return { ...NOTHING, error: Infinity, maxAbs: Infinity, reason: `shape [${got.shape}] instead of [${want.shape}]` };
@@ -24,10 +24,10 @@ export function apart(want, got) {
   const differ = ours.filter((value, i) => value !== theirs[i]).length;
   return { ...NOTHING, error: ours.length ? differ / ours.length : 0, maxAbs: Number(differ > 0), compared: ours.length };
 }
-const NOTHING = { error: 0, maxAbs: 0, compared: 0, astray: 0, silent: false, reason: "" };
+const NOTHING = { error: 0, maxAbs: 0, compared: 0, mismatches: 0, silent: false, reason: "" };
 
 function floats(want, got) {
-  let [astray, kept, known, scale, maxAbs] = [0, 0, 0, 0, 0];
+  let [mismatches, kept, known, scale, maxAbs] = [0, 0, 0, 0, 0];
   for (let i = 0; i < want.length; i++) {
     const [a, b] = [want[i], got[i]];
     known += Number.isFinite(a);
@@ -35,7 +35,7 @@ function floats(want, got) {
       kept += 1;
       scale = Math.max(scale, Math.abs(a));
       maxAbs = Math.max(maxAbs, Math.abs(a - b));
-    } else if (!(a === b || (Number.isNaN(a) && Number.isNaN(b)))) astray += 1;
+    } else if (!(a === b || (Number.isNaN(a) && Number.isNaN(b)))) mismatches += 1;
   }
   scale = scale || 1; // squares of huge numbers must not overflow
   let [size, off] = [0, 0];
@@ -46,8 +46,8 @@ function floats(want, got) {
   }
   const silent = want.length > 0 && known === 0;
   const least = (FLOOR * Math.sqrt(kept)) / scale;
-  const error = astray || silent ? Infinity : kept ? Math.sqrt(off) / Math.max(Math.sqrt(size), least) : 0;
-  return { error, maxAbs, compared: kept, astray, silent, reason: "" };
+  const error = mismatches || silent ? Infinity : kept ? Math.sqrt(off) / Math.max(Math.sqrt(size), least) : 0;
+  return { error, maxAbs, compared: kept, mismatches, silent, reason: "" };
 }
 
 /** An error that occurred: of 8 samples the 90th percentile is the eighth. */

@@ -23,7 +23,7 @@ async function start() {
   document.title = `${page.model.name} against ${page.reference.name}`;
   at("title").textContent = document.title;
   const megabytes = (side) => `${(page[side].bytes / 1e6).toFixed(1)} MB`;
-  at("about").textContent = `${page.reference.name} (${megabytes("reference")}) and ${page.model.name} (${megabytes("model")}), `
+  at("pair").textContent = `${page.reference.name} (${megabytes("reference")}) and ${page.model.name} (${megabytes("model")}), `
     + `${page.samples.length} ${page.samples.length === 1 ? "sample" : "samples"}, tolerance ${page.tolerance}; ${page.runtime}`;
   at("report").textContent = page.report.join("\n");
   ort = await import(`./onnxruntime-web/${page.module}`);
