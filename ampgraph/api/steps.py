@@ -28,6 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
+from ..oplists.kernels import load_kernels
 from ..oplists.operators import OpLists
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
@@ -37,11 +38,6 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 
 if TYPE_CHECKING:
     from ..oplists.options import Options
-
-NO_GAIN = (
-    "none to gain on an x86 CPU: ONNX Runtime computes float16 in float32 there, and only the file is smaller; int8 "
-    "gains (onnxruntime.quantization), and bfloat16 in OpenVINO where the CPU has it"
-)
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -299,8 +295,9 @@ def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:
     """What the options could do better."""
     if summary.opset and done.job.recipe.opset is None:
         yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
-    if (done.graph.format, summary.target, summary.dtype, summary.changed) == ("ONNX", "cpu", "float16", True):
-        yield Note("speed", "", NO_GAIN)
+    why = load_kernels(summary.target, done.graph.format).no_gain.get(summary.dtype, "")
+    if why and summary.changed:
+        yield Note("speed", "", f"none to gain {why}")
 
 
 @contextlib.contextmanager

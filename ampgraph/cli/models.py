@@ -277,18 +277,19 @@ def verify(
 @command(
     models=argument("MODEL...", "The .onnx files; the others are held against the first one.", kind=list[str]),
     data=option("FILE.npz", "A sample, by input name; generated if not given."),
-    target=TARGET,
-    runtime=RUNTIME,
+    target=option("TARGET", "Only the runtime of this target, whatever types it computes in there.", ""),
+    runtime=option("PYTHON", "The python of an environment with one more runtime; repeatable.", repeats=True),
     rounds=option("N", "How often each model runs, in turn.", 20),
     seed=SEED,
     dim=DIM,
 )
-def bench(bar: Display, *, models: list[str], dim: list[str] | None, **options: Any) -> Told:
+def bench(bar: Display, *, models: list[str], dim: list[str] | None, runtime: list[str] | None, **options: Any) -> Told:
     """Time models side by side, on one thread and on all, on the runtimes that are here.
 
     \b
     ampgraph bench model.onnx model.O1.onnx
     ampgraph bench model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
+    ampgraph bench model.onnx model.O1.onnx --runtime build/openvino/bin/python --runtime build/webgpu/bin/python
 
     Models take turns, so that what else the machine does meets all of them. Where a runtime has a low precision of its
     own (OpenVINO's bfloat16), the first model is timed with that too.
@@ -296,7 +297,7 @@ def bench(bar: Display, *, models: list[str], dim: list[str] | None, **options: 
     with signals_wait():
         from ..api.bench import bench as timed
 
-    found = timed(models, dims=dict(dims(dim)), progress=bar.part, **options)
+    found = timed(models, dims=dict(dims(dim)), runtime=runtime or (), progress=bar.part, **options)
     return Told(found, found.lines, notes=() if quiet() else found.notes)
 
 

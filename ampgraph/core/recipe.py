@@ -161,8 +161,8 @@ class Recipe:
         repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
     target: str | None = option(
         "--target", "TARGET",
-        "Where it will run: cuda (gpu, the default), tensorrt (trt), openvino, webgpu, cann or cpu; MindIR: "
-        "ascend (the default) or cpu.",
+        "Where it will run: cuda (gpu, the default), tensorrt (trt), openvino, webgpu, cann, cpu or cpu-arm64; "
+        "MindIR: ascend (the default) or cpu.",
         read.target)
     dims: tuple[tuple[str, int], ...] = option(
         "--dim", "NAME=N",
