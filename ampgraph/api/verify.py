@@ -12,6 +12,7 @@ from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
+from ..core.repairs import Mended
 from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.inputs.samples import Samples, load_samples
@@ -104,26 +105,40 @@ def verify(
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
-        outputs = seen.compared.outputs
-        small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
-        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
+        alone = (
+            [] if decoding is not None else chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs)
+        )
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        alone = job.chaotic(alone, mended)
-        said = alone if decoding is None else decoding.notes(drawn.generated)
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        found = Verification(
-            _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, len(drawn),
-            tuple(outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
-            seen.compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
-        )  # fmt: skip
+        said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *_vanishing(seen), *job.notes)
+        found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
     picture_verification(html, model, found)
     return found
+
+
+def _vanishing(seen: Outcome) -> list[str]:
+    """A note on an output that float16 has nothing left of."""
+    small = vanishing(seen.compared.outputs, seen.pair.roles()) if "float16" in seen.pair.low else ""
+    return [small] if small else []
+
+
+def _verification(
+    paths: Sequence[PathLike | None], tolerance: float, samples: int, notes: tuple[str, ...], seen: Outcome,
+    job: FaultSearch, mended: Mended | None,
+) -> Verification:  # fmt: skip
+    """The report, of what was compared and of what was looked for."""
+    pair, compared = seen.pair, seen.compared
+    return Verification(
+        _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
+        tuple(compared.outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, compared.metric.name,
+        compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
+    )  # fmt: skip
 
 
 def _browser_page(
