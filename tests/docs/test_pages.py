@@ -46,6 +46,7 @@ NOT_HERE = {
     "chain.onnx": "a model that overflows on its samples: tests/cli/test_data.py",
     "c.onnx": "a model that the check finds wrong: tests/api/test_check.py",
     "small.mindir": "a model whose output vanishes: tests/api/test_check.py",
+    "bert.onnx": "an export of benchmarks/export_models.py: tests/report/test_estimate.py",
     "near.onnx": "a model that is in doubt: tests/api/test_check.py",
     "spectrum": "a model whose causes are found: tests/numerics/test_causes.py",
     "digits_step.mindir": "a step that MindSpore exports: tests/training/test_mindspore_train.py",
