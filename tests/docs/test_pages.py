@@ -38,6 +38,7 @@ QUANTIZED = """g (float[2, 8] x) => (float[2, 8] y) <float s = {0.05}, uint8 z =
     y = Relu (h)
 }"""
 NOT_HERE = {
+    "--webgpu-page": "a page for a browser, with a package of npm: tests/report/test_webgpu_page.py",
     "--runtime": "an environment with onnxruntime-gpu: tests/placement",
     "build/t5": "the T5 of tests/hard_models, which its own tests run",
     "chain.onnx": "a model that overflows on its samples: tests/cli/test_data.py",

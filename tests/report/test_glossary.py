@@ -34,7 +34,7 @@ def titles() -> Iterator[str]:
 
 def topics() -> set[str]:
     """What notes of plans and steps are about, as they stand in the code."""
-    found = set()
+    found = set[str]()
     for path in sorted((ROOT / "ampgraph").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note":

@@ -375,7 +375,7 @@ class Lossy(torch.nn.Module):
 @pytest.mark.parametrize(("norm", "said"), [(True, "BatchNormalization is folded"), (False, "Dropout is gone, if")])
 def test_a_plain_export_is_said_to_be_another_network(tmp_path, norm, said):
     path, x = tmp_path / "m.onnx", torch.zeros(2, 1, 6, 6)
-    words = {"input_names": ["x"], "opset_version": 18, "verbose": False}
+    words: dict[str, Any] = {"input_names": ["x"], "opset_version": 18, "verbose": False}
     for dynamo in (False, True) if not norm else (False,):  # with a norm the newer one loses parameters: AMP211 says so
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
