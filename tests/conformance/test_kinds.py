@@ -102,11 +102,10 @@ def network_of_before_norms() -> tuple[ModelProto, Feeds]:
         nodes += f"  c{number} = Conv <pads = [1, 1, 1, 1]> ({last}, w{number})  r{number} = Relu (c{number})"
         nodes += f"  p{number} = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r{number})"
         last = f"p{number}"
-    stored |= {
-        "mean": np.array([104, 117, 123], np.float32).reshape(1, 3, 1, 1),
-        "wo": rows(128, 10) * np.float32(1e-6),
-    }
-    text = f"g (float[1, 3, 32, 32] x) => (float[1, 10] y) {{ {nodes}  f = Flatten ({last})  o = Gemm (f, wo)  y = Softmax (o) }}"
+    stored["mean"] = np.array([104, 117, 123], np.float32).reshape(1, 3, 1, 1)
+    stored["wo"] = rows(128, 10) * np.float32(1e-6)
+    nodes += f"  f = Flatten ({last})  o = Gemm (f, wo)  y = Softmax (o)"
+    text = f"g (float[1, 3, 32, 32] x) => (float[1, 10] y) {{ {nodes} }}"
     return parse(text, stored), {"x": (rng.random((1, 3, 32, 32)) * 255).astype(np.float32)}
 
 
