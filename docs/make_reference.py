@@ -16,9 +16,10 @@ import typer.main  # noqa: E402
 
 import ampgraph  # noqa: E402
 from ampgraph.cli.app import app  # noqa: E402
-from ampgraph.core.renamed import RENAMED  # noqa: E402
+from ampgraph.core.renamed import DROPPED, RENAMED  # noqa: E402
 from ampgraph.report import glossary  # noqa: E402
 
+OLD_NAMES = """An old name works, with a warning, until the version that drops it; JSON has both names until then."""
 FOLDER = ROOT / "docs" / "reference"
 WIDTH = 100
 SOURCE = "Made from the code by `python docs/make_reference.py`."
@@ -39,9 +40,10 @@ def commands() -> str:
 
 def renamed() -> str:
     """The page of old names."""
-    rows = [f"| {one.where} | `{one.old}` | `{one.new}` | {one.gone} |" for one in RENAMED]
-    lines = ["# Old names", "", SOURCE, "", "An old name works, with a warning, until the version that drops it:", ""]
-    return "\n".join([*lines, "| where | old name | new name | dropped in |", "|---|---|---|---|", *rows, ""])
+    rows = [f"| {one.where} | `{one.old}` | `{one.new}` | {one.since} | {one.gone} |" for one in (*RENAMED, *DROPPED)]
+    lines = ["# Old names, and when they go", "", SOURCE, "", OLD_NAMES, ""]
+    head = ["| where | old name | new name | since | dropped in |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *head, *rows, ""])
 
 
 def python() -> str:

@@ -14,7 +14,6 @@ from ..core.graph import Graph
 from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
-from ..core.renamed import renamed_keywords
 from ..formats import adapters
 from ..formats.checks import faults_reported
 from ..formats.onnx.graph import OnnxGraph
@@ -75,7 +74,6 @@ class Measuring:
         return replace(options, ranges=ranges)
 
 
-@renamed_keywords("told")
 def calibrate(
     model: Model | Graph,
     data: Data = None,

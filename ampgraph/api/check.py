@@ -323,4 +323,4 @@ def _tried(done: Conversion, of: CheckVerdict, held: tuple[str, ...], progress: 
     """The conversion with its verdict, and what it holds in it; where nothing is low any more, on the samples that the
     first one missed on."""
     exact = CheckVerdict(OK, 0.0, of.tolerance, of.samples, of.generated, of.output, seconds=of.seconds)
-    return replace(done, verdict=replace(trial(done, progress) or exact, held=held))
+    return replace(done, verdict=replace(trial(done, progress) or exact, pinned=held))

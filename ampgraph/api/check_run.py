@@ -219,7 +219,7 @@ class CheckRun:
             thirds = 3 if not generated or number < FEW else 2 if undecided else 1
             if spent + spent / number > request.seconds * thirds / 3 or (number >= request.samples and not undecided):
                 break
-        if not any(each.compared or each.astray or each.silent or each.reason for each in seen.outputs):
+        if not any(each.compared or each.nonfinite_mismatches or each.silent or each.reason for each in seen.outputs):
             raise AmpError("AMP209", "the outputs have no elements on these inputs")
         return moved
 

@@ -75,7 +75,9 @@ def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, floa
     if seen.overall is not None:
         return {seen.overall.name: seen.overall.decisive}
     return {
-        output.name: math.inf if output.astray else output.scores.decisive for output in seen.outputs if output.counts
+        output.name: math.inf if output.nonfinite_mismatches else output.scores.decisive
+        for output in seen.outputs
+        if output.counts
     }
 
 

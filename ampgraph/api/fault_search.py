@@ -101,7 +101,7 @@ class FaultSearch:
             self.traced = chosen
         except AmpError as error:
             self.notes.append(f"nodes could not be looked at: {error.message}")
-        if self.traced is not None and self.born is None and any(output.astray for output in outputs):
+        if self.traced is not None and self.born is None and any(output.nonfinite_mismatches for output in outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
@@ -116,7 +116,7 @@ class FaultSearch:
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         self.born_too = tuple(inquest.born_at(i) for i in itertools.islice(inquest.birthplaces(), 1, BIRTHS))
         least = 0.0 if self.asked else WORTH * self.tolerance
-        reached = self.born is not None and any(output.astray for output in self.compared.outputs)
+        reached = self.born is not None and any(output.nonfinite_mismatches for output in self.compared.outputs)
         measured = not reached and pair.strict and self.runs > 0
         if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..core.arguments import as_annotated, of_kind
 from ..core.recipe import Recipe, RecipeFields
-from ..core.renamed import renamed_keywords
 from ..oplists.kernels import load_kernels
 from ..oplists.options import DEFAULT_TARGETS
 from ..planner.resolve import lists_of
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@renamed_keywords("told")
 @takes_recipe
 def inspect(
     model: Model,
@@ -42,7 +40,7 @@ def inspect(
         model: what `convert` takes.
         against: the model that it was made from.
         recipe: the `ampgraph.Recipe` of the conversion, or its short text: its policy and lists say which operators
-            are heavy and why a Cast stands where it does.
+            are products and why a Cast stands where it does.
         fusions: ask ONNX Runtime what it makes of both on the recipe's target: fused operators, placement, copies and
             Casts left. Opens a session of each in a process of its own; runs nothing. For TensorRT: build an engine of
             each, for the recipe's ``dims`` where dimensions are open; kernels, their types, fused attentions, bytes.

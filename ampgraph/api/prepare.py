@@ -88,7 +88,7 @@ def frozen_notes(graph: Graph, plan: Plan, count: int, asked: bool) -> list[Note
 
 AUTO = "auto"
 Score = tuple[int, int, int]
-"""What is worse the larger it is: heavy operators in float32, Casts, other operators in float32."""
+"""What is worse the larger it is: products in float32, Casts, other operators in float32."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
     return Moved(adapters.at_opset(graph, best), (note,), best)
 
 
-GAINS = ("heavy nodes float32", "Casts", "other nodes float32")
+GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
 def _score(plan: Plan, flow: Dataflow, options: Options) -> Score:
     wide = [
-        node.role in options.lists.heavy
+        node.role in options.lists.products
         for node in choices(plan, flow, options.lists).chosen
         if node.dtype != plan.dtype
     ]

@@ -123,7 +123,7 @@ def train(
             which grow while it runs.
         distributed, communicate, shard_optimizer, cuda_graph: as `ampgraph.Trainer` takes them.
         on_step, on_epoch: hear of every step and epoch.
-        plot: what ``html`` was called before 0.2; writes the page, as .html, and goes with 0.3.
+        plot: what ``html`` was called until 0.2; writes the page, as .html, and goes with 0.4.
 
     Raises:
         AmpError: what `ampgraph.Trainer` and its ``fit`` raise; AMP105 for a place where nothing can be written, AMP325

@@ -21,7 +21,6 @@ from ..core.graph import is_mindir
 from ..core.plan import Plan
 from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
-from ..core.renamed import renamed_keywords
 from ..core.verdict import chaotic_in_itself
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_result
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@renamed_keywords("told")
 @takes_recipe
 def tune(
     model: Model,

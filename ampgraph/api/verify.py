@@ -12,7 +12,6 @@ from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
-from ..core.renamed import renamed_keywords
 from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.inputs.samples import Samples, load_samples
@@ -32,7 +31,6 @@ TOLERANCE, NODES = 1e-2, 5
 COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
 
 
-@renamed_keywords("told")
 def verify(
     reference: Model,
     model: Model,

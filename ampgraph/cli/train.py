@@ -165,7 +165,7 @@ def build_step(
     html=option("FILE", "Write a page: loss, loss scale, skipped steps, gradient norm, learning rate."),
     log=option("FILE.csv", "Write these of every step, a line each."),
     tensorboard=option("DIR", "And there as TensorBoard's event files (needs tensorboard)."),
-    plot=option("FILE", "The old name of --html, which goes with 0.3.", hidden=True),
+    plot=option("FILE", "The old name of --html, which goes with 0.4.", hidden=True),
 )
 def train(
     bar: Display, *, step: str, epochs: int, lr_schedule: list[str] | None, plot: str | None, **options: Any

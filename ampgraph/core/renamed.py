@@ -1,43 +1,54 @@
 """The rule for public names that change: the old one is taken for one minor version, with a DeprecationWarning; in a
-file that a user wrote, with a FutureWarning, which everybody sees.
-
-@renamed_keywords("told")
-def verify(reference, model, *, progress=None): ...
+file that a user wrote, with a FutureWarning, which everybody sees. JSON has both names for as long.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Renamed:
-    """A public name that changed. ``where``: what takes it; ``gone``: the version that no longer does."""
+    """A public name that changed. ``where``: what takes it, or has it; ``since``: the version that has the new name
+    first; ``gone``: the version that no longer takes the old one."""
 
     where: str
     old: str
     new: str
+    since: str
     gone: str
 
 
+def _in_0_3(where: str, **names: str) -> tuple[Renamed, ...]:
+    return tuple(Renamed(where, old, new, "0.3", "0.4") for old, new in names.items())
+
+
+def _in_reports(report: str, **names: str) -> tuple[Renamed, ...]:
+    """Of attributes in Python and keys in JSON."""
+    return _in_0_3("reports and their JSON", **{f"{report}.{old}": f"{report}.{new}" for old, new in names.items()})
+
+
 RENAMED = (
-    Renamed("module", "ampgraph.mindspore", "ampgraph.training.mindspore", "0.3"),
-    Renamed("verify, tune, calibrate, inspect in Python", "told=", "progress=", "0.3"),
-    Renamed("train in Python", "plot=", "html=", "0.3"),
-    Renamed("ampgraph train", "--plot", "--html", "0.3"),
-    *(
-        Renamed("list files", old, new, "0.3")
-        for old, new in {"white": "allow", "gray": "infer", "black": "deny", "kept": "fp32"}.items()
-    ),
+    Renamed("train in Python", "plot=", "html=", "0.3", "0.4"),
+    Renamed("ampgraph train", "--plot", "--html", "0.3", "0.4"),
+    *_in_0_3("list files", white="allow", gray="infer", black="deny", kept="fp32"),
+    *_in_reports("Summary", heavy="products"),
+    *_in_reports("Products", given="existing", held="pinned"),
+    *_in_reports("StepReport", heavy="products"),
+    *_in_reports("Inspection", heavy="products"),
+    *_in_reports("CheckVerdict", held="pinned"),
+    *_in_reports("Explanation", taken="folded_into"),
+    *_in_reports("Agreement", astray="nonfinite_mismatches", not_in_reference="nonfinite_mismatches"),
+    *_in_reports("QuantizedParts", kept="unchanged"),
 )
 """The only list of old names, of which docs/reference/renamed.md is made; no other name can be warned of."""
+DROPPED = (
+    Renamed("module", "ampgraph.mindspore", "ampgraph.training.mindspore", "0.2", "0.3"),
+    Renamed("verify, tune, calibrate, inspect in Python", "told=", "progress=", "0.2", "0.3"),
+)
+"""Names that went, for the page alone."""
 _BY_OLD = {one.old: one for one in RENAMED}
 
 
@@ -60,29 +71,7 @@ def warn_renamed_in_file(file: str, names: Mapping[str, str]) -> None:
     warnings.warn(f"{file}: {changed}; the old names go with {gone}", FutureWarning, stacklevel=1)
 
 
-def renamed_keywords(*old: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For a function that took other keywords, ``old``, before. Raises TypeError where both are given."""
-    names = {one: _BY_OLD[f"{one}="].new.rstrip("=") for one in old}
-
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(*args, **_renamed(kwargs, names, function.__name__))
-
-        return run
-
-    return decorated
-
-
-def _renamed(given: Mapping[str, Any], names: Mapping[str, str], function: str) -> Mapping[str, Any]:
-    if not names.keys() & given.keys():
-        return given
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        new = names.get(name, name)
-        if new in found or (new != name and new in given):
-            raise TypeError(f"{function}() got both '{name}' and '{new}', which are the same")
-        if new != name:
-            warn_renamed(f"{name}=", f"{function}({name}=)", 3)
-        found[new] = value
-    return found
+def old_attributes(report: str) -> dict[str, str]:
+    """What attributes of a class of reports were called -> what they are called."""
+    start = f"{report}."
+    return {one.old.removeprefix(start): one.new.removeprefix(start) for one in RENAMED if one.old.startswith(start)}

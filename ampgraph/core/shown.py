@@ -6,8 +6,10 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING
 
 from .json_types import Json, JsonObject
+from .renamed import old_attributes, warn_renamed
 
 
 def plain(value: object) -> Json:
@@ -30,7 +32,13 @@ def plain(value: object) -> Json:
 def named(report: object, *names: str) -> JsonObject:
     """Some attributes of a report, all its fields if none is named, as plain data."""
     own = [field.name for field in fields(report)] if is_dataclass(report) else []
-    return {name: plain(getattr(report, name)) for name in names or own}
+    return with_old_names(report, {name: plain(getattr(report, name)) for name in names or own})
+
+
+def with_old_names(report: object, found: JsonObject) -> JsonObject:
+    """Plain data of a report, with the names that attributes had before as well."""
+    old = old_attributes(type(report).__name__)
+    return found | {name: found[new] for name, new in old.items() if new in found}
 
 
 class Data:
@@ -41,6 +49,17 @@ class Data:
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for a number that is not finite."""
         return named(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """An attribute by the name that it had before, with a warning."""
+            report = type(self).__name__
+            new = old_attributes(report).get(name)
+            if new is None:
+                raise AttributeError(f"'{report}' object has no attribute '{name}'", name=name, obj=self)
+            warn_renamed(f"{report}.{name}")
+            return getattr(self, new)
 
 
 class Shown(Data):

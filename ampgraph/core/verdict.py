@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .json_types import Json, JsonObject
 from .repairs import fp32_options, listed
+from .shown import Data, with_old_names
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
@@ -29,7 +30,7 @@ class PrecisionWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class CheckVerdict:
+class CheckVerdict(Data):
     """The outcome of a check.
 
     Attributes:
@@ -38,7 +39,7 @@ class CheckVerdict:
             ``not checked``.
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
             finite that should be; None where nothing was compared.
-        tolerance: what it was held against.
+        tolerance: what it was compared with.
         samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
@@ -47,7 +48,7 @@ class CheckVerdict:
             ``repaired_error`` is what was left. ``repair``: the same as options of `convert`.
         suggested: patterns to try, where nothing was found that mends it; ``unrepaired``: why. ``suggestion``: the same
             as options.
-        held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
+        pinned: with `--repair`, what was pinned to float32 for it: a pattern of `--fp32`, or why, for each node.
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
         on_cpu: what ONNX Runtime's CPU has no low kernels for, which is not a fault on another target.
@@ -71,7 +72,7 @@ class CheckVerdict:
     repaired_error: float | None = None
     suggested: tuple[str, ...] = ()
     unrepaired: str = ""
-    held: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
     refused: str = ""
     reason: str = ""
     near: str = ""
@@ -133,7 +134,7 @@ class CheckVerdict:
             )
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
-            held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
+            held = f", repaired: {len(self.pinned)} pinned to float32 ({self.pinned[0]} ...)" if self.pinned else ""
             above = f", {self.exceeded} above {self.tolerance:g}" if self.exceeded else ""
             return f"ok {size} on {self.on} (rounding of stored values){above}{held}"
         of = f"{self.exceeded} of " if 0 < self.exceeded < self.samples else ""
@@ -171,13 +172,13 @@ class CheckVerdict:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
         finite = self.error is not None and math.isfinite(self.error)
         said = {"repair": self.repair, "suggestion": self.suggestion}
-        return {**asdict(self), **said, "error": self.error if finite else None}
+        return with_old_names(self, {**asdict(self), **said, "error": self.error if finite else None})
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
         """What `to_dict` made."""
-        known: dict[str, Any] = {name: found for name, found in data.items() if name not in ("repair", "suggestion")}
-        known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "held")}
+        known: dict[str, Any] = {field.name: data[field.name] for field in fields(CheckVerdict)}
+        known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "pinned")}
         if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
             known["error"] = math.inf
         return CheckVerdict(**known)

@@ -44,7 +44,7 @@ class OpLists:
     traits: Traits
     framework: Framework
     """Whose classes these are."""
-    heavy: frozenset[str]
+    products: frozenset[str]
     """Operators that are worth their while in the low type, whatever a policy makes of them."""
     exact: frozenset[str]
     """Operators that move, select or compare."""
@@ -91,8 +91,8 @@ class OpLists:
 def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> OpLists:
     """A policy's list; files in `extra` are merged over it in order, and the later one wins.
 
-    ``name``: a file of op_lists, or the path of another. Slots, regions, traits, and which operators are heavy or exact
-    are everybody's.
+    ``name``: a file of op_lists, or the path of another. Slots, regions, traits, and which operators are products or
+    exact are everybody's.
     """
     users = user_files(extra, framework(name).names)
     return _merged(str(name), users) if users else _as_shipped(str(name))
@@ -115,7 +115,7 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
         regions=MappingProxyType(regions),
         traits=merged((own_file("traits.toml"), *users)),
         framework=whose,
-        heavy=frozenset(kind for kind, listing in ours.items() if listing.cls == "allow"),
+        products=frozenset(kind for kind, listing in ours.items() if listing.cls == "allow"),
         exact=frozenset(kind for kind, listing in ours.items() if listing.cls == "neutral"),
         own=frozenset(kind.partition("::")[0] for kind in whose.own(own_file(str(name)))),
         edited=frozenset(_listings(users, whose)),

@@ -66,8 +66,9 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``taken``:
-    the fusion that makes it part of the product before it. ``facts``: tensors of no decided type, with their type."""
+    """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source.
+    ``folded_into``: the fusion that makes it part of the product before it. ``facts``: tensors of no decided type,
+    with their type."""
 
     node: str
     kind: str
@@ -83,7 +84,7 @@ class Explanation(Shown):
     at_level: str
     rule: str
     kernel: str
-    taken: str
+    folded_into: str
     region: str
     slots: tuple[SlotReport, ...]
     facts: tuple[tuple[str, str], ...]
@@ -103,7 +104,7 @@ class Explanation(Shown):
         """The report of `explain` on one node."""
         listed = f"{self.listed}, {self.at_level} at {self.level}: {self.listed_reason}"
         inside = f"left to the cut, as on {self.target} it computes in float32: {self.kernel}"
-        taken = f"left to the cut, as on {self.target} {self.taken} takes it into the product before"
+        taken = f"left to the cut, as on {self.target} {self.folded_into} takes it into the product before"
         rows = [
             ("node", f"{self.kind} '{self.node}' is {self.precision}"),
             ("options", f"level {self.level}, {self.dtype}, target {self.target}"),
@@ -112,7 +113,7 @@ class Explanation(Shown):
             ("list", f"{self.listed_at}: {listed}" if self.listed else f"{self.kind} is in no list"),
             ("rule", self.rule),
             ("kernel", self.kernel and inside),
-            ("kernel", self.taken and taken),
+            ("kernel", self.folded_into and taken),
             ("region", self.region),
             *(row for slot in self.slots for row in _slot_rows(slot, self.dtype)),
             ("", "" if self.slots else "nothing to decide: it has no float32 tensor"),
@@ -225,7 +226,7 @@ def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explan
         at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
         rule=options.lists.framework.rule(listing.cls) if listing else "",
         kernel=inside,
-        taken=taken,
+        folded_into=taken,
         region=region,
         slots=slots,
         facts=_facts(flow, op),

@@ -79,7 +79,7 @@ class Inspection(Shown):
     opset: int | None  # None for MindIR
     file_nodes: int
     nodes: dict[str, int]
-    heavy: dict[str, int]
+    products: dict[str, int]
     weights: dict[str, Stored]
     casts: tuple[CastReport, ...]
     layers: Layer
@@ -94,7 +94,7 @@ class Inspection(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return named(self, "model", "version", "opset", "file_nodes", "nodes", "heavy", "weights", "weight_bytes",
+        return named(self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes",
                      "casts", "layers", "unknown", "difference", "fusions")  # fmt: skip
 
     def lines(self) -> list[str]:
@@ -104,8 +104,8 @@ class Inspection(Shown):
         names = [n for n in (*PRECISIONS, OTHER) if self.nodes.get(n) or self.weights.get(n)]
         for name in dict.fromkeys([*names, *self.weights]):
             stored = self.weights.get(name, Stored())
-            nodes, heavy = self.nodes.get(name, 0), self.heavy.get(name, 0)
-            lines.append(f"{name:12}{nodes:>9,}{heavy:>9,}{stored.count:>9,}{stored.bytes:>17,}")
+            nodes, products = self.nodes.get(name, 0), self.products.get(name, 0)
+            lines.append(f"{name:12}{nodes:>9,}{products:>9,}{stored.count:>9,}{stored.bytes:>17,}")
         if self.unknown:
             lines.append(f"no schema known for: {', '.join(self.unknown)}")
         lines += ["", *_cast_lines(self.casts), "", "layers", *_layer_lines(self.layers)]
@@ -117,7 +117,7 @@ class Inspection(Shown):
         """Nodes, products, weights and bytes by precision; layers as bars."""
         names = list(dict.fromkeys((*PRECISIONS, OTHER, *self.weights)))
         parts = {name: self.weights[name].bytes for name in names if name in self.weights}
-        counts = {name: (self.nodes.get(name, 0), self.heavy.get(name, 0), parts.get(name, 0)) for name in names}
+        counts = {name: (self.nodes.get(name, 0), self.products.get(name, 0), parts.get(name, 0)) for name in names}
         rows = [(name, *(f"{count:,}" for count in of)) for name, of in counts.items() if any(of)]
         head = f"{self.model}: {self.version}, {plural(self.file_nodes, 'node')}, {plural(len(self.casts), 'cast')}"
         return "".join([
@@ -155,7 +155,7 @@ def inspect(
     Args:
         model: anything that `convert` takes.
         against: the model that it was made from.
-        lists: say what is heavy, and why a Cast stands where it does; ampgraph's own if not given.
+        lists: say what is a product, and why a Cast stands where it does; ampgraph's own if not given.
         provider: the execution provider of ONNX Runtime whose fusions and placement are asked for; none if empty.
         runtime: the Python whose onnxruntime is asked; this one if empty.
         builder: the extra whose package builds engines for the target, and is asked instead.
@@ -204,15 +204,15 @@ def _runnable(model: object, seen: Seen) -> Runnable | None:
 def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:
     flow = seen.flow
     nodes: Counter[str] = Counter()
-    heavy: Counter[str] = Counter()
+    products: Counter[str] = Counter()
     layers = Layer("")
     for op in flow.ops:
         if has(op.role, "uncounted"):
             continue
         found = precision(flow, op)
         nodes[found] += 1
-        if op.role in lists.heavy and found != OTHER:
-            heavy[found] += 1
+        if op.role in lists.products and found != OTHER:
+            products[found] += 1
         _place(layers, flow.layer(op), found)
     return Inspection(
         model=seen.label,
@@ -220,7 +220,7 @@ def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection
         opset=flow.opset or None,
         file_nodes=seen.census.nodes,
         nodes=_sorted(nodes),
-        heavy=_sorted(heavy),
+        products=_sorted(products),
         weights=seen.census.weights,
         casts=cast_reports(flow, lists, original.flow if original else None),
         layers=layers,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.json_types import JsonObject
+from ..core.shown import Data, with_old_names
 from ..oplists.traits import has
 from .lines import first
 
@@ -15,29 +16,30 @@ Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each ope
 
 
 @dataclass(frozen=True)
-class QuantizedParts:
+class QuantizedParts(Data):
     """Operators between DequantizeLinear and QuantizeLinear, and products of integers.
 
     Attributes:
-        kept: how many of each kind compute on what they computed on, of the same types and with the same neighbours.
+        unchanged: how many of each kind compute on what they computed on, of the same types and with the same
+            neighbours.
         changed: the others, by name.
     """
 
-    kept: tuple[tuple[str, int], ...]
+    unchanged: tuple[tuple[str, int], ...]
     changed: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.kept or self.changed)
+        return bool(self.unchanged or self.changed)
 
     def __str__(self) -> str:
-        kept = ", ".join(f"{count:,} {kind}" for kind, count in self.kept) or "none"
+        kept = ", ".join(f"{count:,} {kind}" for kind, count in self.unchanged) or "none"
         if not self.changed:
             return f"left as they are: {kept}"
         return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {"kept": dict(self.kept), "changed": list(self.changed)}
+        return with_old_names(self, {"unchanged": dict(self.unchanged), "changed": list(self.changed)})
 
 
 def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:

@@ -12,7 +12,7 @@ from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
-from ..core.shown import Shown, named
+from ..core.shown import Data, Shown, named
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
@@ -50,7 +50,7 @@ OTHER_FLOATS = frozenset({*LOW, "float64"})
 
 
 @dataclass(frozen=True)
-class Held:
+class Pinned:
     """Nodes that one rule keeps in float32; ``text`` is the reason of ``first``, which is one of them."""
 
     rule: str
@@ -80,24 +80,24 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Choices:
-    """All nodes but Casts: those with a float32 tensor, heavy ones that are low in the file, the rest.
+    """All nodes but Casts: those with a float32 tensor, products that are low in the file, the rest.
 
     ``floats``: how many of the rest make another floating type, by type."""
 
     chosen: list[Chosen]
-    given: int
+    existing: int
     other: int
     floats: dict[str, int]
 
 
 @dataclass(frozen=True)
-class Heavy:
-    """White operators: how many are low now, were low in the file, stay float32."""
+class Products(Data):
+    """Operators of class `allow`: how many are low now, were low in the file, stay float32."""
 
     low: int
-    given: int
+    existing: int
     float32: int
-    held: tuple[Held, ...] = ()
+    pinned: tuple[Pinned, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,13 +116,13 @@ class Summary(Shown):
     nodes: dict[str, int]
     other: int
     reasons: dict[str, dict[str, int]]
-    heavy: Heavy
+    products: Products
     casts_before: int
     casts_after: int
     weights_before: dict[str, Stored]
     weights_after: dict[str, Stored]
     rewrites: dict[str, int] = field(default_factory=dict)
-    float32: tuple[Held, ...] = ()
+    float32: tuple[Pinned, ...] = ()
     notes: tuple[dict[str, str], ...] = field(default=())
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
@@ -138,17 +138,17 @@ class Summary(Shown):
         return sum(stored.bytes for stored in self.weights_after.values())
 
     @property
-    def guards(self) -> tuple[Held, ...]:
+    def guards(self) -> tuple[Pinned, ...]:
         """Of `float32`, what rules hold that look at numbers."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
-    def opset(self) -> tuple[Held, ...]:
+    def opset(self) -> tuple[Pinned, ...]:
         """Of `float32`, what a later opset has in the low type."""
         return tuple(held for held in self.float32 if held.rule == "opset")
 
     @property
-    def unlisted(self) -> tuple[Held, ...]:
+    def unlisted(self) -> tuple[Pinned, ...]:
         """Of `float32`, what nothing is known of."""
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
@@ -188,7 +188,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
     decided = _decisions(plan)
     spans = by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
-    chosen, given, other = [], 0, 0
+    chosen, existing, other = [], 0, 0
     floats: Counter[str] = Counter()
     for op in flow.ops:
         if has(op.role, "casts"):
@@ -197,14 +197,14 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
             made = {flow.values[v].dtype for v in op.outputs if v != NONE}
             low = not made.isdisjoint(LOW)
             floats.update(made & OTHER_FLOATS)
-            given += low and op.role in lists.heavy
+            existing += low and op.role in lists.products
             other += 1
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
         dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
         span = _span([spans[v] for v in op.outputs if v in spans])
         chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why, op.native, span))
-    return Choices(chosen, given, other, dict(floats))
+    return Choices(chosen, existing, other, dict(floats))
 
 
 def _span(found: Sequence[Range]) -> str:
@@ -258,29 +258,29 @@ def summarize(
         nodes=dict(nodes),
         other=made.other,
         reasons={dtype: dict(rules.most_common()) for dtype, rules in reasons.items()},
-        heavy=_heavy(made, lists),
+        products=_products(made, lists),
         casts_before=before.casts,
         casts_after=after.casts,
         weights_before=before.weights,
         weights_after=after.weights,
         rewrites=dict(Counter(rewrite.what for rewrite in plan.rewrites)),
-        float32=_held(float32),
+        float32=_pinned(float32),
         notes=tuple(asdict(note) for note in plan.notes),
         floats=made.floats,
     )
 
 
-def _heavy(made: Choices, lists: OpLists) -> Heavy:
-    heavy = [node for node in made.chosen if node.role in lists.heavy]
-    float32 = [node for node in heavy if node.dtype == FLOAT32]
-    return Heavy(len(heavy) - len(float32), made.given, len(float32), _held(float32))
+def _products(made: Choices, lists: OpLists) -> Products:
+    products = [node for node in made.chosen if node.role in lists.products]
+    float32 = [node for node in products if node.dtype == FLOAT32]
+    return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32))
 
 
-def _held(nodes: Iterable[Chosen]) -> tuple[Held, ...]:
+def _pinned(nodes: Iterable[Chosen]) -> tuple[Pinned, ...]:
     groups: dict[tuple[str, str], list[Chosen]] = {}
     for node in nodes:
         groups.setdefault((node.why.rule, node.kind), []).append(node)
-    held = [Held(rule, kind, len(group), group[0].name, group[0].why.text) for (rule, kind), group in groups.items()]
+    held = [Pinned(rule, kind, len(group), group[0].name, group[0].why.text) for (rule, kind), group in groups.items()]
     return tuple(sorted(held, key=lambda item: -item.count))
 
 
@@ -319,11 +319,11 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
-    heavy = summary.heavy
-    total = heavy.low + heavy.float32 + heavy.given
-    given = f", {heavy.given:,} of them low in the file already" if heavy.given else ""
-    counts = f"{heavy.low + heavy.given:,} of {total:,} low{given}"
-    return titled("products", [counts, *(map(str, heavy.held) if every else ())])
+    products = summary.products
+    low = products.low + products.existing
+    existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
+    counts = f"{low:,} of {low + products.float32:,} low{existing}"
+    return titled("products", [counts, *(map(str, products.pinned) if every else ())])
 
 
 def _rewrites_in_short(summary: Summary) -> Rows:
@@ -336,7 +336,7 @@ def _rewrites_in_short(summary: Summary) -> Rows:
 
 def _float32_in_short(summary: Summary, most: int) -> Rows:
     """What is float32 by the rule that decided it, each with its operators and one reason, in so many lines."""
-    rules: dict[str, list[Held]] = {}
+    rules: dict[str, list[Pinned]] = {}
     for held in summary.float32:
         rules.setdefault(held.rule, []).append(held)
     groups = [(sum(held.count for held in group), group) for group in rules.values()]
@@ -351,7 +351,7 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
     return titled("float32", [*lines, *more, *none])
 
 
-def _group_line(count: int, group: Sequence[Held], policy: str) -> str:
+def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
     such = " such as" if count > 1 else ""
     return f"{count:,} {_in_words(group[0].rule, policy)} ({kinds}),{such} {group[0].first}: {group[0].text}"

@@ -32,8 +32,8 @@ PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and
 
 @dataclass(frozen=True, repr=False)
 class StepReport(Shown):
-    """A training step in numbers. ``nodes`` and ``heavy``: by part and the type that they compute in; ``heavy`` are
-    products of matrices and convolutions."""
+    """A training step in numbers. ``nodes`` and ``products``: by part and the type that they compute in; ``products``
+    are products of matrices and convolutions."""
 
     model: str
     output: str
@@ -45,7 +45,7 @@ class StepReport(Shown):
     state_bytes: int
     inputs: list[str]
     nodes: dict[str, dict[str, int]]
-    heavy: dict[str, dict[str, int]]
+    products: dict[str, dict[str, int]]
     notes: list[dict[str, str]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
@@ -66,7 +66,7 @@ class StepReport(Shown):
             ("", first(self.parameters, NAMED)),
             *([("frozen", first(self.frozen, NAMED))] if self.frozen else []),
             ("state", f"{self.state_bytes:,} bytes"),
-            *((part, _counted(self.nodes[part], self.heavy[part])) for part in PARTS),
+            *((part, _counted(self.nodes[part], self.products[part])) for part in PARTS),
             ("inputs", ", ".join(self.inputs)),
             *((note["topic"], f"{note['where']}: {note['text']}") for note in self.notes),
         ]
@@ -78,14 +78,14 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     state = step.initial_state
     trained = [state[name] for name in step.parameters]
     nodes: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
-    heavy: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
+    products: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     for node in step.model.graph:
         dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype is not None and v.dtype in FLOATS), "")
         part = PREFIXES.get((node.name or "").split("/")[0], "forward")
         if dtype and not has(node.op_type, "casts"):
             nodes[part][dtype] += 1
             if has(node.op_type, "products"):
-                heavy[part][dtype] += 1
+                products[part][dtype] += 1
     return StepReport(
         model=model,
         output=output,
@@ -97,7 +97,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
         state_bytes=sum(array.nbytes for array in state.values()),
         inputs=list(step.layout.inputs),
         nodes={part: dict(sorted(found.items())) for part, found in nodes.items()},
-        heavy={part: dict(sorted(found.items())) for part, found in heavy.items()},
+        products={part: dict(sorted(found.items())) for part, found in products.items()},
         notes=[asdict(note) for note in step.notes],
     )
 
@@ -115,10 +115,9 @@ def _frozen(step: TrainingStep) -> list[str]:
     return [name for name in parameter_names(model) if name not in state]
 
 
-def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:
-    message = ", ".join(f"{count:,} {dtype}" for dtype, count in nodes.items()) or "none"
-    products = ", ".join(f"{count:,} {dtype}" for dtype, count in heavy.items())
-    return f"nodes: {message}" + (f"; products: {products}" if products else "")
+def _counted(nodes: dict[str, int], products: dict[str, int]) -> str:
+    of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
+    return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 
 
 # -- train ------------------------------------------------------------------------------------------------------------

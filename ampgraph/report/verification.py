@@ -145,8 +145,8 @@ def _outcome(found: Verification) -> str:
     limit = f"{found.tolerance:g}"
     over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
     if found.overall is not None:
-        astray = ", and nothing infinite" if any(output.astray for output in found.outputs) else ""
-        return f"{'ok' if found.ok else 'missed'}: {found.metric} within {limit} {over}{astray}"
+        finite = ", and nothing infinite" if any(output.nonfinite_mismatches for output in found.outputs) else ""
+        return f"{'ok' if found.ok else 'missed'}: {found.metric} within {limit} {over}{finite}"
     late = [step for step in found.steps if step.error > found.tolerance]
     if late and not missed:
         return f"missed: {plural(len(late), 'step')}, first step {late[0].step} (tolerance {limit} on the error {over})"
@@ -195,8 +195,8 @@ def _verdict(output: Agreement, found: Verification) -> str:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
         return "missed: the reference itself is not finite, in any element of any sample; nothing can be compared"
-    if output.astray:
-        return f"{output.astray:,} elements are not finite where the reference is, or the reverse"
+    if output.nonfinite_mismatches:
+        return f"{output.nonfinite_mismatches:,} elements are not finite where the reference is, or the reverse"
     if not output.compared and not output.paired:
         return "no elements, nothing to compare"
     if not output.counts:
@@ -205,7 +205,7 @@ def _verdict(output: Agreement, found: Verification) -> str:
 
 
 def _figures(output: Agreement) -> list[str]:
-    if not output.compared and not output.astray and not output.reason and not output.paired:
+    if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
     title = SORTS.get(scores.name, scores.name)
@@ -228,7 +228,7 @@ def _details(output: Agreement) -> list[str]:
     if not output.floating:
         share = sum(error for error in output.errors if math.isfinite(error)) / max(len(output.errors), 1)
         return [f"{100 * share:.4g} % of the elements differ, on average"]
-    rest = [] if output.cosine is None and output.astray else [f"max abs {output.max_abs:.3g}"]
+    rest = [] if output.cosine is None and output.nonfinite_mismatches else [f"max abs {output.max_abs:.3g}"]
     if output.cosine is not None:
         rest.append(f"cosine {output.cosine:.7g}")
     if output.same_argmax is not None:

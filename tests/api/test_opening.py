@@ -189,7 +189,7 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
     monkeypatch.setattr(check, "trial", trial)
     monkeypatch.setattr(check, "finished", finished)
     done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
-    assert done.verdict is not None and done.verdict.held == (("op:Add",) if mends else ())
+    assert done.verdict is not None and done.verdict.pinned == (("op:Add",) if mends else ())
     assert written == [done] and done.verdict.ok == mends
     assert [job.recipe.fp32 for job in jobs] == [(), ("op:Add",)]
 

@@ -270,8 +270,8 @@ def test_lists_says_what_the_command_says(amp: Any, tmp_path: Path) -> None:
 def test_verbs_start_from_the_recipe(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('[allow]\nRelu = "mine"\n')
-    assert ampgraph.inspect(model()).heavy == {"float32": 1}
-    assert ampgraph.inspect(model(), lists=[mine]).heavy == {"float32": 2}
+    assert ampgraph.inspect(model()).products == {"float32": 1}
+    assert ampgraph.inspect(model(), lists=[mine]).products == {"float32": 2}
     # tune starts from the recipe
     data = [{"x": np.ones((2, 4), np.float32)}]
     found = ampgraph.tune(model(), recipe="O1,bfloat16,opset=21", data=data)

@@ -59,7 +59,7 @@ def test_convert_json_agrees_with_the_file(amp, folder, name):
     )
     stored += sum(8 * len(a.ints) for a in constants) + sum(8 for a in constants if a.name == "value_int")
     assert report["bytes_after"] == stored < report["bytes_before"]
-    assert report["heavy"]["float32"] == 0 and report["heavy"]["low"] > 0
+    assert report["products"]["float32"] == 0 and report["products"]["low"] > 0
     others = sum(node.op_type != "Cast" for node in made.graph.node)
     assert sum(report["nodes"].values()) + report["other"] == others
 
@@ -173,7 +173,7 @@ def test_inspect(amp, folder, name):
     assert len(report["casts"]) == len(casts) == report["difference"]["casts"]
     assert {cast["value"] for cast in report["casts"]} == {node.output[0] for node in casts}
     assert all(cast["reason"] and cast["sort"] in ("input", "output", "between") for cast in report["casts"])
-    assert report["nodes"]["float16"] > 0 and report["heavy"]["float16"] > 0
+    assert report["nodes"]["float16"] > 0 and report["products"]["float16"] > 0
     assert report["difference"]["bytes"] < 0
     assert set(report["difference"]["gone"]) <= {"Slice"}  # of sizes: what follows from known ones is stored
 
@@ -257,7 +257,7 @@ def test_help_and_version(amp, folder):
     assert (row["class"], row["at_level"], row["source"]) == ("allow", "low", "mine.toml:2")
     mine.write_text('[gray]\nSoftmax = "mine"\n')  # the old name of a class: one line on stderr
     old = process("lists", "Softmax", "--lists", mine, "--json")
-    assert old.stderr == "warning: mine.toml: 'gray' is now 'infer'; the old names go with 0.3\n"
+    assert old.stderr == "warning: mine.toml: 'gray' is now 'infer'; the old names go with 0.4\n"
     assert old.returncode == 0 and json.loads(old.stdout)[0]["class"] == "infer"
     code, _, err = amp("lists", "Sofmax")
     assert code == 2 and "did you mean 'Softmax'?" in err
@@ -543,7 +543,7 @@ def test_the_report_as_data_agrees_with_the_file(amp, source):
     code, out, _ = amp("convert", source, "-o", source.with_name("out.mindir"), "--json")
     report, (nodes, weights) = json.loads(out), kinds(source.with_name("out.mindir"))
     assert code == 0 and report["changed"] and report["output"] == str(source.with_name("out.mindir"))
-    assert report["casts_after"] == nodes["Cast"] and report["heavy"]["float32"] == 0
+    assert report["casts_after"] == nodes["Cast"] and report["products"]["float32"] == 0
     stored = {name: row["count"] for name, row in report["weights_after"].items()}
     assert stored["float16"] >= weights["float16"] == 10  # five layers, each a weight and a bias
     assert report["nodes"] == {"float16": 17, "float32": 3} and report["bytes_after"] < 0.55 * report["bytes_before"]
@@ -560,7 +560,7 @@ def test_options_reach_the_file(amp, source):
     made = source.with_name("kept.mindir")
     code, out, _ = amp("convert", source, "--fp32", "scope:hidden", "--json", "-o", made)
     report = json.loads(out)
-    assert code == 0 and report["reasons"]["float32"]["user"] == 2 and report["heavy"]["float32"] == 1
+    assert code == 0 and report["reasons"]["float32"]["user"] == 2 and report["products"]["float32"] == 1
     assert kinds(made)[1]["float16"] == 8
     # weights can stay as they are stored
     made = source.with_name("keep.mindir")
@@ -624,7 +624,7 @@ def test_inspect_explain_and_lists(amp, source):
     report = json.loads(amp("inspect", made, "--against", source, "--json")[1])
     assert report["version"] == "mind_ir_version 3" and report["opset"] is None and report["fusions"] is None
     assert report["difference"]["casts"] == len(report["casts"]) == kinds(made)[0]["Cast"]
-    assert report["heavy"] == {"float16": 5} and not report["difference"]["gone"]
+    assert report["products"] == {"float16": 5} and not report["difference"]["gone"]
     # explain
     code, out, err = amp("explain", source, NORM)
     assert (code, err) == (0, "") and "is float32" in out and "ampgraph.toml:" in out

@@ -424,7 +424,7 @@ def test_an_overflow_is_told(amp, t5):
     assert born["node"] == "block.2.wo" and born["operator"] == "MatMul" and born["dtype"] == "float16"
     assert {"layer", "inside", "reads", "makes", "why", "suggestion", "hints"} <= set(born)
     assert born["reads"][0]["range"]["infinite"] == 0 and born["makes"][0]["range"]["infinite"] > 0
-    assert found["outputs"][0]["not_in_reference"] > 0 and len(found["growth"]) <= 5
+    assert found["outputs"][0]["nonfinite_mismatches"] > 0 and len(found["growth"]) <= 5
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_the_report_of_build_step(made, tmp_path):
     assert told["state_bytes"] == sum(
         a.nbytes for a in ampgraph.TrainingStep.load(tmp_path / "s.onnx").initial_state.values()
     )
-    assert told["heavy"]["forward"] == {"float16": 2} and told["heavy"]["backward"]["float16"] >= 2
+    assert told["products"]["forward"] == {"float16": 2} and told["products"]["backward"]["float16"] >= 2
     code, out, _ = run(*words, "--level", "O0", "-o", tmp_path / "s.onnx")
     assert code == 0 and "float16" not in out.replace("level O0, float16", "") and "loss scale  none" in out
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import os
 import subprocess
 import sys
-import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 
@@ -23,7 +23,14 @@ from ampgraph.core import collector, light_imports
 from ampgraph.core.errors import AmpError, first_line
 from ampgraph.core.files import try_folder, whole_file, whole_files
 from ampgraph.core.names import FreshNames
-from ampgraph.core.renamed import RENAMED, is_now, renamed_keywords
+from ampgraph.core.renamed import DROPPED, RENAMED, is_now, old_attributes
+from ampgraph.core.verdict import CheckVerdict
+from ampgraph.numerics.metrics.agreement import Agreement
+from ampgraph.report.explain import Explanation
+from ampgraph.report.inspect import Inspection
+from ampgraph.report.quantized import QuantizedParts
+from ampgraph.report.summary import Products, Summary
+from ampgraph.report.training import StepReport
 
 
 def test_a_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
@@ -158,47 +165,32 @@ def test_names_that_are_taken_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 # Renamed public names are taken for one version, with a warning that points at the caller.
 
 
-@renamed_keywords("told")
-def verb(model: str, *, progress: int = 0) -> tuple[str, int]:
-    return model, progress
-
-
-def test_renamed_keywords() -> None:
-    with pytest.warns(DeprecationWarning, match=r"verb\(told=\) is now progress=; the old name goes with 0\.3") as seen:
-        assert verb("m", told=3) == ("m", 3)  # type: ignore[call-arg]
-    assert seen[0].filename == __file__
-    # the new keyword does not warn
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert verb("m", progress=3) == ("m", 3)
-    # both are too many
-    with pytest.raises(TypeError, match="both 'told' and 'progress'"):
-        verb("m", progress=3, told=3)  # type: ignore[call-arg]
-
-
 def test_old_names_are_announced_before_they_go() -> None:
     """None outlives the version that drops it, and each bears its own sentence."""
     assert len({one.old for one in RENAMED}) == len(RENAMED)
+    here = [int(part) for part in ampgraph.__version__.split(".")[:2]]
     for one in RENAMED:
         assert is_now(one.old) == f"{one.old} is now {one.new}; the old name goes with {one.gone}"
-        gone, here = ([int(part) for part in text.split(".")[:2]] for text in (one.gone, ampgraph.__version__))
-        assert here < gone, f"{one.old} of {one.where} was to go with {one.gone}"
+        assert here < [int(part) for part in one.gone.split(".")], f"{one.old} was to go with {one.gone}"
+    assert not {one.old for one in DROPPED} & {one.old for one in RENAMED}
 
 
-def test_verbs_still_hear_told() -> None:
-    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
-    model = onnx.parser.parse_model(text)
-    heard: list[str] = []
-    data = [{"x": np.ones(2, np.float32)}]
-    for call in (
-        lambda: ampgraph.verify(model, model, data=data, told=lambda *said: heard.append("verify")),  # type: ignore[call-arg]
-        lambda: ampgraph.calibrate(model, data, told=lambda *said: heard.append("calibrate")),  # type: ignore[call-arg]
-        lambda: ampgraph.tune(model, data=data, told=lambda *said: heard.append("tune")),  # type: ignore[call-arg]
-        lambda: ampgraph.inspect(model, told=lambda *said: heard.append("inspect")),  # type: ignore[call-arg]
-    ):
-        with pytest.warns(DeprecationWarning, match="told"):
-            call()
-    assert set(heard) == {"verify", "calibrate", "tune", "inspect"}
+def test_reports_have_their_old_names_too() -> None:
+    """Each is an attribute that warns, and a key of the JSON, with what the new one has."""
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[2,2] x) => (float[2,2] y) { y = MatMul (x, x) }'
+    report = ampgraph.inspect(onnx.parser.parse_model(text))
+    with pytest.warns(DeprecationWarning, match=r"Inspection\.heavy is now Inspection\.products; .* 0\.4") as seen:
+        assert report.heavy == report.products  # type: ignore[attr-defined]
+    assert seen[0].filename == __file__
+    said = report.to_dict()
+    assert said["heavy"] == said["products"] == {"float32": 1}
+    with pytest.raises(AttributeError, match="no attribute 'heavier'"):
+        report.heavier  # type: ignore[attr-defined] # noqa: B018
+    with pytest.raises(AttributeError):
+        copy.deepcopy(report).heavier  # type: ignore[attr-defined] # noqa: B018
+    for owner in (CheckVerdict, Explanation, Inspection, Summary, Products, StepReport, Agreement, QuantizedParts):
+        for new in old_attributes(owner.__name__).values():
+            assert new in {field.name for field in fields(owner)}, (owner, new)
 
 
 # Models that were worked on before do not stay in memory for ever.

@@ -328,7 +328,7 @@ def trace_low(model: ModelProto) -> ModelProto:
 
 def test_values_by_hand() -> None:
     seen = compared(np.array([1.0, np.inf, 0.0, -np.inf]), np.array([2.0, 5.0, 1e-9, -np.inf]))
-    assert (seen.astray, seen.vanished) == (1, 1)
+    assert (seen.mismatches, seen.vanished) == (1, 1)
     assert seen.error == pytest.approx(0.5)
     assert (seen.range.smallest, seen.range.largest, seen.range.infinite) == (0.0, 1.0, 2)
     assert present(seen.reference).absmax == 5.0

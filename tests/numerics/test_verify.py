@@ -104,7 +104,7 @@ def test_overflows_are_named() -> None:
     data = [planted.feed(scale=0.1), planted.feed(scale=1.0)]
     found = verify(model, low(model), data=data)
     born = present(found.first_nonfinite)
-    assert not found.ok and found.outputs[0].astray and found.traced == 1
+    assert not found.ok and found.outputs[0].nonfinite_mismatches and found.traced == 1
     assert (born.node, born.operator, born.dtype) == ("second", "Mul", "float16")
     assert born.makes[0].range.infinite and present(born.makes[0].reference).absmax > 65504
     assert born.reads[0].range.infinite == 0 and "float16 ends at 65,504" in born.why
@@ -282,14 +282,14 @@ def test_figures_by_hand() -> None:
     assert found.error == pytest.approx(np.sqrt(0.26) / 5)
     assert found.max_abs == pytest.approx(0.5)
     assert found.cosine == pytest.approx((9 + 18) / (5 * np.linalg.norm([3, 4.5, 0.1])))
-    assert found.same_argmax == (1, 2) and not found.astray
+    assert found.same_argmax == (1, 2) and not found.nonfinite_mismatches
     # what is not finite is counted
     nan, inf = np.nan, np.inf
     found = apart(np.array([1.0, inf, nan, -inf, 2.0, 3.0]), np.array([1.0, inf, nan, inf, nan, inf]))
-    assert (found.astray, found.infinite, found.nan) == (3, 3, 2)
+    assert (found.nonfinite_mismatches, found.infinite, found.nan) == (3, 3, 2)
     assert found.error == inf
     same = apart(np.array([1.0, -inf]), np.array([1.0, -inf]))
-    assert same.error == 0 and not same.astray
+    assert same.error == 0 and not same.nonfinite_mismatches
     # zeros integers and sequences
     assert apart(np.zeros(3), np.full(3, 0.1)).error == pytest.approx(0.1 / 1e-3)  # the floor: float16's step at one
     assert apart(np.full(3, 1e-6), np.full(3, 2e-6)).error == pytest.approx(1e-3)  # a probability near zero
@@ -302,7 +302,7 @@ def test_figures_by_hand() -> None:
     # sequences count what they hold
     assert apart([np.ones(2), np.full(3, np.nan)], [np.ones(2), np.full(3, np.nan)]).compared == 2
     found = apart([np.full(3, np.nan)], [np.full(3, np.nan)])
-    assert found.silent and found.error == np.inf and not found.astray
+    assert found.silent and found.error == np.inf and not found.nonfinite_mismatches
     # rows without an argmax are counted out
     nan, inf = np.nan, np.inf
     want = np.array([[1.0, 2.0], [nan, 2.0], [1.0, inf], [-inf, 3.0], [-inf, -inf], [4.0, 1.0]])
@@ -314,7 +314,7 @@ def test_figures_by_hand() -> None:
     output = Agreement("y", [Apart(i / 100, 0.0) for i in range(1, 11)])
     assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
     assert output.within(0.09) and not output.within(0.08)
-    output.add(Apart(0.0, 0.0, astray=1))
+    output.add(Apart(0.0, 0.0, nonfinite_mismatches=1))
     assert not output.within(1.0)
 
 

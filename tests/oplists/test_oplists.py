@@ -233,7 +233,7 @@ Dropout = { T = "ours" }
 def test_the_names_that_classes_had_are_read_with_a_warning(old, new, tmp_path):
     text = f'[{old}]\nExp = "mine"\n[levels.O2]\n{old} = "cut"\n'
     path = write(tmp_path, text)
-    with pytest.warns(FutureWarning, match=f"mine.toml: '{old}' is now '{new}'; the old names go with 0.3") as seen:
+    with pytest.warns(FutureWarning, match=f"mine.toml: '{old}' is now '{new}'; the old names go with 0.4") as seen:
         lists, level = load_op_lists(extra=[path]), load_level("O2", [path])
     assert lists.of("Exp") == Listing(new, "mine", "mine.toml:2") and level.of(new) == "cut"
     assert len({str(one.message) for one in seen}) == 1

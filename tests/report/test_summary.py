@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ampgraph.report.summary import LONGEST, MOST, Heavy, Held, Summary
+from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Summary
 from onnx_text import parse
 
 SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
@@ -50,12 +50,14 @@ def test_each_reason_has_its_count_its_operators_and_an_example(amp: Any, tmp_pa
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    held = tuple(Held(f"rule{i}", "MatMul", 2, f"/layer/{i}/" + "n" * 300, "too large for it " * 30) for i in range(60))
+    held = tuple(
+        Pinned(f"rule{i}", "MatMul", 2, f"/layer/{i}/" + "n" * 300, "too large for it " * 30) for i in range(60)
+    )
     notes = tuple({"topic": f"topic{i}", "where": "", "text": "read this " * 60} for i in range(50))
     counts = {"float32": 120, "float16": 3}
     reasons = {"float32": {one.rule: one.count for one in held}}
     summary = Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, counts, 0, reasons,
-                      Heavy(3, 0, 120, held), 0, 9, {}, {}, float32=held, notes=notes)  # fmt: skip
+                      Products(3, 0, 120, held), 0, 9, {}, {}, float32=held, notes=notes)  # fmt: skip
     lines = summary.lines()
     assert len(lines) == MOST and all(len(line) <= LONGEST + 12 for line in lines)
     shown = sum("by rule" in line for line in lines)

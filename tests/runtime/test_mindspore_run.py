@@ -142,7 +142,7 @@ TAKES = MindirPorts(
 FITS = {"x": np.zeros((2, 3), np.float32), "n": np.int64(1), "any": np.zeros((1, 1), np.float16)}
 
 
-def test_feeds_errors_and_the_old_name() -> None:
+def test_feeds_and_errors() -> None:
     given = {"any": FITS["any"], "graph:n": FITS["n"], "x": FITS["x"]}
     assert list(TAKES.check(given)) == ["x", "n", "any"]
     # an error of mindspore in one line
@@ -151,13 +151,6 @@ def test_feeds_errors_and_the_old_name() -> None:
     assert fault(RuntimeError(text)) == "Unsupported op [X] on CPU"
     assert fault(RuntimeError("Load MindIR failed.")) == "Load MindIR failed"
     assert fault(RuntimeError("")) == "RuntimeError"
-    # the old name warns
-    code = (
-        "import ampgraph; from ampgraph.training.mindspore import train_step as new\n"
-        "assert ampgraph.mindspore.train_step is new"
-    )
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
-    assert "ampgraph.mindspore is now ampgraph.training.mindspore" in done.stderr
 
 
 @pytest.mark.parametrize(

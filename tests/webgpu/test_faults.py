@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 
 import ampgraph
 from ampgraph.api.executing import executed
+from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime
 from onnx_text import parse
 
@@ -35,3 +39,33 @@ def test_the_plan_warns_of_what_is_wrong(
     notes = [note for note in ampgraph.plan(model, "O2", target="webgpu").notes if note.topic == "fault"]
     assert bool(notes) == bool(wrong)
     assert not [note for note in ampgraph.plan(model, "O2", target="cuda").notes if note.topic == "fault"]
+
+
+def report(name: str) -> ModuleType:
+    """The script of a report for upstream."""
+    path = Path(__file__).parents[2] / "docs" / "upstream" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize("last", ["Relu", "Clip", "HardSigmoid", "Softmax", "Max", "Tanh"])
+def test_what_is_finite_there_is_not_in_a_strict_run(webgpu_python: str, tmp_path: Path, last: str) -> None:
+    """As docs/upstream/webgpu_nan.md says: four operators make numbers of NaN. A check for NaN there proves nothing."""
+    path, model = tmp_path / "nan.onnx", report("webgpu_nan").model(last, TensorProto.FLOAT16)
+    onnx.save(model, path)
+    feeds = {"x": np.float16([[300, 1, 2, 3]])}
+    (found,) = executed(Runtime("webgpu", webgpu_python), path).run(feeds).values()
+    (strict,) = StrictSession(model, target="webgpu").run(feeds).values()
+    assert np.isfinite(np.asarray(found, np.float32)).all() == (last not in ("Max", "Tanh"))
+    assert not np.isfinite(np.asarray(strict, np.float32)).all()
+
+
+def test_an_empty_name_for_a_bias_kills_it(webgpu_python: str, tmp_path: Path) -> None:
+    path, model = tmp_path / "conv.onnx", report("webgpu_conv").model(inputs=8)
+    model.graph.node[0].input.append("")
+    onnx.save(model, path)
+    with pytest.raises(ampgraph.AmpError, match="AMP504"):
+        executed(Runtime("webgpu", webgpu_python), path).run({"x": np.zeros((1, 8, 7, 7), np.float32)})

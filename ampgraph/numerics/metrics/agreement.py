@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
+from ...core.shown import Data, with_old_names
 from .parts import PART, OutputPart, Slices, parts_of, slices_of
 from .roles import LOGARITHMS, PROBABILITIES
 
@@ -59,7 +60,7 @@ def quantile(errors: Sequence[float], share: float) -> float:
     return sorted(errors)[max(0, math.ceil(share * len(errors)) - 1)]
 
 
-class Spread:
+class Spread(Data):
     """Errors of many samples, by quantiles of those that count."""
 
     def counting(self) -> list[float]:
@@ -125,7 +126,7 @@ class Apart:
     same_argmax: tuple[int, int] | None = None
     infinite: int = 0
     nan: int = 0
-    astray: int = 0  # elements that are not finite on one side alone, or differ in kind
+    nonfinite_mismatches: int = 0  # elements that are not finite on one side alone, or differ in kind
     reason: str = ""  # why nothing could be compared
     compared: int = 0  # elements, finite ones alone
     silent: bool = False  # the reference has elements, and none is finite: it says nothing
@@ -177,9 +178,12 @@ def _sequences(reference: Result, result: Result) -> Apart:
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
     if not parts:
         return Apart(0, 0, nested=True)
-    counts = {name: sum(getattr(part, name) for part in parts) for name in ("infinite", "nan", "astray", "compared")}
+    counts = {
+        name: sum(getattr(part, name) for part in parts)
+        for name in ("infinite", "nan", "nonfinite_mismatches", "compared")
+    }
     silent = not counts["compared"] and any(part.silent for part in parts)
-    heard = parts if silent else [part for part in parts if not part.silent or part.astray]
+    heard = parts if silent else [part for part in parts if not part.silent or part.nonfinite_mismatches]
     worst = max(heard, key=lambda part: part.error)
     floating = any(part.floating for part in parts)
     return Apart(
@@ -192,7 +196,7 @@ def _floats(reference: Array, result: Array) -> Apart:
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
-    astray = int((~alike & ~(known & finite)).sum())
+    mismatches = int((~alike & ~(known & finite)).sum())
     infinite, nan = int(np.isinf(got).sum()), int(np.isnan(got).sum())
     kept = known & finite
     a, b = want[kept], got[kept]
@@ -201,14 +205,14 @@ def _floats(reference: Array, result: Array) -> Apart:
     silent = bool(want.size) and not known.any()
     root = float(kept.sum()) ** 0.5
     smallest = FLOOR * root / scale
-    error = math.inf if astray or silent else off / max(norm, smallest) if kept.any() else 0.0
+    error = math.inf if mismatches or silent else off / max(norm, smallest) if kept.any() else 0.0
     cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
     largest = float(np.abs(a - b).max(initial=0))
     same = _argmax(want, got)
     rms = scale / (root or 1.0)
     slices = slices_of(want, want - got) if kept.all() else ()
     return Apart(
-        error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent, floating=True,
+        error, largest, cosine, same, infinite, nan, mismatches, compared=int(kept.sum()), silent=silent, floating=True,
         off=off * rms, size=norm * rms, slices=slices,
     )  # fmt: skip
 
@@ -235,7 +239,7 @@ class Agreement(Spread):
     """One output over all samples: what was seen of each, and what a metric says where one was asked for.
 
     ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged; ``compared``:
-    finite elements, ``astray``: those that are not finite on one side alone.
+    finite elements, ``nonfinite_mismatches``: those that are not finite on one side alone.
     """
 
     name: str
@@ -246,7 +250,7 @@ class Agreement(Spread):
     compared: int = 0
     infinite: int = 0
     nan: int = 0
-    astray: int = 0
+    nonfinite_mismatches: int = 0
     floating: bool = False
 
     def add(self, found: Apart, judged: Judged | None = None) -> None:
@@ -255,7 +259,7 @@ class Agreement(Spread):
         self.compared += found.compared
         self.infinite += found.infinite
         self.nan += found.nan
-        self.astray += found.astray
+        self.nonfinite_mismatches += found.nonfinite_mismatches
         self.floating |= found.floating
         if judged is not None:
             self.judged.append(judged)
@@ -360,13 +364,15 @@ class Agreement(Spread):
         Never where the reference has nothing finite in any sample; always where the metric is not about it.
         """
         mute = bool(self.silent) and not self.compared
-        return not self.counts or (not (self.astray or self.reason or mute) and self.held.decisive <= tolerance)
+        return not self.counts or (
+            not (self.nonfinite_mismatches or self.reason or mute) and self.held.decisive <= tolerance
+        )
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; null stands for an error without measure."""
         errors = {"median": self.median, "p90": self.p90, "worst": self.worst}
         same = None if self.same_argmax is None else self.same_argmax[0] / self.same_argmax[1]
-        return {
+        found: JsonObject = {
             "name": self.name,
             "relative_l2": {key: value if math.isfinite(value) else None for key, value in errors.items()},
             "judged_as": self.scores.name if self.counts else None,
@@ -379,11 +385,12 @@ class Agreement(Spread):
             "argmax_agreement": same,
             "infinite": self.infinite,
             "nan": self.nan,
-            "not_in_reference": self.astray,
+            "nonfinite_mismatches": self.nonfinite_mismatches,
             "compared": self.compared,
             "silent_samples": sorted(self.silent),
             "reason": self.reason,
         }
+        return with_old_names(self, found)
 
 
 def deciding_part(output: Agreement) -> tuple[str, list[float]] | None:

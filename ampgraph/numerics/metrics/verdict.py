@@ -88,14 +88,17 @@ class Compared:
     def errors(self) -> list[float]:
         """The largest error of each sample; infinite where a value is not finite that should be."""
         largest = map(max, zip(*(output.held_errors for output in self._judged), strict=True))
-        astray = (any(part.astray for part in parts) for parts in zip(*(o.parts for o in self._finite), strict=True))
-        return [math.inf if wrong else error for error, wrong in zip(largest, astray, strict=True)]
+        infinite = (
+            any(part.nonfinite_mismatches for part in parts)
+            for parts in zip(*(o.parts for o in self._finite), strict=True)
+        )
+        return [math.inf if wrong else error for error, wrong in zip(largest, infinite, strict=True)]
 
     @property
     def error(self) -> float:
         """What is held against a tolerance: the largest of an output; infinite where a value is not finite that should
         be."""
-        if any(output.astray for output in self._finite):
+        if any(output.nonfinite_mismatches for output in self._finite):
             return math.inf
         return max((output.held.decisive for output in self._judged), default=0.0)
 
@@ -106,7 +109,7 @@ class Compared:
     def error_of(self, expected: Outputs, result: Outputs) -> float:
         """The largest error of another run on one of the samples, against the scales over all of them."""
         parts = {name: apart(value, result[name]) for name, value in expected.items()}
-        if any(parts[output.name].astray for output in self._finite):
+        if any(parts[output.name].nonfinite_mismatches for output in self._finite):
             return math.inf
         judged, scales = self.metric.judge(expected, result, parts), {o.name: o.scale for o in self._judged}
         heard = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
@@ -117,7 +120,7 @@ class Compared:
         """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
         nothing of small errors."""
         found = [apart(expected[output.name], result[output.name]) for output in self._finite]
-        return max((math.inf if each.astray else each.error for each in found), default=0.0)
+        return max((math.inf if each.nonfinite_mismatches else each.error for each in found), default=0.0)
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 
@@ -125,7 +128,7 @@ class Compared:
         """Right, doubtful or missed, and by how much at which output."""
         lenient = generated and self.numbers_first
         heard = [output for output in self._judged if not output.mute]
-        heard += [output for output in self._finite if output.astray and output not in heard]
+        heard += [output for output in self._finite if output.nonfinite_mismatches and output not in heard]
         if not heard:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
         missed = [output for output in heard if _missed(output, tolerance, lenient)]
@@ -134,7 +137,7 @@ class Compared:
 
         def size(output: Agreement, largest: bool) -> float:
             """The error that is reported: infinite for what is not finite, else what decides, or the largest."""
-            return math.inf if output.astray else output.held.worst if largest else output.held.decisive
+            return math.inf if output.nonfinite_mismatches else output.held.worst if largest else output.held.decisive
 
         worst = max(missed or doubted or heard, key=lambda output: size(output, lenient))
         part = deciding_part(worst) if outcome != OK else None
@@ -155,14 +158,14 @@ def met(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) 
     """Whether a tolerance is met by every output, one of which has elements, or by what is said of samples as a whole,
     with nothing infinite or NaN that should not be."""
     if overall is not None:
-        return overall.decisive <= tolerance and not any(output.astray for output in outputs)
+        return overall.decisive <= tolerance and not any(output.nonfinite_mismatches for output in outputs)
     compared = any(output.compared or output.paired for output in outputs)
     return compared and all(output.within(tolerance) for output in outputs)
 
 
 def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
-    if output.astray or not lenient:
-        return bool(output.astray) or not output.within(tolerance)
+    if output.nonfinite_mismatches or not lenient:
+        return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
     return 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
 

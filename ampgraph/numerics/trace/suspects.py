@@ -80,8 +80,8 @@ class Inquest:
     def birthplaces(self) -> Iterator[int]:
         """The nodes, in the order of the file, whose inputs are finite and whose result is not, as it should."""
         for i, site in enumerate(self.trace.sites):
-            if any(self.trace.astray(out) for out in site.outputs) and not any(
-                self.trace.astray(name) for name in site.inputs
+            if any(self.trace.mismatches(out) for out in site.outputs) and not any(
+                self.trace.mismatches(name) for name in site.inputs
             ):
                 yield self._upstream(i)
 
@@ -89,7 +89,7 @@ class Inquest:
         """An input that is infinite as soon as it is low."""
         for name in self.trace.inputs:
             seen = self.trace.values.get(name)
-            if seen is not None and seen.astray and seen.reference is not None:
+            if seen is not None and seen.mismatches and seen.reference is not None:
                 dtype = self.trace.dtypes[name]
                 largest = low_type(dtype).largest
                 why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {largest:,.0f}"
@@ -162,9 +162,9 @@ class Inquest:
             if self._added(i) or not any(site.inputs):  # a constant is as it was rounded, no node's work
                 continue
             after = [
-                e for out in site.outputs if (e := self.trace.error(out)) is not None and not self.trace.astray(out)
+                e for out in site.outputs if (e := self.trace.error(out)) is not None and not self.trace.mismatches(out)
             ]
-            if not after or any(self.trace.astray(name) for name in site.inputs):
+            if not after or any(self.trace.mismatches(name) for name in site.inputs):
                 continue
             gain = max(after) - self.error_in(site)
             if gain > max(least, FLOOR):

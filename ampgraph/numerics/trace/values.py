@@ -51,14 +51,14 @@ class Observed:
     """One value in one run.
 
     ``error`` is the relative L2 distance from the reference over what is finite, None where there is no twin to compare
-    with; ``astray`` counts elements that are not finite where the reference is, ``vanished`` those that are zero where
-    it is not.
+    with; ``mismatches`` counts elements that are not finite where the reference is, ``vanished`` those that are zero
+    where it is not.
     """
 
     range: Extremes
     reference: Extremes | None = None
     error: float | None = None
-    astray: int = 0
+    mismatches: int = 0
     vanished: int = 0
 
 
@@ -74,18 +74,18 @@ def compared(value: Result, twin: Result | None) -> Observed:
     want = _numbers(twin)
     other = _extremes(want)
     kept: Any = None  # all elements
-    astray = 0
+    mismatches = 0
     if own.odd or other.odd or other.absmax >= HUGE:
         finite, known = np.isfinite(got), np.isfinite(want)
         kept = finite & known & (np.abs(want) < HUGE)
-        astray = int((~finite & known).sum())
+        mismatches = int((~finite & known).sum())
     a, b = (x.ravel() if kept is None else x[kept] for x in (got, want))
     b = b.astype(np.float64)
     difference = np.subtract(a, b, dtype=np.float64)
     off, norm = (float(np.dot(x, x)) ** 0.5 for x in (difference, b))
     error = off / norm if norm else None if off else 0.0
     vanished = 0 if np.count_nonzero(got) == got.size else int(((got == 0) & (want != 0)).sum())
-    return Observed(own, other, error, astray, vanished)
+    return Observed(own, other, error, mismatches, vanished)
 
 
 def _numbers(value: Any) -> Array:
@@ -118,9 +118,9 @@ class Trace:
     origins: Mapping[str, Site]
     inputs: tuple[str, ...]
 
-    def astray(self, name: str) -> bool:
+    def mismatches(self, name: str) -> bool:
         """Whether a value is not finite somewhere where the reference is."""
-        return self.values.get(name, UNSEEN).astray > 0
+        return self.values.get(name, UNSEEN).mismatches > 0
 
     def reach(self, name: str) -> float:
         """The largest magnitude that a value has in the reference."""

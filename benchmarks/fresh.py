@@ -1,0 +1,525 @@
+"""Trained models of other makers, out of public repositories: is the default right, and are alarms true.
+
+    python benchmarks/fresh.py collect FOLDER --clones DIR     # DIR/OWNER+NAME: clones; FOLDER/models, FOLDER/data
+    python benchmarks/fresh.py judge FOLDER [--set A] [NAME ...] [--with-data]     # zoo_right.py measures
+    python benchmarks/fresh.py table FOLDER                    # as fresh.md has it
+
+`fresh.json` lists them: repository, commit and path, what each is for, and of what its inputs are made. Eight inputs
+each: photographs of scikit-learn and scikit-image (`collect` needs both), its digits, drawn strokes, speech-like sound
+and its spectra, positions of games, observations of robots, tokens, and what another model of the list makes of its
+own inputs. A repository is in set B where the first bit of the SHA-256 of its name says so: nothing was chosen with B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import math
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zoo_right
+from zoo_right import Row
+
+LISTED = Path(__file__).with_suffix(".json")
+SAMPLES = 8
+PARTS = ["generated", "error"]
+Entry = dict[str, Any]
+Array = Any  # of numpy
+
+
+def listed() -> list[Entry]:
+    found: list[Entry] = json.loads(LISTED.read_text(encoding="utf-8"))
+    return found
+
+
+def set_of(entry: Entry) -> str:
+    """A: models whose results may change the code; B: models that are run once, at the end."""
+    return "AB"[hashlib.sha256(entry["repo"].encode()).digest()[0] >> 7]
+
+
+# -- inputs -----------------------------------------------------------------------------------------------------------
+
+
+class Inputs:
+    """The inputs of one sample of a model, by what `fresh.json` says of each."""
+
+    def __init__(self, entry: Entry, index: int, models: Path, before: dict[str, Array]) -> None:
+        """``before``: the outputs on the sample before, of which states are taken."""
+        self.entry, self.index, self.models, self.before = entry, index, models, before
+        seed = int.from_bytes(hashlib.sha256(entry["name"].encode()).digest()[:4], "big")
+        self.random = np.random.default_rng([seed, index])
+
+    def of(self, name: str, dtype: str, dims: list[int | str]) -> Array:
+        """An array for an input. Raises KeyError for one that nothing is said of."""
+        told = self.entry["inputs"]
+        spec = told[name] if name in told else told["*"]
+        shape = tuple(spec["shape"]) if "shape" in spec else self._shape(dims, spec)
+        value = getattr(self, spec["kind"])(shape, spec)
+        wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4"}[dtype])
+        return np.ascontiguousarray(value if spec["kind"] == "made" else np.broadcast_to(value, shape), dtype=wanted)
+
+    @staticmethod
+    def _shape(dims: list[int | str], spec: Entry) -> tuple[int, ...]:
+        """Open sizes: one in front, ``size`` behind."""
+        size = spec.get("size", 16)
+        opened = [size if axis or len(dims) == 1 else 1 for axis in range(len(dims))]
+        return tuple(dim if isinstance(dim, int) else guess for dim, guess in zip(dims, opened, strict=True))
+
+    # numbers without a picture
+
+    def zeros(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return np.zeros(shape)
+
+    def ones(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return np.ones(shape)
+
+    def constant(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return np.full(shape, spec["value"])
+
+    def state(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A state that the model has reached by itself: zero at first."""
+        return self.before.get(spec["output"], np.zeros(shape))
+
+    def made(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """What another model of the list makes of its own sample."""
+        with np.load(self.models.parent / "data" / spec["by"] / f"{self.index}.npz") as feeds:
+            return outputs_of(self.models / f"{spec['by']}.onnx", dict(feeds))[spec["output"]]
+
+    def file(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """The first and the last bytes of a text or of numbers; 256 where there are none."""
+        text = (__doc__ or "").encode() if self.index % 2 else np.arange(300.0 * (1 + self.index)).tobytes()
+        found, part = np.full(shape, 256), np.frombuffer(text[:1024], np.uint8)
+        found[..., : len(part)], found[..., shape[-1] - len(part) :] = part, part
+        return found
+
+    def normal(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return self.random.normal(size=shape) * spec.get("scale", 1)
+
+    def unit(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        rows = abs(self.random.normal(size=shape))
+        return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+    def uniform(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return self.random.uniform(spec["low"], spec["high"], shape)
+
+    def columns(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A row of a table, each column in its own range."""
+        return self.random.uniform(spec["low"], spec["high"], (*shape[:-1], len(spec["low"])))
+
+    def stored(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A row of a table about the means that the model has stored."""
+        mean, gain = (self.entry["weights"][spec[key]] for key in ("mean", "gain"))
+        return mean + self.random.normal(size=mean.shape) / gain
+
+    def sparse(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """What a Relu and an average leave: a fifth of the features, not negative."""
+        return np.where(self.random.uniform(size=shape) < 0.2, self.random.gamma(1, 0.5, shape), 0)
+
+    def integers(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return self.random.integers(0, spec["last"] + 1, shape)
+
+    def tokens(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Tokens of a sentence, the frequent ones first, with a padded tail."""
+        drawn = np.minimum(self.random.zipf(1.3, shape), spec["last"])
+        kept = np.arange(shape[-1]) < max(1, shape[-1] - self.index % 4)
+        return np.where(kept, drawn, 0)
+
+    # games, robots, tables of a game's state
+
+    def bits(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return self.random.uniform(size=shape) < 0.3
+
+    def counts(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Counts over what they are at most, or up to ``whole``; many of them zero."""
+        some = self.random.integers(0, spec.get("whole", 7) + 1, shape) / (1 if "whole" in spec else 7)
+        return np.where(self.random.uniform(size=shape) < 0.4, some, 0)
+
+    def rays(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Places of -1 to 1, and what rays met: mostly nothing."""
+        found = np.where(self.random.uniform(size=shape) < 0.3, self.random.uniform(size=shape), 0)
+        found[..., :4] = self.random.uniform(-1, 1, found[..., :4].shape)
+        return found
+
+    def robot(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Angular velocities, gravity, a command, joint positions and velocities, the last action."""
+        width = shape[-1]
+        third = (width - 9) // 3
+        rates, places, turns = (self.random.normal(size=n) * s for n, s in ((3, 0.3), (third, 0.3), (third, 1.0)))
+        gravity = np.array([0, 0, -1]) + self.random.normal(size=3) * 0.05
+        row = np.concatenate([rates, gravity, self.random.uniform(-1, 1, 3), places, turns])
+        return np.concatenate([row, self.random.normal(size=width - len(row))])
+
+    def tiles(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A board of 2048 as logarithms."""
+        return np.where(self.random.uniform(size=shape) < 0.6, self.random.integers(1, 10, shape), 0)
+
+    def board(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A position: each square one of the values, the middle ones taken first."""
+        count = math.prod(shape)
+        taken = np.argsort(abs(np.arange(count) - count / 2) + self.random.uniform(0, count / 3, count))
+        found = np.zeros(count)
+        found[taken[: 8 + 5 * self.index]] = self.random.choice([-1, 1], 8 + 5 * self.index)[:count]
+        return found.reshape(shape)
+
+    def planes(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A position of a game of stones, a plane for the stones of each side, and earlier ones of the same game."""
+        found, height, width = np.zeros(shape), *shape[-2:]
+        stones = self.random.permutation(height * width)[: max(2, (2 + 3 * self.index) % (height * width))]
+        for plane in range(0, spec["own"], 2):
+            for turn, stone in enumerate(stones[: len(stones) - plane // 2]):
+                found[:, plane + turn % 2, stone // width, stone % width] = 1
+        for plane in spec.get("turn", []):
+            found[:, plane] = self.index % 2
+        return found
+
+    def pieces(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A small board with few pieces, each a number."""
+        found = np.zeros(math.prod(shape))
+        places = self.random.permutation(found.size)[:8]
+        found[places] = self.random.integers(1, spec["last"] + 1, 8)
+        return found.reshape(shape)
+
+    def chess(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A position of chess: a plane for each kind of piece, then rights, en passant, the side, ones."""
+        found = np.zeros(shape)
+        squares = self.random.permutation(64)
+        counts = [8, 2, 2, 2, 1, 1] * 2
+        for plane, count in enumerate(counts):
+            kept = 1 if plane % 6 == 5 else self.random.integers(0, count + 1)
+            for square in squares[:kept]:
+                found[0, plane, square // 8, square % 8] = 1
+            squares = squares[kept:]
+        found[0, 12:16] = self.random.integers(0, 2, (4, 1, 1))
+        found[0, 17], found[0, 18] = self.index % 2, 1
+        return found
+
+    # series and sound
+
+    def series(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Random walks over time, each feature standardised, or between the ends of ``span``."""
+        axis = -2 if len(shape) > 2 and shape[-2] > 1 else -1
+        walk = self.random.normal(size=shape).cumsum(axis)
+        walk -= walk.mean(axis, keepdims=True)
+        walk /= walk.std(axis, keepdims=True) + 1e-6
+        if "span" in spec:
+            low, high = spec["span"]
+            walk = low + (high - low) * (walk - walk.min()) / (np.ptp(walk) or 1)
+        return walk
+
+    def waves(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        return (speech(self.random, math.prod(shape), 16000) * spec.get("scale", 1)).reshape(shape)
+
+    def frames(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Pieces of one utterance, one after the other from sample to sample."""
+        wave = speech(np.random.default_rng(7), 9 * math.prod(shape), 16000)
+        return wave[self.index * math.prod(shape) :][: math.prod(shape)].reshape(shape)
+
+    def mel(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Decibels of mel bands of speech, as the wake word models take them."""
+        wave = speech(self.random, 16000, 16000)[None] * 32767
+        (found,) = outputs_of(self.models / "oww_melspectrogram.onnx", {"input": wave.astype(np.float32)}).values()
+        return (found / 10 + 2).reshape(-1, 32)[: shape[1]].reshape(shape)
+
+    def wake(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Embeddings of windows of speech."""
+        wave = speech(self.random, 1280 * (shape[1] + 12), 16000)[None] * 32767
+        (mel,) = outputs_of(self.models / "oww_melspectrogram.onnx", {"input": wave.astype(np.float32)}).values()
+        bands = (mel / 10 + 2).reshape(-1, 32)
+        windows = np.stack([bands[8 * n : 8 * n + 76, :, None] for n in range(shape[1])])
+        (found,) = outputs_of(self.models / "oww_embedding2.onnx", {"input_1": windows}).values()
+        return found.reshape(shape)
+
+    def spikes(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A recording from a nerve: noise, a slow drift and spikes, standardised."""
+        time = np.arange(shape[-1])
+        wave = self.random.normal(size=shape[-1]) + 0.5 * np.sin(time / 40 + self.random.uniform(0, 6))
+        for start in self.random.integers(0, shape[-1], 3 + self.index % 3):
+            near = time - start
+            wave -= 6 * np.exp(-((near / 3.0) ** 2)) - 2 * np.exp(-(((near - 8) / 5.0) ** 2))
+        return (wave - wave.mean()) / wave.std()
+
+    def spectra(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Magnitudes of a short-time Fourier transform of speech, time by frequency, or their logarithms."""
+        frames = abs(transform(speech(self.random, 16000, 16000), shape[-2], shape[-1]))
+        return np.log(frames + 1e-5) if spec.get("log") else frames
+
+    def stft(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Real and imaginary parts of two channels, frequency by time."""
+        channels = [transform(speech(self.random, 16000, 16000), shape[-1], shape[-2]).T for _ in range(2)]
+        return np.stack([[wave.real, wave.imag] for wave in channels]).reshape(shape)
+
+    def echo(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """I/Q data of ultrasound: speckle that fades with depth, three transmissions."""
+        random = np.random.default_rng(self.index)
+        depth, lines = 64, 64
+        iq = random.normal(size=(1, 3, depth, lines, 2)) * np.exp(-np.linspace(0, 3, depth))[:, None, None]
+        return iq[..., spec["phase"]]
+
+    # pictures
+
+    def photo(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        channels, height, width, last = layout(shape)
+        side = spec.get("size")
+        height, width = (int(fixed or side) for fixed in (height, width))
+        picture = photograph(spec.get("source", "scenes"), self.index, height, width)
+        picture = picture[..., ::-1] if spec.get("bgr") else picture
+        if channels == 1:
+            picture = picture @ np.array([[0.299], [0.587], [0.114]])
+        elif channels > 3:
+            picture = np.concatenate([picture, picture[..., :1] * 0.8 + 0.1], -1)
+        told = (np.asarray(spec.get(key, [default])) for key, default in (("mean", 0.0), ("std", 1.0)))
+        mean, std = told
+        found = (picture * spec.get("scale", 1) - mean) / std
+        return (found if last else found.transpose(2, 0, 1))[None]
+
+    def digits(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        count = math.prod(shape) // 784
+        rows = np.stack([digit(self.index * 50 + n) for n in range(count)])
+        return rows.reshape(shape)
+
+    def doodle(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Strokes of a pen on nothing."""
+        height, width = (side if side > 16 else 224 for side in shape[-2:])
+        found = np.zeros((height, width))
+        for _ in range(3 + self.index % 3):
+            turns = self.random.uniform(0.1, 0.9, (4, 2))
+            for (y0, x0), (y1, x1) in zip(turns, turns[1:], strict=False):
+                along = np.linspace(0, 1, 2 * max(height, width))
+                rows = ((y0 + (y1 - y0) * along) * height).astype(int)
+                found[rows, ((x0 + (x1 - x0) * along) * width).astype(int)] = 1
+        mean, std = (np.asarray(spec.get(key, [default])) for key, default in (("mean", 0.0), ("std", 1.0)))
+        return (found - mean) / std
+
+    def noised(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A digit on its way to noise."""
+        share = (self.index + 0.5) / SAMPLES
+        return np.pad(digit(self.index), 2) * 2 * share - share + (1 - share) * self.random.normal(size=shape)
+
+
+def layout(shape: tuple[int, ...]) -> tuple[int, int, int, bool]:
+    """Channels, height, width, and whether channels come last."""
+    last = shape[-1] in (1, 3, 4)
+    height, width = shape[-3:-1] if last else shape[-2:]
+    return (shape[-1] if last else shape[-3]), height, width, last
+
+
+def photograph(source: str, index: int, height: int, width: int) -> Array:
+    """[height, width, 3] of 0 to 1."""
+    import skimage.color
+    import skimage.data
+    import skimage.transform
+    import sklearn.datasets
+
+    if source == "digits":
+        gray = skimage.transform.resize(digit(index), (height, width))
+        return np.repeat((0.15 + 0.7 * gray)[..., None], 3, -1)
+    if source == "page":
+        page = skimage.data.page() if index % 2 else skimage.data.text()
+        picture = page[20 + 8 * index :, 30 * index : 30 * index + 160][:60] / 255.0
+    elif source == "faces":
+        face = skimage.data.astronaut()[0:220, 120:330]
+        picture = [face, skimage.data.chelsea()[40:260, 100:340], face[:, ::-1], skimage.data.lfw_subset()[index] * 255]
+        picture = picture[index % 4] / 255.0
+    else:
+        scenes = [
+            *sklearn.datasets.load_sample_images().images, skimage.data.astronaut(), skimage.data.coffee(),
+            skimage.data.chelsea(), skimage.data.rocket(), skimage.data.hubble_deep_field(), skimage.data.camera(),
+        ]  # fmt: skip
+        picture = scenes[index % len(scenes)] / 255.0
+    if picture.ndim == 2:
+        picture = np.repeat(picture[..., None], 3, -1)
+    return np.asarray(skimage.transform.resize(picture, (height, width), anti_aliasing=True))
+
+
+def digit(index: int) -> Array:
+    """A written digit [28, 28] of 0 to 1, white on black."""
+    import skimage.transform
+    import sklearn.datasets
+
+    images = sklearn.datasets.load_digits().images
+    return np.pad(skimage.transform.resize(images[index % len(images)] / 16, (20, 20), order=1), 4)
+
+
+def speech(random: np.random.Generator, length: int, rate: int) -> Array:
+    """Harmonics of a gliding pitch under three formants, in syllables, with breath."""
+    time = np.arange(length) / rate
+    pitch = 120 + 40 * np.sin(2 * np.pi * 1.5 * time + random.uniform(0, 6))
+    phase, formants = 2 * np.pi * np.cumsum(pitch) / rate, random.uniform([400, 1000, 2300], [800, 2000, 3000])
+    wave = np.zeros(length)
+    for harmonic in range(1, 30):
+        away = abs(harmonic * 140 - formants[:, None]).min()
+        wave += np.exp(-away / 300) / harmonic**0.5 * np.sin(harmonic * phase)
+    swell = np.clip(np.sin(2 * np.pi * 4 * time + random.uniform(0, 6)), 0, 1)
+    wave = wave * swell + 0.02 * random.normal(size=length)
+    return 0.5 * wave / abs(wave).max()
+
+
+def transform(wave: Array, frames: int, bins: int) -> Array:
+    """The short-time Fourier transform, [frames, bins]."""
+    size = 2 * (bins - 1)
+    starts = np.linspace(0, max(len(wave) - size, 0), frames).astype(int)
+    return np.stack([np.fft.rfft(wave[start : start + size] * np.hanning(size), size) for start in starts])
+
+
+# -- models and data --------------------------------------------------------------------------------------------------
+
+
+def collect(folder: Path, clones: Path, names: list[str]) -> None:
+    """Writes models/NAME.onnx out of clones, with the weights beside them, and data/NAME/N.npz."""
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    entries = {entry["name"]: entry for entry in listed()}
+    for name, entry in entries.items():
+        if names and name not in names:
+            continue
+        model = folder / "models" / f"{name}.onnx"
+        if not model.is_file():
+            unpack(entry, clones, model)
+        feed(entry, folder)
+
+
+def unpack(entry: Entry, clones: Path, model: Path) -> None:
+    """A file of a repository at its commit. Raises CalledProcessError where the clone lacks it."""
+    import onnx
+
+    clone = clones / entry["repo"].replace("/", "+", 1)
+    clone = clone if (clone / "HEAD").is_file() else clone / ("repo" if (clone / "repo").is_dir() else ".git")
+
+    def held(path: str) -> bytes:
+        words = ["git", "--git-dir", str(clone), "show", f"{entry['commit']}:{path}"]
+        return subprocess.run(words, capture_output=True, check=True).stdout
+
+    found = onnx.load_from_string(held(entry["path"]))
+    for location in {e.value for w in found.graph.initializer for e in w.external_data if e.key == "location"}:
+        (model.parent / location).write_bytes(held(str(Path(entry["path"]).parent / location)))
+    onnx.load_external_data_for_model(found, str(model.parent))
+    onnx.save(found, model)
+
+
+def feed(entry: Entry, folder: Path) -> None:
+    """Eight inputs."""
+    import onnx
+    import onnx.numpy_helper
+
+    model = folder / "models" / f"{entry['name']}.onnx"
+    graph = onnx.load(model).graph
+    weights = {w.name for w in graph.initializer}
+    if any(spec["kind"] == "stored" for spec in entry["inputs"].values()):
+        entry["weights"] = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
+    out = folder / "data" / entry["name"]
+    out.mkdir(parents=True, exist_ok=True)
+    inputs = [value for value in graph.input if value.name not in weights]
+    made: list[dict[str, Array]] = [{}]
+    for index in range(SAMPLES):
+        drawn, feeds = Inputs(entry, index, model.parent, made[-1]), {}
+        for value in inputs:
+            tensor = value.type.tensor_type
+            dims = [dim.dim_value or dim.dim_param for dim in tensor.shape.dim]
+            feeds[value.name] = drawn.of(value.name, onnx.TensorProto.DataType.Name(tensor.elem_type), dims)
+        np.savez(out / f"{index}.npz", **feeds)
+        made.append(outputs_of(model, feeds))
+    known = [name for name, value in made[1].items() if np.asarray(value).dtype.kind == "f"]
+    differ = [name for name in known if any((np.asarray(o[name]) != made[1][name]).any() for o in made[2:])]
+    print(f"{entry['name']}: {len(differ)} of {len(known)} outputs depend on the inputs", flush=True)
+
+
+def outputs_of(model: Path, feeds: dict[str, Array]) -> dict[str, Array]:
+    """The outputs of a model on its own inputs, by name."""
+    import onnxruntime
+
+    session = opened(model, onnxruntime)
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+@functools.cache
+def opened(model: Path, runtime: Any) -> Any:
+    return runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def rows(folder: Path, names: list[str], sets: str, level: str = "O2") -> list[tuple[Entry, Row]]:
+    """What is known of each model, in the order of the list."""
+    out = folder / "right"
+    out.mkdir(parents=True, exist_ok=True)
+    chosen = [e for e in listed() if set_of(e) in sets and (not names or e["name"] in names)]
+    return [(e, Row(folder, e["name"], level, out, SAMPLES)) for e in chosen]
+
+
+def judge(folder: Path, names: list[str], sets: str, parts: list[str], again: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as work:
+        for _, row in rows(folder, names, sets):
+            row.measure(parts, again, Path(work))
+
+
+def table(folder: Path) -> str:
+    """As markdown: a row for each model, and what each set comes to."""
+    every = rows(folder, [], "AB")
+    lines = ["| model | from | for | set | products low | error | check | with data |", "|" + "---|" * 8]
+    lines += [line(entry, row.known) for entry, row in every]
+    for name in "AB":
+        lines += ["", f"Set {name}:", "", *(f"- {text}" for text in summed([r for e, r in every if set_of(e) == name]))]
+    return "\n".join(lines)
+
+
+def line(entry: Entry, known: Entry) -> str:
+    """A model's row; its products have a column of their own."""
+    held = known.get("generated", {}).get("products", {})
+    low = f"{held['low']} of {held['low'] + held['float32']}" if held else "-"
+    parts = ({k: v for k, v in known.get(part, {}).items() if k != "products"} for part in CELLS)
+    said = [zoo_right.said(part) if part else "-" for part in parts]
+    wrong = "**WRONG** " if known.get("error", {}).get("right") is False else ""
+    source = f"{entry['repo']} {entry['commit'][:8]} {entry['path'].rpartition('/')[2]}"
+    return " | ".join(
+        ["", entry["name"], source, entry["what"], set_of(entry), low, wrong + said[0], *said[1:], ""]
+    ).strip()
+
+
+CELLS = ("error", "generated", "steered")
+
+
+def summed(of: list[Row]) -> list[str]:
+    """Right and wrong, by what the check says."""
+    lines = []
+    for right in (True, False):
+        said: dict[str, list[str]] = {}
+        for row in of:
+            if row.known.get("error", {}).get("right") is right:
+                told = row.known.get("generated", {"failed": ""})
+                word = "no answer" if "failed" in told else zoo_right.verdict(told["check"])
+                said.setdefault(word, []).append(row.name)
+        named = {word: f" ({', '.join(names)})" for word, names in said.items() if word != "ok" or not right}
+        words = [f"{len(names)} {word}{named.get(word, '')}" for word, names in sorted(said.items())]
+        total = sum(map(len, said.values()))
+        lines.append(f"{'right' if right else 'wrong'}: {total}: {'; '.join(words)}")
+    known = [row for row in of if row.known.get("error", {}).get("right") and "right" in row.known.get("steered", {})]
+    worse = [row.name for row in known if not row.known["steered"]["right"]]
+    return [*lines, f"right without data, with data {len(known)} measured: wrong {', '.join(worse) or 'none'}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["collect", "judge", "table"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--clones", type=Path)
+    parser.add_argument("--set", default="A", choices=["A", "B", "AB"])
+    parser.add_argument("--with-data", action="store_true", help="convert with the data too")
+    parser.add_argument("--again", nargs="*", default=[], choices=zoo_right.PARTS)
+    args = parser.parse_args()
+    if args.what == "collect":
+        collect(args.folder, args.clones, args.names)
+    elif args.what == "judge":
+        judge(args.folder, args.names, args.set, PARTS + ["steered"] * args.with_data, args.again)
+    else:
+        print(table(args.folder))
+
+
+if __name__ == "__main__":
+    main()
