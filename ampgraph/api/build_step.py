@@ -161,7 +161,7 @@ def _moved(model: Model, recipe: Recipe) -> Any:
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
-    """Plans and casts forward and backward together; the hazards that the plan warns of."""
+    """Plans and casts forward and backward together; what the plan warns of."""
     if options.level.name == "O0":
         return ()
     graph, together = OnnxGraph(joint.model), Together.on(options.target)

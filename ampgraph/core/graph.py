@@ -142,10 +142,6 @@ class NodeEditor(Editor, Protocol):
         """Puts one operator in the place of several."""
         ...
 
-    def expose(self, value: Value) -> str:
-        """Makes a value of the main graph an output of the model; the name under which it comes out."""
-        ...
-
     def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
         """A further result of an operator with bodies, called ``name`` or what is left of it.
 
@@ -188,24 +184,6 @@ class DescribingEditor(Editor, Protocol):
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
         """Writes type and reason of operators into the model, those of the Casts that this editor made, and ``about``,
         what is said of the model. What stands there already stays."""
-        ...
-
-
-class StateEditor(Protocol[Handle]):
-    """The verbs for state, which goes into a step and comes out of it. A MindIR step writes its own parameters, so that
-    the editor of that format has none of them."""
-
-    def state(self, name: str, init: Array) -> Handle:
-        """A new input of the main graph, called ``name`` or what is left of it, whose first value is ``init``."""
-        ...
-
-    def keep(self, value: Handle) -> Handle:
-        """A stored tensor of the main graph becomes state, whose first value it is."""
-        ...
-
-    def commit(self, after: Mapping[Handle, Handle], when: Handle | None = None) -> dict[str, str]:
-        """The next value of some state comes out: what it is given, or the old one again where ``when``, a bool scalar,
-        is false. The outputs by the names of the state."""
         ...
 
 

@@ -55,12 +55,6 @@ class Range:
         """Whether the largest magnitude, ``margin`` times over, leaves a low type."""
         return self.absmax * margin > low_type(dtype).largest
 
-    def overflowing(self, dtype: str, margin: float = 1.0) -> float:
-        """The share of the elements that are not zero and, ``margin`` times over, pass the largest number of a low
-        type; to the next power of two."""
-        edge = round(float(np.log2(low_type(dtype).largest / margin)))
-        return self._share(e >= edge for e in self.exponents)
-
     def vanishing(self, dtype: str) -> float:
         """The share of the elements that are not zero and that a low type rounds to zero. For bfloat16 float32's own
         subnormals count as kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from .dataflow import NONE, Dataflow, Op
+from .dataflow import NONE, Dataflow, Op, Use
 
 
 def passed(flow: Dataflow, value: int, through: Collection[str]) -> Iterator[Op]:
@@ -49,3 +49,24 @@ def upstream(
                 seen.add(op.id)
                 yield op
                 work += further(op)
+
+
+def downstream(
+    flow: Dataflow,
+    values: Iterable[int],
+    further: Callable[[Op], Iterable[int]],
+    copies: Callable[[int], Collection[int]] | None = None,
+) -> Iterator[Use]:
+    """The uses of some values, of what their readers make, and so on, of each value once; outputs of a scope too.
+
+    ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the borders of
+    bodies and functions (`Borders.copies`), which are not crossed without it."""
+    work, seen = list(values), set[int]()
+    while work:
+        value = work.pop()
+        for one in (copies(value) if copies is not None else (value,)) if value != NONE else ():
+            if one not in seen:
+                seen.add(one)
+                for use in flow.uses[one]:
+                    yield use
+                    work += further(flow.ops[use.op]) if use.op != NONE else ()

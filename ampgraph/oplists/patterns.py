@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.matching import Match, Mismatch, PatternSet
-from .files import read_file
-from .pattern_files import BIAS, conventions, patterns_of, shipped_patterns
+from .pattern_files import BIAS, conventions, shipped_patterns
 
 PRODUCT = "Product"
 NORMAL = "normal"  # what patterns call the data of a norm before its scale
@@ -97,8 +95,3 @@ def bias_patterns() -> PatternSet:
     return PatternSet(
         [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
     )
-
-
-def load_patterns(*paths: Path) -> PatternSet:
-    """The patterns of files beside the shipped ones. Raises AmpError AMP301 for any other file."""
-    return PatternSet([pattern for path in paths for pattern in patterns_of(read_file(path))], conventions())

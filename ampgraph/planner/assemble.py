@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
-from ..core.plan import CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
+from ..core.plan import GRAPH, CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
 from ..oplists.options import Options
 from ..oplists.traits import traits
 from ..rules.together import rounded_together
@@ -66,7 +66,7 @@ def _decisions(decided: DecidedModel) -> list[Decision]:
             op = flow.ops[unit.op]
             decisions.append(Decision(paths[op.scope], op.index, op.kind, unit.slot, chosen, why))
         else:
-            decisions.append(Decision("", -1, "border", unit.slot, chosen, why))
+            decisions.append(Decision("", -1, GRAPH, unit.slot, chosen, why))
     return decisions
 
 

@@ -106,11 +106,11 @@ def _verdicts(facts: Facts) -> list[Verdict]:
 def _class(facts: Facts, op: Op) -> str:
     listing = facts.listing(op)
     if listing is None:
-        return "neutral" if _is_border(facts.flow, op) else ""
+        return "neutral" if _is_boundary(facts.flow, op) else ""
     return listing.cls
 
 
-def _is_border(flow: Dataflow, op: Op) -> bool:
+def _is_boundary(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
@@ -148,7 +148,7 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
 def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     """What a border, a schema or a kernel leave no choice of."""
     if unit.fixed_low:
-        return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
+        return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
     if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
         unknown = op is not None and op.kind in facts.flow.unknown_kinds
         rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
@@ -244,7 +244,7 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
     for op in flow.ops:
         if classes[op.id] and op.kind not in flow.unknown_kinds or is_declared(facts.options, op):
             continue
-        listed = bool(classes[op.id]) or _is_border(flow, op)
+        listed = bool(classes[op.id]) or _is_boundary(flow, op)
         if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     notes = []

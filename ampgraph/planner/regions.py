@@ -197,7 +197,7 @@ def _in_range(facts: Facts, region: Region) -> bool:
     """A bias that leaves the low range must not pull its product into float32."""
     bias = facts.flow.values[region.bias]
     read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
-    return read and facts.extents.of(bias).largest <= facts.low.largest
+    return read and facts.extent(bias).largest <= facts.low.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:

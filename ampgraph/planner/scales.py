@@ -64,7 +64,7 @@ def _scaled(facts: Facts, op: Op) -> int:
     flow = facts.flow
     divides = facts.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):
-        number, data = facts.numbers.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
+        number, data = facts.values.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
         if number is None or data == NONE or flow.values[data].weight or (divides and place not in divides):
             continue
         factor = abs(1 / number) if divides and number else abs(number)

@@ -21,6 +21,7 @@ from .lines import Rows, first, in_rows, plural, rewrite_line, shortened, titled
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
+    from .estimate import Speed
 
 ORDINARY = {
     "level": "by the level",
@@ -29,7 +30,7 @@ ORDINARY = {
     "user": "by a pattern",
     "fp32_stream": "by --fp32-stream",
     "region": "with its region",
-    "boundary": "at a border",
+    "boundary": "at a graph input or output",
     "unlisted": "in no list",
     "unknown": "without a schema",
     "opset": "held by the opset",
@@ -104,7 +105,7 @@ class Products(Data):
 class Summary(Shown):
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
     function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
-    are counted apart."""
+    are counted apart. ``speed``: an estimate for the target, where one of its devices is known."""
 
     model: str
     output: str | None
@@ -126,6 +127,7 @@ class Summary(Shown):
     notes: tuple[dict[str, str], ...] = field(default=())
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
+    speed: Speed | None = None
 
     @property
     def bytes_before(self) -> int:
@@ -170,6 +172,7 @@ class Summary(Shown):
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
         rows.append(("casts", f"{self.casts_before:,} -> {self.casts_after:,} ({added:+,})"))
         rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
+        rows += [("speed", str(self.speed))] if self.speed else []
         check = [("check", str(self.check))] if self.check else []
         if every:
             rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]

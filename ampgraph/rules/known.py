@@ -12,7 +12,7 @@ from ..oplists.options import Options
 from ..oplists.traits import Traits
 
 
-class NumbersOfFile(Protocol):
+class KnownValues(Protocol):
     """Numbers that follow from the file alone."""
 
     def row(self, value: int) -> Array | None:
@@ -45,7 +45,7 @@ class Known(Protocol):
     @property
     def measured(self) -> Measured: ...  # what values were measured to reach
     @property
-    def numbers(self) -> NumbersOfFile: ...  # numbers that follow from the file alone
+    def values(self) -> KnownValues: ...  # numbers that follow from the file alone
 
 
 IsLow = Callable[[int], bool]

@@ -40,11 +40,13 @@ QUANTIZED = """g (float[2, 8] x) => (float[2, 8] y) <float s = {0.05}, uint8 z =
     y = Relu (h)
 }"""
 NOT_HERE = {
+    "--webgpu-page": "a page for a browser, with a package of npm: tests/report/test_webgpu_page.py",
     "--runtime": "an environment with onnxruntime-gpu: tests/placement",
     "build/t5": "the T5 of tests/hard_models, which its own tests run",
     "chain.onnx": "a model that overflows on its samples: tests/cli/test_data.py",
     "c.onnx": "a model that the check finds wrong: tests/api/test_check.py",
     "small.mindir": "a model whose output vanishes: tests/api/test_check.py",
+    "bert.onnx": "an export of benchmarks/export_models.py: tests/report/test_estimate.py",
     "near.onnx": "a model that is in doubt: tests/api/test_check.py",
     "spectrum": "a model whose causes are found: tests/numerics/test_causes.py",
     "digits_step.mindir": "a step that MindSpore exports: tests/training/test_mindspore_train.py",

@@ -10,8 +10,11 @@ import pytest
 
 from ampgraph.core.dataflow import Dataflow, Op
 from ampgraph.core.errors import AmpError
+from ampgraph.core.matching import PatternSet
 from ampgraph.formats import adapters
-from ampgraph.oplists.patterns import Region, find_biases, find_regions, load_patterns, mismatches, region_patterns
+from ampgraph.oplists import pattern_files
+from ampgraph.oplists.files import read_file
+from ampgraph.oplists.patterns import Region, find_biases, find_regions, mismatches, region_patterns
 from onnx_text import parse
 from planner.test_regions import LAYER_NORMS, RMS_NORMS, TORCH, between, used
 
@@ -46,6 +49,10 @@ MOMENTS = """q = Mul (x, x)  s = ReduceMean <axes = [-1]> (q)  m = ReduceMean <a
 def flow_of(body: str, opset: int = 17) -> Dataflow:
     graph, _ = adapters.load(between(body, opset))
     return graph.dataflow("float16")
+
+
+def load_patterns(path: Path) -> PatternSet:
+    return PatternSet(list(pattern_files.patterns_of(read_file(path))), pattern_files.conventions())
 
 
 def written(folder: Path, text: str) -> Path:

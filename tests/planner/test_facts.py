@@ -17,7 +17,7 @@ from ampgraph.core.low_types import low_type
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.planner.facts.facts import Facts
-from ampgraph.planner.facts.intervals import UNKNOWN
+from ampgraph.planner.facts.values import UNKNOWN
 from ampgraph.planner.resolve import resolve
 from onnx_text import parse
 from planner.support import casts, converted, dtype_of
@@ -60,7 +60,7 @@ def test_what_runs_lies_between_the_bounds(model: ModelProto, seed: int) -> None
     facts = Facts.of(flow, resolve(Recipe(), "ONNX"))
     ids = {value.name: value.id for value in flow.values}
     for output, result in zip(model.graph.output, results, strict=True):
-        found, whole = facts.bounds.of(ids[output.name]), facts.whole.of(ids[output.name])
+        found, whole = facts.values.of(ids[output.name]), facts.truths.of(ids[output.name])
         assert found.low <= result.min() and result.max() <= found.high
         if whole.whole:
             assert np.array_equal(result, np.rint(result))
@@ -72,15 +72,15 @@ def test_what_is_known_once() -> None:
     flow = adapters.load(model)[0].dataflow("float16")
     facts = Facts.of(flow, resolve(Recipe(), "ONNX"))
     ids = {value.name: value.id for value in flow.values}
-    assert facts.bounds.of(ids["x"]) == UNKNOWN and facts.bounds.of(ids["y"]).size == 4
+    assert facts.values.of(ids["x"]) == UNKNOWN and facts.values.of(ids["y"]).size == 4
     # facts are built once a dataflow
     graph = adapters.load(parse("g (float[4] x) => (float[4] y) { y = Exp (x) }"))[0]
     flow, options = graph.dataflow("float16"), resolve(Recipe(), "ONNX")
     facts = Facts.of(flow, options)
-    assert facts.extents is facts.extents and facts.numbers is facts.numbers
+    assert facts.values is facts.values and facts.truths is facts.truths
     other = Facts.of(flow, replace(options, kernels=replace(options.kernels, broken={})))
     assert Facts.of(flow, options) is facts and other is not facts
-    assert other.extents is facts.extents and other.numbers is facts.numbers
+    assert other.values is facts.values and other.truths is facts.truths
     flow.expire()
     with pytest.raises(StaleDataflow):
         Facts.of(flow, options)

@@ -217,7 +217,7 @@ def test_both_are_float32_where_one_is_held(name: str, held: str, dtype: str) ->
     assert f"with '{held}', which is float32: both are one kernel on cuda" in other.why.text
     assert found["x"].dtype == found["z"].dtype == dtype
     elsewhere = decided(between(PAIRS[name]), "O2", fp32=[held], dtype=dtype, target="tensorrt")
-    assert all(decision.why.rule != "joined" for decision in elsewhere.values())
+    assert all(decision.why.rule != "fusion" for decision in elsewhere.values())
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])

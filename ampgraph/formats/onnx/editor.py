@@ -89,50 +89,6 @@ def drop_constant(value: ir.Value) -> None:
         producer.graph.remove(producer, safe=True)
 
 
-class States:
-    """The verbs of `core.graph.StateEditor` on values of onnx_ir.
-
-    ``fresh``: gives a name that nothing has; ``op``: adds an operator, by its kind and inputs, behind all others."""
-
-    def __init__(self, graph: ir.Graph, fresh: Callable[[str], str], op: Callable[..., ir.Value]) -> None:
-        self.graph, self._fresh, self._op = graph, fresh, op
-
-    def state(self, name: str, init: Array) -> ir.Value:
-        """A new input with a first value."""
-        name, init = self._fresh(name), np.asarray(init)
-        kind, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
-        value = ir.Value(name=name, type=kind, shape=shape, const_value=ir.tensor(init, name=name))
-        self.graph.initializers[name] = value
-        return self.keep(value)
-
-    def keep(self, value: ir.Value) -> ir.Value:
-        """An initializer becomes an input whose first value it is."""
-        assert value.is_initializer()
-        if not value.is_graph_input():
-            self.graph.inputs.append(value)
-        return value
-
-    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> dict[str, str]:
-        """Each next value, or the old one again where ``when`` is false, is an output of its own.
-
-        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
-        """
-        found: dict[str, str] = {}
-        for old, new in after.items():
-            chosen = new if when is None else self._op("Where", when, new, old)
-            output = chosen if _may_be_named(chosen) else self._op("Identity", chosen)
-            output.name, output.type, output.shape = self._fresh(f"next/{old.name}"), old.type, old.shape
-            self.graph.outputs.append(output)
-            found[old.name or ""] = output.name
-        return found
-
-
-def _may_be_named(value: ir.Value) -> bool:
-    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
-    node = value.producer()
-    return node is not None and node.op_type != "Identity" and not value.is_graph_output()
-
-
 class OnnxEditor(Readers):
     """The verbs of `core.graph.NodeEditor`. ``done``: called behind the last edit, if there was one."""
 
@@ -209,23 +165,6 @@ class OnnxEditor(Readers):
         """A value that holds other numbers now has a name of its own. See `NodeEditor.rename`."""
         self._edited = True
         self.value(value).name = self.fresh(f"{value.name}_{ending}")
-
-    def expose(self, value: Value) -> str:
-        """Makes a value of the main graph an output of the model; the name under which it comes out."""
-        self._edited = True
-        graph, native = self.model.graph, self.value(value)
-        if value.scope != 0:
-            raise ValueError(f"'{value.name}' is not a value of the main graph")
-        if native.is_graph_output():
-            return native.name or ""
-        if native.shape is None and (known := self.shape(value)) is not None:
-            native.shape = ir.Shape(known)
-        if native.producer() is None:  # an input or a stored tensor has a name of its own
-            native = self.identity(graph, native, native.shape)
-        native.type = self.type_of(native) or ir.TensorType(DTYPES[value.dtype])
-        graph.outputs.append(native)
-        self.outputs[0].append(native.name)
-        return native.name or ""
 
     # -- operators --------------------------------------------------------------------------------------------------
 
@@ -321,11 +260,7 @@ class OnnxEditor(Readers):
 
 
 class OnnxGraphEditor(OnnxEditor):
-    """`core.graph.NodeEditor`, and `core.graph.StateEditor` on handles of the dataflow."""
-
-    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
-        super().__init__(model, flow, variants, done)
-        self._states = States(model.graph, self.fresh, self._op)
+    """What `core.graph.NodeEditor` has of stored tensors, places and metadata."""
 
     def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
         """A further result of an operator with bodies; what a Scan gives out is stacked along the first axis."""
@@ -400,34 +335,9 @@ class OnnxGraphEditor(OnnxEditor):
         self._edited = True
         drop_constant(self.value(value))
 
-    # -- metadata and state -----------------------------------------------------------------------------------------
+    # -- metadata ---------------------------------------------------------------------------------------------------
 
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
         """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""
         rows = [(self.node(op), dtype, reason) for op, dtype, reason in reasons]
         describe(self.model, [*rows, *((node, to, CAST) for node, to in self.casts_made)], about)
-
-    def state(self, name: str, init: Array) -> Value:
-        """A new input of the main graph with a first value."""
-        self._edited = True
-        return self._handle(self._states.state(name, init))
-
-    def keep(self, value: Value) -> Value:
-        """A stored tensor of the main graph becomes an input whose first value it is."""
-        self._edited = True
-        self._states.keep(self.value(value))
-        return value
-
-    def commit(self, after: Mapping[Value, Value], when: Value | None = None) -> dict[str, str]:
-        """The next values come out; the old ones again where ``when`` is false."""
-        self._edited = True
-        natives = {self.value(old): self.value(new) for old, new in after.items()}
-        return self._states.commit(natives, None if when is None else self.value(when))
-
-    def _op(self, kind: str, *inputs: ir.Value) -> ir.Value:
-        """An operator of the main graph behind what it reads; its result has the type of its last input."""
-        found = [self._handle(value) for value in inputs]
-        return self.value(self.add(kind, found, [found[-1].dtype], scope=0)[0])
-
-    def _handle(self, native: ir.Value) -> Value:
-        return self.handle(native, 0, dtype_name(native.dtype))

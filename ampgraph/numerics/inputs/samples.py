@@ -24,6 +24,7 @@ from ...runtime.data import cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .sizes import GraphInput, Place
+from .states import CachePair, reached, told_pairs
 
 HINTS = 12  # sizes of weights that an input may have
 MOST_SAMPLES = 1_000_000  # that can be asked for
@@ -44,11 +45,22 @@ class Samples:
     _start: Callable[[], Iterator[Feeds]] = field(repr=False)
     _resized: Callable[[Learnt], tuple[Samples, Learnt]] | None = field(default=None, repr=False)
     _hints: tuple[int, ...] = field(default=(), repr=False)
+    _states: tuple[CachePair, ...] = field(default=(), repr=False)
 
-    def fitted(self, run: Callable[[Feeds], object]) -> Samples:
-        """Samples of sizes with which a model runs: generated ones get others where the guessed ones do not.
+    def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
+        """Samples that a model can have: generated ones get other sizes where it does not run with those that were
+        guessed, and the states that it reaches.
 
-        ``run`` runs the model on one sample. Raises AmpError AMP504 where none is found."""
+        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found."""
+        fitting = self._sized(run)
+        if not self._states:
+            return fitting
+        names = " and ".join(f"'{pair.past}'" for pair in self._states)
+        said = f"{names}: zero at first, then what the model makes of the sample before"
+        start = lambda: reached(fitting, self._states, run)  # noqa: E731
+        return replace(fitting, notes=(*fitting.notes, said), _start=start)
+
+    def _sized(self, run: Callable[[Feeds], object]) -> Samples:
         if self._resized is None or not self._resized({})[1]:
             return self
         resized = self._resized
@@ -196,7 +208,19 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
         made = Generator(flow, needed, seed, dims, learnt)
         return Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized), made.places()
 
-    return replace(resized({})[0], _hints=tuple(itertools.islice(dict.fromkeys(sizes), HINTS)))
+    hints = tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
+    return replace(resized({})[0], _hints=hints, _states=tuple(_states(flow, needed)))
+
+
+def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
+    """The inputs of numbers that are an output of the step before, of the same size."""
+    outputs = (flow.values[v] for v in flow.scopes[0].outputs)
+    given = {item.name: Port(item.name, item.dtype, tuple(flow.shape(item.id) or ())) for item in outputs}
+    taken = {port.name: port for port in ports if "float" in port.dtype}
+    for pair in told_pairs(taken, given):
+        sizes = zip(taken[pair.past].shape, given[pair.present].shape, strict=True)
+        if pair.axis is None and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
+            yield pair
 
 
 # -- the user's: files, folders, mappings, iterables ------------------------------------------------------------------

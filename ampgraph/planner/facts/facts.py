@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...core.borders import Borders
-from ...core.dataflow import Dataflow, Op
+from ...core.dataflow import Dataflow, Op, Value
 from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
 from ..joints import Joint, find_joints
-from .extents import Extents
-from .intervals import Intervals
 from .masks import Masks
 from .measured import MeasuredRanges, Passing
-from .numbers import KnownNumbers
 from .sizes import OpenSizes
 from .squares import Squares
+from .values import Extent, Values
 
-OF_FILE = {"borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "_before"}
-"""Facts that neither a level nor kernels change."""
+OF_FILE = frozenset({"borders", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
+"""Facts that neither a level nor kernels change, nor, but for values, what was measured."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,8 @@ class Facts:
             return ()
         if own.kernels is options.kernels and own.ranges is options.ranges and own.range_margin == options.range_margin:
             return self.__dict__.keys() - {"flow", "options"}
-        return self.__dict__.keys() & OF_FILE
+        kept = OF_FILE if own.ranges is None is options.ranges else OF_FILE - {"values"}
+        return self.__dict__.keys() & kept
 
     # -- what it is asked with ----------------------------------------------------------------------------------------
 
@@ -110,19 +109,25 @@ class Facts:
         return frozenset(value.id for value in self.flow.values if value.weight)
 
     @cached_property
-    def extents(self) -> Extents:
-        """How large the numbers of stored tensors are."""
-        return Extents(self.flow, self.low)
+    def _extents(self) -> dict[object, Extent]:
+        return {}
+
+    def extent(self, value: Value) -> Extent:
+        """How large the numbers of a stored tensor are, every element of which is read, once."""
+        key = self.flow.weights.key(value)
+        if key not in self._extents:
+            self._extents[key] = Extent.of(self.flow.weights.chunks(value), self.low)
+        return self._extents[key]
 
     @cached_property
-    def numbers(self) -> KnownNumbers:
-        """KnownNumbers that follow from the file alone."""
-        return KnownNumbers(self.flow, self.traits)
+    def values(self) -> Values:
+        """Between which numbers values are, and the numbers themselves where they are few and known."""
+        return Values(self.flow, self.traits, self.borders.before, self.measured.ranges, self.options.range_margin)
 
     @cached_property
-    def whole(self) -> Intervals:
-        """Values that are made of integers and truths."""
-        return Intervals(self.flow, self.traits, truths=True, depth=64, read=1 << 16)
+    def truths(self) -> Values:
+        """The same where integers of which nothing is known are taken for truths."""
+        return Values(self.flow, self.traits, self.borders.before, truths=True)
 
     @cached_property
     def sizes(self) -> OpenSizes:
@@ -137,7 +142,7 @@ class Facts:
     @cached_property
     def masks(self) -> Masks:
         """What is put upon scores before a Softmax."""
-        return Masks(self.flow, self.options, self.whole)
+        return Masks(self.flow, self.options, self.truths)
 
     @cached_property
     def measured(self) -> MeasuredRanges:
@@ -148,10 +153,3 @@ class Facts:
     def passing(self) -> Passing:
         """The values that were measured to pass the limit of the low type, without those that only feed a mask."""
         return self.measured.passing()
-
-    @cached_property
-    def bounds(self) -> Intervals:
-        """How large values may become."""
-        margin = self.options.range_margin
-        measured = {value: reach * margin for value, reach in self.measured.reach.items()}
-        return Intervals(self.flow, self.traits, self.borders.before, measured)

@@ -7,11 +7,11 @@ from functools import cached_property
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import LOW
-from ...core.walk import upstream
+from ...core.walk import downstream, upstream
 from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import Decisions
-from .intervals import TRUTHS, Intervals
+from .values import TRUTHS, Values
 
 ALL = (FLOAT32, *LOW)
 ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")
@@ -25,8 +25,8 @@ SHRINKS = 1 / 64
 class Masks:
     """What is put upon scores before a Softmax."""
 
-    def __init__(self, flow: Dataflow, options: Options, whole: Intervals) -> None:
-        self.flow, self.options, self.traits, self.whole = flow, options, options.lists.traits, whole
+    def __init__(self, flow: Dataflow, options: Options, truths: Values) -> None:
+        self.flow, self.options, self.traits, self.truths = flow, options, options.lists.traits, truths
 
     @cached_property
     def scores(self) -> set[int]:
@@ -76,7 +76,7 @@ class Masks:
         hides into what is preferred, or pass the low type's range."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
-        span = self.whole.of(op.inputs[1 - place])
+        span = self.truths.of(op.inputs[1 - place])
         return span.whole and TRUTHS.low <= span.low and span.high <= TRUTHS.high
 
     def _stays(self, op: Op, types: tuple[str, ...]) -> bool:
@@ -108,16 +108,8 @@ class Masks:
 
     def reads_low(self, settled: Decisions, value: int) -> bool:
         """Whether anything on the way from a mask constant to its Softmax is low, becoming -inf there."""
-        work, seen = [value], set[int]()
-        while work:
-            current = work.pop()
-            if current in seen:
-                continue
-            seen.add(current)
-            for use in self.flow.uses[current]:
-                if settled.is_low(use.unit):
-                    return True
-                op = self.flow.ops[use.op] if use.op != NONE else None
-                if op is not None and any(self.traits.has(op.role, trait) for trait in ON_THE_WAY):
-                    work += op.outputs
-        return False
+
+        def further(op: Op) -> list[int]:
+            return op.outputs if any(self.traits.has(op.role, trait) for trait in ON_THE_WAY) else []
+
+        return any(settled.is_low(use.unit) for use in downstream(self.flow, [value], further))

@@ -8,6 +8,7 @@ float32 from what makes the probability on, so that the policy network of a torc
 from __future__ import annotations
 
 from ...core.dataflow import NONE, Op
+from ...core.walk import upstream
 from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
@@ -98,7 +99,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
     if facts.options.dtype != "float16":
         return None
     if traits.has(op.role, "multiplies_up"):
-        small = facts.bounds.of(op.inputs[0]).size <= 1
+        small = facts.values.of(op.inputs[0]).size <= 1
         return None if small else (f"{op.kind} multiplies many elements: the result leaves float16 early", [op])
     if op.id in facts.squares:
         return _square(facts, op, facts.squares[op.id])
@@ -113,7 +114,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
 
 def _square(facts: Facts, op: Op, value: int) -> Spoilt:
     count = facts.sizes.guessed(op) if facts.traits.has(op.role, "sums_squares") else 1
-    fits = count * facts.bounds.of(value).size ** 2 <= facts.low.largest
+    fits = count * facts.values.of(value).size ** 2 <= facts.low.largest
     if fits and not facts.measured.vanishes(op.outputs[0]):
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
@@ -162,25 +163,21 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
     action="float32 from what makes the probability to the logarithm",
 )
 def small_probability(sight: Sight, op: Op) -> Spoilt:
-    facts, dtype = sight.facts, sight.facts.options.dtype
-    flow, borders = facts.flow, facts.borders
-    made: dict[int, Op] = {}
-    between: dict[int, Op] = {}
-    work = [op.inputs[0]]
-    while work:
-        for value in borders.origins(work.pop()):
-            writer = flow.writer(value)
-            if writer is None or writer.id in made or writer.id in between or not writer.slots:
-                continue
-            if facts.traits.has(sight.regions.of_op.get(writer.id, writer.role), "probabilities"):
-                made[writer.id] = writer
-            elif _passes_on(facts, writer):
-                between[writer.id] = writer
-                work += [v for v in writer.inputs if v != NONE and not flow.values[v].weight]
-    if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between.values())):
+    facts, dtype, of_op = sight.facts, sight.facts.options.dtype, sight.regions.of_op
+
+    def is_made_by(writer: Op) -> bool:
+        return bool(writer.slots) and facts.traits.has(of_op.get(writer.id, writer.role), "probabilities")
+
+    def further(writer: Op) -> list[int]:
+        passes = writer.slots and not is_made_by(writer) and _passes_on(facts, writer)
+        return [v for v in writer.inputs if v not in facts.stored] if passes else []
+
+    before = list(upstream(facts.flow, op.inputs[:1], further, facts.borders.origins))
+    made, between = list(filter(is_made_by, before)), list(filter(further, before))
+    if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between)):
         return None
     text = f"{op.kind} magnifies small probabilities: {dtype} has few digits for them, or none"
-    return text, [op, *between.values(), *made.values()]
+    return text, [op, *between, *made]
 
 
 def _passes_on(facts: Facts, op: Op) -> bool:

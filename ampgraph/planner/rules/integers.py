@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Note, Why
-from ...core.walk import upstream
+from ...core.walk import downstream, upstream
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -58,16 +58,16 @@ def _summed(facts: Facts) -> Collection[int]:
 
 def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
     """What reads a value, up to where it is multiplied or divided."""
-    flow, seen, work = facts.flow, {op.id}, [op]
-    while work:
-        reads = (r for v in work.pop().outputs for copy in facts.borders.copies(v) for r in flow.readers(copy))
-        for reader in reads:
-            if reader.id in seen or not reader.slots or regions.classes[reader.id] not in ("infer", "neutral"):
-                continue
-            seen.add(reader.id)
-            yield reader
-            if not facts.traits.has(reader.role, "scalings"):
-                work.append(reader)
+
+    def carries(reader: Op) -> bool:
+        return bool(reader.slots) and regions.classes[reader.id] in ("infer", "neutral")
+
+    def further(reader: Op) -> list[int]:
+        return reader.outputs if carries(reader) and not facts.traits.has(reader.role, "scalings") else []
+
+    uses = downstream(facts.flow, op.outputs, further, facts.borders.copies)
+    readers = dict.fromkeys(use.op for use in uses if use.op not in (NONE, op.id))
+    return filter(carries, map(facts.flow.ops.__getitem__, readers))
 
 
 def _shrinks(facts: Facts, op: Op) -> bool:

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
-from ...core.walk import source
+from ...core.walk import sole_reader, source, upstream
 from ...oplists.kernels import Broken, Kernels
 from ...oplists.options import Options
 from ...oplists.traits import Trait
@@ -103,7 +103,7 @@ def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
     flow = facts.flow
     units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
     found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
-    return f"{op.kind} at the border of the model, which is {FLOAT32}" if found else ""
+    return f"{op.kind} beside a graph input or output, which is {FLOAT32}" if found else ""
 
 
 def _mask(facts: Facts, op: Op, broken: Broken) -> str:
@@ -151,13 +151,13 @@ def _sums_up(facts: Facts, op: Op, made_by: Trait | None) -> bool:
 def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:
     """Holds the arithmetic on whole numbers in front of a float32 mask, which else would be cast once more."""
     flow, why = facts.flow, Why("mask", "whole numbers of which alone a float32 mask is made")
-    work = [v for v in op.inputs if v != NONE]
-    while work:
-        value = work.pop()
-        writer = flow.writer(value)
-        alone = writer is not None and len(flow.uses[value]) == 1 and writer.scope == op.scope
-        if writer is None or not alone or flow.values[value].dtype != FLOAT32 or not facts.whole.of(value).whole:
-            continue
+
+    def further(op: Op) -> list[int]:
+        return [v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) is not None and is_whole(v)]
+
+    def is_whole(value: int) -> bool:
+        return flow.values[value].dtype == FLOAT32 and facts.truths.of(value).whole
+
+    for writer in upstream(flow, further(op), further):
         if writer.slots:
             yield Hold(tuple(writer.slots.values()), ACCURACY, why)
-        work += [v for v in writer.inputs if v != NONE]

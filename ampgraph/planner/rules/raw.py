@@ -137,20 +137,19 @@ class Angles:
         """By periodic operator, it and what computes its angles, products included, but for what was found before."""
         facts, flow, seen = self.facts, self.facts.flow, set[int]()
         found: dict[int, list[Op]] = {}
+
+        def computes(op: Op) -> bool:
+            return bool(op.slots) and op.id not in seen and op.id not in self.activations
+
+        def further(op: Op) -> list[int]:
+            begins = facts.traits.has(op.role, "conversions") and flow.values[op.inputs[0]].dtype != FLOAT32
+            return op.inputs if computes(op) and not begins else []
+
         for op in (op for op in flow.with_roles(facts.traits.operators("periodic")) if op.slots):
             seen.add(op.id)
-            found[op.id] = held = [op]
-            work = list(op.inputs)
-            while work:
-                for value in facts.borders.origins(work.pop()):
-                    writer = flow.writer(value)
-                    if writer is None or writer.id in seen or not writer.slots or writer.id in self.activations:
-                        continue
-                    seen.add(writer.id)
-                    held.append(writer)
-                    conversion = facts.traits.has(writer.role, "conversions")
-                    if not (conversion and flow.values[writer.inputs[0]].dtype != FLOAT32):
-                        work += [v for v in writer.inputs if v != NONE]
+            before = list(upstream(flow, op.inputs, further, facts.borders.origins))
+            found[op.id] = [op, *filter(computes, before)]
+            seen.update(one.id for one in found[op.id])
         return found
 
     @cached_property

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.dataflow import FLOAT32, NONE, Op, Value
+from ...core.dataflow import FLOAT32, NONE, Value
 from ...core.plan import Note, Why
 from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
-from ..facts.extents import Extent
 from ..facts.facts import Facts
+from ..facts.values import Extent, fill
 from .rule import Findings, Ruling, Sight, runs
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
@@ -49,10 +49,10 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
                 masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
-                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
+                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", taints=True)
         elif extent.flushed > FLUSHED_LIMIT:
             message = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
-            reader.hold(value, message, hazard=False)
+            reader.hold(value, message, taints=False)
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed
     floor = -largest / 2 / facts.masks.most_added(masks)
@@ -73,11 +73,11 @@ class _Reader:
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
         flow = self.facts.flow
-        filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
+        filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
             if value.dtype == FLOAT32 and value.weight and self._is_worth_reading(value):
-                yield value, self.facts.extents.of(value)
+                yield value, self.facts.extent(value)
             elif value.dtype == FLOAT32 and value.id in made:
                 yield value, Extent.of([np.asarray(made[value.id], np.float64)], self.facts.low)
 
@@ -97,10 +97,6 @@ class _Reader:
     def _is_high(self, unit: int) -> bool:
         return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
-    def _fill(self, op: Op) -> Array:
-        fill = self.facts.flow.attribute(op, "value")
-        return fill.reshape(-1)[:1] if isinstance(fill, np.ndarray) else np.zeros(1)
-
     def _converted(self) -> dict[int, Array]:
         """What is made float32 of small stored tensors of wider ranges: its numbers."""
         flow, found = self.facts.flow, dict[int, Array]()
@@ -111,14 +107,14 @@ class _Reader:
                 found[op.outputs[0]] = array
         return found
 
-    def hold(self, value: Value, text: str, hazard: bool) -> None:
+    def hold(self, value: Value, text: str, taints: bool) -> None:
         """Keeps the readers (or the maker) of a tensor in float32, and names it."""
         flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]
         self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
         self.held.update(map(self.decided.find, units))
-        owners = [flow.units[unit].op for unit in units if hazard]
+        owners = [flow.units[unit].op for unit in units if taints]
         self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]
         if lowered:
             places = sorted({place(flow, u) for u in lowered})

@@ -72,8 +72,8 @@ def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
     flow, made = known.flow, dict[int, float | None]()
     for op in work:
         new = len(op.outputs) == 1 and op.id not in named(known) and op.id not in made
-        if new and known.numbers.row(op.outputs[0]) is not None:
-            made[op.id] = known.numbers.number(op.outputs[0])
+        if new and known.values.row(op.outputs[0]) is not None:
+            made[op.id] = known.values.number(op.outputs[0])
             work += (flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE)
     return made
 

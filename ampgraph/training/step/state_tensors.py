@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from ...formats.onnx.editor import States
 from ..gradients.builder import Builder
 
 PARAMETER, SLOT, RUNNING, SCALE, COUNTER, SCHEDULE = "parameter", "slot", "running", "scale", "counter", "schedule"
@@ -38,11 +37,10 @@ class StateTensor:
         return array if self.shape is None else array.reshape(self.shape)
 
 
-class StateBuilder(States):
+class StateBuilder:
     """Adds state of several kinds to a graph, and commits it: `add`, `adopt`, then `commit` for each, once."""
 
     def __init__(self, builder: Builder) -> None:
-        super().__init__(builder.graph, lambda name: self.builder.fresh(name), lambda *given: self.builder.op(*given))
         self.builder = builder
         self.kinds: dict[str, str] = {}
         self.next: dict[str, str] = {}
@@ -50,11 +48,19 @@ class StateBuilder(States):
 
     def add(self, name: str, first: Array | np.generic, kind: str) -> ir.Value:
         """A new input with a first value."""
-        return self._known(self.state(name, np.asarray(first)), kind)
+        name, init = self.builder.fresh(name), np.asarray(first)
+        type_, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
+        value = ir.Value(name=name, type=type_, shape=shape, const_value=ir.tensor(init, name=name))
+        self.builder.graph.initializers[name] = value
+        return self.adopt(value, kind)
 
     def adopt(self, value: ir.Value, kind: str) -> ir.Value:
         """An initializer becomes an input whose first value it is."""
-        return self._known(self.keep(value), kind)
+        assert value.is_initializer()
+        if not value.is_graph_input():
+            self.builder.graph.inputs.append(value)
+        self.kinds[value.name or ""] = kind
+        return value
 
     def add_vector(self, name: str, first: Array, kind: str) -> ir.Value:
         """As `add`, a vector in the graph."""
@@ -78,15 +84,17 @@ class StateBuilder(States):
             value.const_value = ir.tensor(first.numpy().reshape(-1), name=value.name)
         self.shapes[value.name or ""] = tuple(dims)
 
-    def _known(self, value: ir.Value, kind: str) -> ir.Value:
-        self.kinds[value.name or ""] = kind
-        return value
+    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> None:
+        """The next value of some state, or the old one again where ``when`` is false, is an output of its own.
 
-    def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> dict[str, str]:
-        """The next value of some state is what it is given, or the old one again where ``when`` is false."""
-        found = super().commit(after, when)
-        self.next.update(found)
-        return found
+        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
+        """
+        for old, new in after.items():
+            chosen = new if when is None else self.builder.op("Where", when, new, old)
+            output = chosen if _may_be_named(chosen) else self.builder.op("Identity", chosen)
+            output.name, output.type, output.shape = self.builder.fresh(f"next/{old.name}"), old.type, old.shape
+            self.builder.graph.outputs.append(output)
+            self.next[old.name or ""] = output.name
 
     def on(self, builder: Builder) -> StateBuilder:
         """The same state, further read, added and committed in another graph."""
@@ -97,3 +105,9 @@ class StateBuilder(States):
     def entries(self) -> list[StateTensor]:
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
+
+
+def _may_be_named(value: ir.Value) -> bool:
+    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
+    node = value.producer()
+    return node is not None and node.op_type != "Identity" and not value.is_graph_output()
