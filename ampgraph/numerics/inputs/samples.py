@@ -470,12 +470,16 @@ def sizes_that_run(
 
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them."""
+    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them. Of
+    those in front all together come first: rows of several inputs are one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
     inner = {place: size for place, size in places.items() if place[1]}
-    for some in (inner, {place: size for place, size in places.items() if place not in inner}):
+    rows = {place: size for place, size in places.items() if place not in inner}
+    for some in (inner, rows):
+        if some is rows and len(rows) > 1:
+            yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
         for propose in (_named, _in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS
