@@ -7,11 +7,12 @@ them; what divides by a power does the same. Float32 must then begin where the p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from functools import cached_property
 
 from ...core.dataflow import NONE, Op
 from ...core.walk import upstream
+from ..facts.values import constants
 from .rule import Sight, Spoilt, looks
 
 NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary part, is a power; one of many is a norm
@@ -47,6 +48,7 @@ class Spectra:
         self.regions = sight.regions
         self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
         self.squares = {op for op in facts.squares if self._is_free(op)}
+        self._constant = constants(self.flow, self.traits)
 
     def behind(self, sink: Op, value: int, narrow: bool) -> list[Op]:
         """All that must be float32 for the powers in a value that ``sink`` reads; empty where there are none.
@@ -98,7 +100,7 @@ class Spectra:
     # -- seen forwards ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _powers(self) -> Collection[int]:
+    def _powers(self) -> set[int]:
         """Values that squares were summed, scaled and moved to."""
         found = set[int]()
         for op in self.flow.ops:
@@ -114,21 +116,8 @@ class Spectra:
             return False
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 
-    @cached_property
-    def _constant(self) -> Set[int]:
-        """Values that are made of nothing but what the file holds; none is one."""
-        found = {NONE, *self.facts.stored}
-        for op in self.flow.ops:
-            if self._sees_only(op, found):
-                found.update(op.outputs)
-        return found
-
     def _is_constant(self, op: Op) -> bool:
-        return self._sees_only(op, self._constant)
-
-    @staticmethod
-    def _sees_only(op: Op, values: Set[int]) -> bool:
-        return bool(op.outputs) and all(v in values for v in op.inputs)
+        return bool(op.outputs) and self._constant.issuperset(op.outputs)
 
     @cached_property
     def _raw(self) -> Collection[int]:
