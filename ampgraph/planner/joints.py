@@ -180,19 +180,6 @@ def _data(flow: Dataflow, options: Options, op: Op) -> int:
     return op.inputs[0] if alone and (statistics or by_channel(flow, op.inputs[stored[0]])) else NONE
 
 
-def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a softmax alone reads a product with its bias, and the target adds the bias in the softmax's kernel."""
-    traits = options.lists.traits
-    reader: Op | None = region.result
-    while reader is not None and (reader is region.result or traits.has(reader.role, "nothing_in_inference")):
-        uses = flow.uses[reader.outputs[0]]
-        reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
-    if reader is None or reader.kind not in options.kernels.shifted or reader.scope != region.result.scope:
-        return False
-    shape = flow.shape(region.result.outputs[0])  # last: nothing else may ask for it
-    return shape is None or len(shape) != 2  # a matrix: the product takes it
-
-
 def bias_taken_by(flow: Dataflow, options: Options, region: Region) -> Op | None:
     """The addition of a stored vector to what a region alone reads, where the target makes one kernel of both."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
