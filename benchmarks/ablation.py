@@ -52,7 +52,9 @@ SETS = ("zoo", "unseen", "hard", "exports", "fuzz", "steps", "mindir", "backend"
 """In the order in which they are worked on."""
 THRESHOLDS = (("O2", "float16"),)
 """Where thresholds are set to something else."""
-DECISIONS = ("rule", "rewrite", "pattern")
+FEWER = {"backend": WAYS[1:2]}
+"""Ways of sets of many small models."""
+DECISIONS = ("rule", "part", "rewrite", "pattern")
 PHASES = (
     (DECISIONS, WAYS[1:2]),
     (("trait",), WAYS[1:2]),
@@ -230,7 +232,7 @@ class Run:
         """Plans every model as it is, and without each thing of some sorts that may matter to it."""
         for group in dict.fromkeys(model.group for model in self.models):
             for way in (way for way in self.ways() if way.model.group == group):
-                if (way.level, way.dtype) in ways:
+                if (way.level, way.dtype) in ways and (way.level, way.dtype) in FEWER.get(group, WAYS):
                     self._plan_way(way, sorts)
             told(f"{group}: {', '.join(sorts)} planned")
 
@@ -568,6 +570,7 @@ def what_was_run(run: Run) -> str:
 
 HEADS = {
     "rule": "Rules",
+    "part": "Parts of rules",
     "rewrite": "Rewrites",
     "pattern": "Patterns",
     "trait": "Traits",
