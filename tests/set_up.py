@@ -16,6 +16,7 @@ ASKED = {  # what each Python is asked for, and what it has
         "onnxruntime-gpu over stand-ins for CUDA",
     ),
     "webgpu": ("import onnxruntime_ep_webgpu, onnxruntime", "ONNX Runtime's WebGPU provider"),
+    "arm64": ("import onnxruntime, platform; assert platform.machine() == 'aarch64'", "ONNX Runtime for Arm64"),
     "openvino": ("import openvino", "OpenVINO"),
     "tensorrt": ("import tensorrt_rtx_libs, tensorrt_rtx_bindings", "TensorRT for RTX"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,18 +12,19 @@ from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_whole
 from ..core.progress import Progress, silent
+from ..core.spellings import place_word
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import apart
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
-from ..runtime.executed import ExecutedSession, Runtime
-from .executing import executed, lacking, runtime_of
+from ..runtime.executed import ExecutedSession, Runtime, is_here
+from .executing import executed, lacking
 from .kinds import Data, Feeds, PathLike
 from .pairs import in_types_of
 
 ROUNDS, WARM = 20, 2
-PLAIN = "onnxruntime"
+PLAIN, CPU = "cpu", "CPUExecutionProvider"
 ALL, ONE = 0, 1
 
 
@@ -33,7 +33,7 @@ def bench(
     *,
     data: Data = None,
     target: str = "",
-    runtime: str = "",
+    runtime: str | Sequence[str] = (),
     rounds: int = ROUNDS,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
@@ -45,8 +45,8 @@ def bench(
         models: .onnx files that take the same inputs; the others are held against the first one, which is float32 in
             most cases. It is timed with the runtime's own low precision too, where the runtime has that.
         data: one sample as `verify` takes them; generated from ``seed`` if not given.
-        target: only the runtime of this target.
-        runtime: the Python of an environment with it; ONNX Runtime is this environment's.
+        target: only the runtime of this target; else all that are here, and in the environments of ``runtime``.
+        runtime: the Python of an environment with it, or several; ONNX Runtime is this environment's.
         rounds: how often each model runs, one after the other.
         dims: sizes of symbolic dimensions, for a generated sample.
         progress: hears of progress: what is done, how much of it, of how much.
@@ -61,7 +61,8 @@ def bench(
         reference = load_onnx(models[0])
         drawn = load_samples(reference, data, count=1, seed=seed, dims=dims)
         lanes: list[_Lane] = []
-        for one in _runtimes(target, runtime):
+        runtimes = list(_runtimes(target, [runtime] * bool(runtime) if isinstance(runtime, str) else runtime))
+        for one in runtimes:
             for threads in (ONE, ALL) if (os.cpu_count() or 1) > 1 else (ONE,):
                 lanes += _lanes(one, models, threads)
         sample: Feeds | None = None
@@ -73,26 +74,43 @@ def bench(
             progress("timing", number, WARM + rounds)
             for lane in lanes if number % 2 else lanes[::-1]:
                 lane.time(kept=number >= WARM)
-    return Benched(rounds, tuple(_timed(lanes)), drawn.notes)
+    notes = (*drawn.notes, *(f"{one.name}: {one.note}" for one in runtimes if one.note))
+    return Benched(rounds, tuple(_timed(lanes)), notes)
 
 
-def _runtimes(target: str, python: str) -> Iterator[Runtime]:
-    if target:
-        found = runtime_of(target, python)
-        if found is None:
-            raise lacking(target)
-        yield found
-        return
-    if importlib.util.find_spec(PLAIN):
-        yield Runtime(PLAIN)
-    kinds = dict.fromkeys(filter(None, (load_kernels(name).executes for name in TARGETS["ONNX"])))
-    for kind in kinds:
-        try:
-            if python or importlib.util.find_spec(kind):
-                yield Runtime(kind, python)
-        except AmpError as error:
-            if error.code != "AMP501":  # that environment has another one
-                raise
+def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
+    """Each runtime once; raises AmpError where one that was named is not there."""
+    kinds = [_kind(target)] if target else list(dict.fromkeys((PLAIN, *filter(None, map(_executes, TARGETS["ONNX"])))))
+    seen: set[str] = set()
+    for python in pythons if target and pythons else ("", *pythons):
+        lacks, found = None, False
+        for kind in kinds if python or target else filter(is_here, kinds):
+            try:
+                runtime = Runtime(kind, python)
+            except AmpError as error:
+                if error.code != "AMP501":
+                    raise
+                lacks = error
+                continue
+            found = True
+            if runtime.name not in seen:
+                seen.add(runtime.name)
+                yield runtime
+        if lacks is not None and not found:
+            raise lacks
+
+
+def _executes(target: str) -> str:
+    return load_kernels(place_word(target)).executes
+
+
+def _kind(target: str) -> str:
+    """Who executes files for a target, in whatever types. Raises AmpError AMP404 where nobody does."""
+    if load_kernels(place_word(target)).provider == CPU:
+        return PLAIN
+    if not _executes(target):
+        raise lacking(target)
+    return _executes(target)
 
 
 @dataclass

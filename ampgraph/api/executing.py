@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import platform
 from pathlib import Path
 
 from ..core.errors import AmpError
@@ -12,8 +12,8 @@ from ..core.installing import pip_install
 from ..core.spellings import place_word
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import interface_of, load_onnx
-from ..oplists.kernels import TARGETS, load_kernels
-from ..runtime.executed import ELSEWHERE, ExecutedSession, Runtime
+from ..oplists.kernels import TARGETS, Kernels, load_kernels
+from ..runtime.executed import ELSEWHERE, ExecutedSession, Runtime, is_here
 from .kinds import Model, path_of
 
 
@@ -22,10 +22,18 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
 
     Raises AmpError AMP304 for an unknown target, AMP404 where ``python`` is given for a target that nothing executes,
     AMP501 where that environment lacks it, AMP508 for what is no working Python."""
-    kind = load_kernels(place_word(target)).executes if target else ""
-    if python and not kind:
-        raise lacking(target)
-    return Runtime(kind, python) if kind and (python or importlib.util.find_spec(kind)) else None
+    kernels = load_kernels(place_word(target)) if target else None
+    if kernels is None or not kernels.executes:
+        if python:
+            raise lacking(target)
+        return None
+    here = is_here(kernels.executes) and _computes_here(kernels)
+    return Runtime(kernels.executes, python) if python or here else None
+
+
+def _computes_here(kernels: Kernels) -> bool:
+    """Whether this machine is one whose kernels are meant."""
+    return not kernels.machines or platform.machine() in kernels.machines
 
 
 def lacking(target: str) -> AmpError:
@@ -38,6 +46,9 @@ def lacking(target: str) -> AmpError:
         known = ", ".join(name for name in TARGETS["ONNX"] if load_kernels(name).executes)
         message = f"nothing executes files for {target}" if target else "--runtime is given, and no target"
         return AmpError("AMP404", message, hint=f"give --target: {known}")
+    if not _computes_here(load_kernels(place_word(target))):
+        hint = "--runtime PYTHON names an environment on such a CPU, or on an emulated one: benchmarks/arm64/set-up"
+        return AmpError("AMP501", f"this CPU ({platform.machine()}) does not compute as {target}", hint=hint)
     return AmpError("AMP501", f"{kind} is not installed here", hint=pip_install(kind) + ELSEWHERE)
 
 

@@ -20,7 +20,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.io import to_proto
 from ..numerics.graphs import Interface, interface_of, load_onnx
 from ..numerics.metrics.roles import roles_of
-from ..numerics.strict.session import StrictSession, accumulators
+from ..numerics.strict.session import StrictSession, low_accumulators
 from ..numerics.trace.values import Tracer
 from ..report.quantized import QuantizedParts, quantized_parts
 from ..runtime.devices import choose
@@ -103,8 +103,10 @@ class OnnxPair(Pair):
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
         self._target = target if self._runtime is None else ""
-        summed, whose = accumulators(self._theirs, self._target)
-        words = MODELLED.format(message, summed, whose) if summed in self.low else STRICT.format(message)
+        adds = low_accumulators(self._theirs, self._target)
+        words = STRICT.format(message)
+        if adds is not None and adds.accumulates in self.low:
+            words = MODELLED.format(message, adds.accumulates, adds.target)
         self.run = words if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         if self._runtime is not None:
             self.device, self.run = target, EXECUTED.format(self._runtime.name)

@@ -92,7 +92,7 @@ DIM = option(
     repeats=True,
 )
 DEVICE = option("DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.", "auto")
-TARGET = option("TARGET", "Execute by the runtime of this target, where it is here: openvino.", "")
+TARGET = option("TARGET", "Execute by the runtime of this target, where it is here: openvino, webgpu, cpu-arm64.", "")
 RUNTIME = option("PYTHON", "The python of an environment that has what --target needs.", "")
 DATA = option("DIR|FILE.npz", "Samples, by input name; generated if not given.")
 SAMPLES = option("N", "At most N samples; 8 where they are generated.", kind=int)

@@ -229,6 +229,10 @@ def run(
     steps=option("N", "Run N steps from each sample, what a model remembers fed back to it.", kind=int),
     cache=option("IN=OUT", "An output to feed back, 'past_*=present_*'; found if not given.", repeats=True),
     html=HTML,
+    webgpu_page=option(
+        "DIR", "Write a page that repeats it in a browser, on the browser's GPU, with all that it needs."
+    ),
+    onnxruntime_web=option("DIR", "The npm package for that page; found in node_modules or by npm if not given."),
 )
 def verify(
     bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
@@ -242,6 +246,7 @@ def verify(
     ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
     ampgraph verify model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
     ampgraph verify model.onnx model.O2.onnx --target tensorrt --runtime build/tensorrt/bin/python
+    ampgraph verify model.onnx model.O2.onnx --target webgpu --webgpu-page page
 
     On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. With
     --target openvino its real kernels execute the model, where OpenVINO is installed or --runtime names it; with
@@ -256,28 +261,35 @@ def verify(
     sizes, builds = dict(dims(dim)), building(target, runtime)
     options |= {"target": target, "runtime": "" if builds else runtime}
     found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
+    place = options["webgpu_page"]
+    served = (
+        (f"{place}: python -m http.server -d {place}, then open http://localhost:8000",)
+        if place and not quiet()
+        else ()
+    )
     if not builds:
-        return told(found, found.ok)
+        return Told(found, found.lines, found.ok, notes=served)
     built = check_build(model, reference, runtime, options["data"], sizes)
     data = found.to_dict() | {"build": built.to_dict()}
-    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok)
+    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok, notes=served)
 
 
 @command(
     models=argument("MODEL...", "The .onnx files; the others are held against the first one.", kind=list[str]),
     data=option("FILE.npz", "A sample, by input name; generated if not given."),
-    target=TARGET,
-    runtime=RUNTIME,
+    target=option("TARGET", "Only the runtime of this target, whatever types it computes in there.", ""),
+    runtime=option("PYTHON", "The python of an environment with one more runtime; repeatable.", repeats=True),
     rounds=option("N", "How often each model runs, in turn.", 20),
     seed=SEED,
     dim=DIM,
 )
-def bench(bar: Display, *, models: list[str], dim: list[str] | None, **options: Any) -> Told:
+def bench(bar: Display, *, models: list[str], dim: list[str] | None, runtime: list[str] | None, **options: Any) -> Told:
     """Time models side by side, on one thread and on all, on the runtimes that are here.
 
     \b
     ampgraph bench model.onnx model.O1.onnx
     ampgraph bench model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
+    ampgraph bench model.onnx model.O1.onnx --runtime build/openvino/bin/python --runtime build/webgpu/bin/python
 
     Models take turns, so that what else the machine does meets all of them. Where a runtime has a low precision of its
     own (OpenVINO's bfloat16), the first model is timed with that too.
@@ -285,7 +297,7 @@ def bench(bar: Display, *, models: list[str], dim: list[str] | None, **options: 
     with signals_wait():
         from ..api.bench import bench as timed
 
-    found = timed(models, dims=dict(dims(dim)), progress=bar.part, **options)
+    found = timed(models, dims=dict(dims(dim)), runtime=runtime or (), progress=bar.part, **options)
     return Told(found, found.lines, notes=() if quiet() else found.notes)
 
 

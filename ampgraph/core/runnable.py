@@ -25,6 +25,14 @@ class Declared:
     stored: bool = False
 
 
+@dataclass(frozen=True)
+class Sums:
+    """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``."""
+
+    op: Op
+    fused: bool = False
+
+
 class StrictEditor(Protocol):
     """The verbs of strict runs, on handles of the dataflow: what is low becomes float32, rounded where it is made.
 
@@ -33,11 +41,11 @@ class StrictEditor(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
-    def round_all(self, value: Value, *, stays_low: bool = False, sums: Op | None = None) -> None:
+    def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
         """The operator of a low value makes it in float32; all that read it read it rounded, in float32.
 
         ``stays_low``: the name, and the output of the graph, are those of the low value between the Casts. ``sums``:
-        the operator, where its kernel accumulates in the low type: each product and each sum is rounded as well."""
+        where its kernel accumulates in the low type."""
         ...
 
     def read_wide(self, value: Value, *, stays_low: bool = True) -> None:

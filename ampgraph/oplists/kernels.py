@@ -26,6 +26,7 @@ TARGETS = MappingProxyType(
             "tensorrt": "tensorrt.toml",
             "cann": "cann.toml",
             "cpu": "onnxruntime-cpu.toml",
+            "cpu-arm64": "onnxruntime-cpu-arm64.toml",
             "webgpu": "onnxruntime-webgpu.toml",
             "openvino": "openvino.toml",
         },
@@ -143,6 +144,8 @@ class Fused:
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
     float32_alone: frozenset[str] = frozenset()
     """Low types in which it is not known, so that it costs less in float32 between Casts."""
+    float32_inside: bool = False
+    """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
 
@@ -175,6 +178,8 @@ class Attention:
     """What its builder says of all of that in float32 before a low product."""
     stored: frozenset[str] = frozenset()
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
+    early: frozenset[str] = frozenset()
+    """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,11 @@ class Kernels:
     builder: str = ""
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     executes: str = ""
-    """Who executes files for it in low precision on a CPU: an extra of the package."""
+    """Who executes files for it in low precision: an extra of the package."""
+    machines: frozenset[str] = frozenset()
+    """The machines (`platform.machine()`) on which that computes low types; empty: it says itself what it computes."""
+    no_gain: Mapping[str, str] = field(default_factory=dict)
+    """Low types that make nothing faster there, with the reason."""
     level: str = ""
     """The level of our policy that is best there, where nobody says one; the policy's own if empty."""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
@@ -211,6 +220,8 @@ class Kernels:
     """By its Softmax."""
     accumulates: str = "float32"
     """The type in which its kernels add up products of low values."""
+    fused_sums: bool = False
+    """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)

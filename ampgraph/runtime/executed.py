@@ -10,6 +10,7 @@ The process has every session of its runtime. A model that kills it is an error 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -56,6 +57,7 @@ class Runtime:
     Attributes:
         name: with its version.
         low: the low types that it computes in here; in others it takes a file and computes it in float32.
+        note: what its times do not say; empty where they say what they are.
     """
 
     def __init__(self, kind: str, python: str = "") -> None:
@@ -81,7 +83,7 @@ class Runtime:
             raise AmpError("AMP508", f"is not a working Python: {self._ended()}", where=words[0])
         if "lacking" in about:
             raise AmpError("AMP501", f"{about['lacking']} ({words[0]})", hint=pip_install(kind) + ELSEWHERE)
-        self.name, self.low = str(about["runtime"]), tuple(about["low"])
+        self.name, self.low, self.note = str(about["runtime"]), tuple(about["low"]), str(about.get("note", ""))
 
     def ask(self, asked: str, **question: object) -> dict[str, Any]:
         """The answer to a question of `session_one`. Raises AmpError AMP504 where the runtime fails or dies."""
@@ -119,6 +121,11 @@ class Runtime:
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or [f"exit status {code}"])[-1]
         return died_of(code) if code < 0 else last
+
+
+def is_here(kind: str) -> bool:
+    """Whether this Python has a kind of runtime."""
+    return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 
 def _end(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:

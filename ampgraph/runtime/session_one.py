@@ -7,6 +7,7 @@ but numpy and the runtime is imported: ampgraph need not be there.
 import itertools
 import json
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -22,10 +23,15 @@ NAMES = {
 HINTS = {"": "f32", "bfloat16": "bf16", "float16": "f16"}
 LAYER = ("layerType", "runtimePrecision", "originalLayersNames")
 WORDS = np.dtype("V2")  # how numpy's files keep bfloat16
+ARM64 = ("aarch64", "arm64")
+SOFTWARE = "its driver is software: times say nothing about a GPU"
+EMULATED = "its CPU is emulated: times say nothing about a real one"
 
 
 class OpenVino:
     """Models on OpenVINO's CPU plugin, in the precisions of the file, or with another hint."""
+
+    module = "openvino"
 
     def __init__(self) -> None:
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # nothing is sent, by no other process
@@ -95,6 +101,7 @@ class OpenVino:
 class OnnxRuntime:
     """Models on ONNX Runtime's CPU provider, with its default optimisations."""
 
+    module = "onnxruntime"
     provider = "CPUExecutionProvider"
 
     def __init__(self) -> None:
@@ -107,7 +114,10 @@ class OnnxRuntime:
         self.made: dict[int, list[Any]] = {}
 
     def about(self) -> dict[str, Any]:
-        return {"runtime": f"ONNX Runtime {self.ort.__version__}", "low": []}
+        arm = platform.machine() in ARM64
+        name = f"ONNX Runtime {self.ort.__version__}{' on Arm64' if arm else ''}"
+        note = EMULATED if os.environ.get("AMPGRAPH_EMULATED") else ""
+        return {"runtime": name, "low": ["float16"] if arm else [], "note": note}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
         options = self.options()
@@ -144,6 +154,7 @@ class OnnxRuntime:
 class WebGpu(OnnxRuntime):
     """Models on ONNX Runtime's WebGPU provider: on the GPU, or on the software driver that lies in the environment."""
 
+    module = "onnxruntime_ep_webgpu"
     provider = ""
 
     def __init__(self) -> None:
@@ -162,7 +173,9 @@ class WebGpu(OnnxRuntime):
             raise ImportError("WebGPU finds no device here")
 
     def about(self) -> dict[str, Any]:
-        return {"runtime": f"WebGPU of ONNX Runtime {self.ort.__version__}", "low": ["float16"]}
+        software = self.devices[0].device.type == self.ort.OrtHardwareDeviceType.CPU
+        name = f"WebGPU of ONNX Runtime {self.ort.__version__}"
+        return {"runtime": name, "low": ["float16"], "note": SOFTWARE if software else ""}
 
     def options(self) -> Any:
         options = super().options()
@@ -201,7 +214,7 @@ class WebGpu(OnnxRuntime):
         return {"name": name, "kind": kind, "dtype": dtype, "nodes": [name], "on": on}
 
 
-KINDS = {"openvino": OpenVino, "onnxruntime": OnnxRuntime, "webgpu": WebGpu}
+KINDS: dict[str, Any] = {"cpu": OnnxRuntime, "openvino": OpenVino, "webgpu": WebGpu}
 
 
 def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +247,7 @@ def main(kind: str) -> None:
         said.flush()
 
     try:
-        runtime: Any = KINDS[kind]()
+        runtime = KINDS[kind]()
     except ImportError as error:
         tell({"lacking": str(error)})
         return

@@ -1,11 +1,13 @@
-"""Write onnxruntime-cuda.toml and onnxruntime-cpu.toml from the kernels that the wheels register.
+"""Write onnxruntime-cuda.toml, -cpu.toml and -cpu-arm64.toml from the kernels that the wheels register.
 
-    python op_lists/kernels/_generate.py --python build/cuda_placement/bin/python [--check]
+    python op_lists/kernels/_generate.py [--python build/cuda_placement/bin/python] [--arm64 build/arm64/bin/python]
+        [--check]
 
 The CPU's are those of the onnxruntime beside this Python, CUDA's those of --python, an environment with onnxruntime-gpu
-(benchmarks/cuda_placement/set-up makes one), whose releases come later. --check writes nothing; exit status 1 where a
-file is not what the wheel says. What a registry does not say (what a kernel keeps in float32 inside, what is registered
-but fails) is written down here.
+(benchmarks/cuda_placement/set-up makes one), whose releases come later, and those of an Arm CPU those of --arm64, which
+may be emulated (benchmarks/arm64/set-up); one that is not given is left alone. --check writes nothing; exit status 1
+where a file is not what the wheel says. What a registry does not say (what a kernel keeps in float32 inside, what is
+registered but fails) is written down here.
 """
 
 from __future__ import annotations
@@ -136,6 +138,10 @@ HEADS: dict[str, dict[str, Any]] = {
         "wraps": ["float16"],
         "wraps_since": 6,
         "ties": False,
+        "no_gain": {
+            "float16": "on an x86 CPU: ONNX Runtime computes float16 in float32 there, and only the file is smaller; "
+            "int8 gains (onnxruntime.quantization), and bfloat16 in OpenVINO where the CPU has it (--target openvino)"
+        },
         "float32_inside": {},
         "tied": {},
         "broken": {
@@ -154,6 +160,24 @@ HEADS: dict[str, dict[str, Any]] = {
         },
         "fuses": {},
     },
+}
+
+RIGHT = "right although a sum inside is beyond float16"
+NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+SKIPPING = ("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization")
+HEADS["cpu-arm64"] = {
+    "wheel": "onnxruntime",
+    "provider": "CPUExecutionProvider",
+    "missing": "float32",
+    "executes": "cpu",
+    "machines": ["aarch64", "arm64"],
+    "accumulates": "float16",
+    "fused_sums": True,
+    "ties": False,
+    "float32_inside": dict.fromkeys((*NORMS, *SKIPPING), RIGHT),
+    "tied": {},
+    "broken": {name: HEADS["cpu"]["broken"][name] for name in ("Mul", "ScatterElements", "ScatterND", "Transpose")},
+    "fuses": {},
 }
 
 OURS = ("ties", "wheel")  # what the file does not say
@@ -181,6 +205,12 @@ COMMENTS = {
 # it inserts is invalid. Found by running every single-node model of the ONNX backend suite in float16, at each
 # version of its operator, with ONNX Runtime 1.32.0. [broken]: nodes whose `attribute` (`default` if not set) has
 # another value than `fine`; nodes that a product of the trait `before` with a constant reads; or all nodes.
+""",
+    "cpu-arm64": """
+# Its float16 kernels compute in float16; an operator without one would be wrapped in Casts by the runtime, so it stays
+# float32. accumulates, fused_sums: MatMul, Gemm and Conv add up in float16, each step a fused multiply-add, and pools
+# too; CPUs with SME alone add up in float32 (KleidiAI). Of Arm's kernels on an emulated CPU (tests/arm64). machines:
+# where float16 is computed so; elsewhere ONNX Runtime computes it in float32. [broken]: as in onnxruntime-cpu.toml.
 """,
 }
 
@@ -308,7 +338,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {toml_value(v)}" for k, v in head.items() if k not in OURS and not isinstance(v, dict)]
-    sections = ("float32_inside", "tied", "broken", "fuses", "joined")
+    sections = ("no_gain", "float32_inside", "tied", "broken", "fuses", "joined")
     for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
@@ -323,11 +353,14 @@ def render(target: str, registry: Registry) -> str:
 def main() -> int:
     """Writes or checks both files; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, help="of an environment with onnxruntime-gpu")
+    parser.add_argument("--python", default="", help="of an environment with onnxruntime-gpu")
+    parser.add_argument("--arm64", default="", help="of an environment with the onnxruntime of Arm64 CPUs")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     stale = 0
-    for target, python in (("cuda", args.python), ("cpu", sys.executable)):
+    for target, python in (("cuda", args.python), ("cpu", sys.executable), ("cpu-arm64", args.arm64)):
+        if not python:
+            continue
         words = [python, "-I", str(HERE / "_registry.py")]
         registry = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
         out, text = HERE / f"onnxruntime-{target}.toml", render(target, registry)

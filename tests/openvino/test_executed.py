@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from pathlib import Path
 
@@ -121,6 +122,17 @@ def test_an_environment_that_lacks_it_is_named(lowered: Path) -> None:
     assert ended.returncode == 2 and "AMP404" in ended.stderr
     ended = process("run", lowered, "--runtime", sys.executable)
     assert ended.returncode == 2 and "AMP311" in ended.stderr
+
+
+def test_bench_takes_any_runtime_that_is_named(ov_python: str, lowered: Path) -> None:
+    plain = process("bench", TRANSFORMER, "--target", "cpu", "--rounds", "1", "--json")
+    assert {row["runtime"].rpartition(" ")[0] for row in json.loads(plain.stdout)["rows"]} == {"ONNX Runtime"}
+    lacks = process("bench", TRANSFORMER, "--target", "webgpu", "--runtime", ov_python)
+    assert lacks.returncode == 2 and "AMP501" in lacks.stderr
+    nobody = process("bench", TRANSFORMER, "--target", "cann")
+    assert nobody.returncode == 2 and "AMP404" in nobody.stderr
+    elsewhere = process("run", lowered, "--target", "cpu-arm64")
+    assert platform.machine() != "x86_64" or "AMP501" in elsewhere.stderr and "(x86_64)" in elsewhere.stderr
 
 
 def test_models_are_timed_in_turn(ov_python: str, lowered: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from ampgraph.api.executing import executed
 from ampgraph.core.arrays import Array
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime
+from ampgraph.runtime.session_one import KINDS
 from onnx_text import parse
 
 H = "float16"
@@ -95,6 +97,20 @@ def test_a_sum_inside_that_overflows_does_so_in_both(runtime: Runtime, text: str
     weights = {"w": np.repeat(np.array([[1], [-1]], np.float16), 2048, 0).repeat(40, 1)} if "MatMul" in text else {}
     real, strict = both(runtime, parse(f"g {text}", weights, opset=17), np.full(shape_of(text), value, np.float16))
     assert not np.isfinite(real).any() and not np.isfinite(strict).any()
+
+
+def test_bench_says_that_times_of_a_software_driver_say_nothing(webgpu_python: str) -> None:
+    """And what is installed is found by the name of its module."""
+    import ampgraph
+
+    runtime = Runtime("webgpu", webgpu_python)
+    module = KINDS["webgpu"].module
+    subprocess.run([webgpu_python, "-I", "-c", f"import {module}"], check=True)
+    found = ampgraph.bench(
+        [Path(__file__).parents[2] / "models" / "digits_cnn.onnx"], target="webgpu", runtime=[webgpu_python], rounds=1
+    )
+    assert {row.runtime for row in found.rows} == {runtime.name}
+    assert any("say nothing about a GPU" in note for note in found.notes) == bool(runtime.note)
 
 
 def test_verify_says_by_what_a_file_is_right(webgpu_python: str, tmp_path: Path) -> None:

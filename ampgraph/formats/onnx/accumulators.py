@@ -4,6 +4,8 @@ A Scan over the depth of the contraction, in standard operators, so that any run
 by pairs of Casts. As ONNX Runtime's WebGPU provider does, bit for bit (tests/webgpu): MatMul and Gemm from the first
 element of the depth to the last; a Gemm that transposes its second operand, of a depth divisible by four, adds up each
 four before it adds them to the sum; Conv goes through the places of its kernel, and through the channels at each.
+Where multiply-adds are fused, as on Arm CPUs (tests/arm64), products are not rounded, nothing goes by fours, and the
+sum of a Conv, or of a Gemm without transposes and factors, begins at the bias.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ EXACT = "exact"
 """Of a value's meta: what its operator makes in float32."""
 INNER = MappingProxyType({"ReduceL2": ("Mul", "Sqrt"), "ReduceLogSumExp": ("Exp", "Log")})
 """Reductions that overflow inside: what leads from the result to the sum, and back."""
+DEFAULTS = MappingProxyType({"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0})
 END = np.iinfo(np.int64).max
 
 
@@ -43,10 +46,10 @@ def models(kind: str, opset: int, shapes: Sequence[Sequence[int | str | None] | 
 class Accumulators:
     """Writes the nodes for the operators of a model.
 
-    ``to``: Cast's attribute by type; ``name``: makes a name that is free."""
+    ``to``: Cast's attribute by type; ``name``: makes a name that is free; ``fused``: products are not rounded."""
 
-    def __init__(self, opset: int, to: Mapping[str, ir.Attr], name: Callable[[str], str]) -> None:
-        self._opset, self._to, self._name = opset, to, name
+    def __init__(self, opset: int, to: Mapping[str, ir.Attr], name: Callable[[str], str], fused: bool) -> None:
+        self._opset, self._to, self._name, self._fused = opset, to, name, fused
         self._nodes: list[ir.Node] = []
         self._rank = 0  # of the sum
 
@@ -87,11 +90,14 @@ class Accumulators:
         """alpha scales the sum, and beta the third operand, each rounded."""
         given = {name: a.value for name, a in node.attributes.items()}
         a, b, across = node.inputs[0], node.inputs[1], given.get("transB", 0)
-        lanes = LANES if across and weight and weight[-1] % LANES == 0 else 1
+        lanes = LANES if across and weight and weight[-1] % LANES == 0 and not self._fused else 1
         a = self._do("Transpose", [a], perm=[1, 0]) if given.get("transA", 0) else a
         b = self._do("Transpose", [b], perm=[1, 0]) if across else b
-        total = self._sum(a, b, self._do("Shape", [node.outputs[0]]), dtype, lanes)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
+        shape = self._do("Shape", [node.outputs[0]])
+        if self._fused and all(given.get(name, value) == value for name, value in DEFAULTS.items()):
+            return self._sum(a, b, shape, dtype, first=bias)
+        total = self._sum(a, b, shape, dtype, lanes)
         total = self._times(total, given.get("alpha", 1.0), dtype)
         return total if bias is None else self._do("Add", [total, self._times(bias, given.get("beta", 1.0), dtype)])
 
@@ -111,10 +117,11 @@ class Accumulators:
         weights = self._do("Transpose", [weights], perm=[0, 1, 3, 2])
         weights = self._reshape(weights, [group, out // group, places * inside])
         shape = self._do("Shape", [self._reshape(node.outputs[0], [0, group, out // group, -1])])
-        total = self._sum(weights, columns, shape, dtype)
-        total = self._do("Reshape", [total, self._do("Shape", [node.outputs[0]])])
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if bias is None:
+        first = None if bias is None or not self._fused else self._reshape(bias, [1, group, out // group, 1])
+        total = self._sum(weights, columns, shape, dtype, first=first)
+        total = self._do("Reshape", [total, self._do("Shape", [node.outputs[0]])])
+        if bias is None or self._fused:
             return total
         return self._do("Add", [self._rounded(total, dtype), self._reshape(bias, [1, out, *(1 for _ in weight[2:])])])
 
@@ -130,11 +137,14 @@ class Accumulators:
 
     # -- sums ---------------------------------------------------------------------------------------------------------
 
-    def _sum(self, a: ir.Value | None, b: ir.Value | None, shape: ir.Value, dtype: str, lanes: int = 1) -> ir.Value:
-        """a @ b; every ``lanes`` products are added up before they are added to the sum."""
+    def _sum(
+        self, a: ir.Value | None, b: ir.Value | None, shape: ir.Value, dtype: str, lanes: int = 1,
+        first: ir.Value | None = None,
+    ) -> ir.Value:  # fmt: skip
+        """first + a @ b; every ``lanes`` products are added up before they are added to the sum."""
         assert a is not None and b is not None
         a, b = self._unsqueezed(a), self._unsqueezed(b)
-        start = self._do("ConstantOfShape", [shape])
+        start = self._do("ConstantOfShape", [shape]) if first is None else self._do("Expand", [first, shape])
         reads = [
             *(self._every(a, -1, i, lanes) for i in range(lanes)),
             *(self._every(b, -3, i, lanes) for i in range(lanes)),
@@ -146,14 +156,13 @@ class Accumulators:
 
     def _body(self, lanes: int, dtype: str) -> ir.Graph:
         """One step: what was summed up, and slices of both operands that multiply to the shape of the result."""
-        inner = Accumulators(self._opset, self._to, self._name)
+        inner = Accumulators(self._opset, self._to, self._name, self._fused)
         names = [self._name("@sum"), *(self._name("@slice") for _ in range(2 * lanes))]
         total, *slices = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT)) for name in names]
         total.shape = ir.Shape([None] * self._rank)  # a runtime that infers none asks for it
-        products = [
-            inner._rounded(inner._do("Mul", [a, b]), dtype)
-            for a, b in zip(slices[:lanes], slices[lanes:], strict=True)
-        ]  # fmt: skip
+        products = [inner._do("Mul", [a, b]) for a, b in zip(slices[:lanes], slices[lanes:], strict=True)]
+        if not self._fused:
+            products = [inner._rounded(product, dtype) for product in products]
         added = products[0]
         for product in products[1:]:
             added = inner._rounded(inner._do("Add", [added, product]), dtype)

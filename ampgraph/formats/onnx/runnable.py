@@ -14,7 +14,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line
 from ...core.graph import LOW
 from ...core.names import FreshNames
-from ...core.runnable import Declared
+from ...core.runnable import Declared, Sums
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
@@ -61,7 +61,7 @@ class OnnxStrictEditor:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def round_all(self, value: Value, *, stays_low: bool = False, sums: Op | None = None) -> None:
+    def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
         """A pair of Casts behind the operator; the value between them, or behind them, takes the name over."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
@@ -75,13 +75,13 @@ class OnnxStrictEditor:
         maker.graph.insert_after(maker, [*summed, *casts])
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
 
-    def _summed(self, op: Op, dtype: str) -> tuple[list[ir.Node], ir.Value]:
+    def _summed(self, sums: Sums, dtype: str) -> tuple[list[ir.Node], ir.Value]:
         """What computes an operator again with an accumulator of the low type, and its result."""
-        node: ir.Node = op.native
+        op, node = sums.op, sums.op.native
         shapes = [self._flow.shape(i) for i in op.inputs if i != NONE]
         if not models(op.kind, self._opset, shapes):
             return [], node.outputs[0]
-        made, found = Accumulators(self._opset, self._to, self._fresh).behind(node, dtype, shapes)
+        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, shapes)
         found.meta[EXACT] = node.outputs[0]
         return made, found
 

@@ -23,10 +23,10 @@ from ...core.dataflow import NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW, DescribedGraph, Graph
 from ...core.low_types import numpy_type
-from ...core.runnable import RunnableGraph, StrictEditor
+from ...core.runnable import RunnableGraph, StrictEditor, Sums
 from ...core.sites import SWITCHES
 from ...formats.kinds import Model
-from ...oplists.kernels import TARGETS, load_kernels
+from ...oplists.kernels import TARGETS, Kernels, load_kernels
 from ...oplists.traits import has
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import (
@@ -209,7 +209,7 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
     """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
-    flow, (accumulates, _) = graph.dataflow(), accumulators(graph, target)
+    flow, kernels = graph.dataflow(), low_accumulators(graph, target)
     ops: list[list[Op]] = [[] for _ in flow.scopes]
     weights: list[list[Value]] = [[] for _ in flow.scopes]
     for op in flow.ops:
@@ -221,7 +221,7 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
             kept = {*scope.inputs, *scope.outputs} if keep_border and scope.id == 0 else set()
-            writer = _Writer(flow, edit, kept, accumulates)
+            writer = _Writer(flow, edit, kept, kernels)
             writer.inputs(scope)
             for value in weights[scope.id]:
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
@@ -231,12 +231,12 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
             edit.forget_annotations(scope)
 
 
-def accumulators(graph: Graph, target: str = "") -> tuple[str, str]:
-    """The low type in which products of a model add up, and on which target; empty where it is float32, or none is
-    known. ``target``: empty for the one that the file was made for, where it says so."""
+def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
+    """The kernels of a target that add up in a low type; None where it is float32, or none is known. ``target``: empty
+    for the one that the file was made for, where it says so."""
     said = graph.metadata().get("ampgraph.target", "") if isinstance(graph, DescribedGraph) and not target else target
-    found = load_kernels(said).accumulates if said in TARGETS["ONNX"] else ""
-    return (found, said) if found in LOW else ("", "")
+    found = load_kernels(said) if said in TARGETS["ONNX"] else None
+    return found if found is not None and found.accumulates in LOW else None
 
 
 def _low(value: Value) -> bool:
@@ -245,11 +245,11 @@ def _low(value: Value) -> bool:
 
 
 class _Writer:
-    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``accumulates``: low types in which
-    kernels add up."""
+    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``kernels``: that add up in a low
+    type; None: none do."""
 
-    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], accumulates: str) -> None:
-        self._flow, self._edit, self._kept, self._accumulates = flow, edit, kept, accumulates
+    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], kernels: Kernels | None) -> None:
+        self._flow, self._edit, self._kept, self._kernels = flow, edit, kept, kernels
 
     def inputs(self, scope: Scope) -> None:
         """What is fed to the graph."""
@@ -285,7 +285,18 @@ class _Writer:
         for value in low:
             kept = value.id in self._kept
             if kept or not exact:
-                self._edit.round_all(value, stays_low=kept, sums=op if value.dtype == self._accumulates else None)
+                self._edit.round_all(value, stays_low=kept, sums=self._sums(op, value.dtype))
+
+    def _sums(self, op: Op, dtype: str) -> Sums | None:
+        """How an operator's own kernel adds up, where that is in a low type."""
+        kernels = self._kernels
+        if (
+            kernels is None
+            or dtype != kernels.accumulates
+            or not kernels.computes(op.kind, self._flow.opset, "T", dtype)
+        ):
+            return None
+        return Sums(op, kernels.fused_sums)
 
     def border(self, scope: Scope) -> None:
         """The border says what it is, as before or in float32."""
