@@ -120,7 +120,9 @@ def build_training_step(
     with quiet_collector():
         forward = read_forward(_moved(model, wanted))
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
-        joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
+        joint.differentiate(
+            policy, extra, pins_boundary_products=not wanted.low
+        )  # who names what is low has thought of it
         notes = folded_norms(joint.model) + _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:
