@@ -295,7 +295,14 @@ def report(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     notes = (*summary.notes, *map(asdict, _advice(summary, done)))
-    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done))
+    said = "" if written else _without_file(done)
+    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done), without_file=said)
+
+
+def _without_file(done: Conversion) -> str:
+    if done.job.dry_run:
+        return "not written (dry run)"
+    return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
 def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:

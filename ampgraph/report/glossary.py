@@ -79,6 +79,13 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
     "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
     "notes": "what you may want to know and need not act on",
+    "repaired": "what was put right when the model was read, as ONNX Runtime does, or read as what is known here",
+    "optimize": "what ONNX Runtime's own optimisation did before the conversion: --optimize",
+    "mask": "numbers below the low type's range that only feed a Softmax: they become half the least that it holds",
+    "overflow": "a value that was measured beyond the low type's range, and is low all the same",
+    "vanishing": "a value of which most was measured to vanish in the low type, and which is low all the same",
+    "origin": "what the file does not say of the module that it was exported from, by which a policy decides",
+    "export": "what the exporter took out of the network that would be trained",
     "verdict": "what a run found: ok, DOUBTFUL, MISSED or not checked",
     "ok": "the tolerance is met",
     "doubtful": "generated inputs leave it open: some miss the tolerance, or values come near the end of the "

@@ -36,7 +36,7 @@ ORDINARY = {
     "opset": "held by the opset",
     "schema": "held by the schema",
     "kernel": "without a kernel",
-    "slot": "a float32 slot",
+    "slot": "for inputs that must be float32",
 }
 """What decides but looks at no numbers, in words; every other name is that of a rule, or of a framework's policy."""
 
@@ -105,7 +105,8 @@ class Products(Data):
 class Summary(Shown):
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
     function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
-    are counted apart. ``speed``: an estimate for the target, where one of its devices is known."""
+    are counted apart. ``speed``: an estimate for the target, where one of its devices is known; ``without_file``: why
+    there is no ``output``."""
 
     model: str
     output: str | None
@@ -128,6 +129,7 @@ class Summary(Shown):
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
     speed: Speed | None = None
+    without_file: str = ""
 
     @property
     def bytes_before(self) -> int:
@@ -162,7 +164,7 @@ class Summary(Shown):
         """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
         rows = [
             ("model", self.model),
-            ("result", self.output or f"not written ({'dry run' if self.check is None else '--check require'})"),
+            ("result", self.output or self.without_file),
             ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}"),
         ]
         if not self.changed:
@@ -177,7 +179,7 @@ class Summary(Shown):
         if every:
             rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
             rows += _range_rows(self, every)
-            none = [] if self.guards else [no_guard(self)]
+            none = [no_guard(self)] if self.changed and not self.guards else []
             rows += titled("float32", [*map(str, self.float32), *none])
             return in_rows(rows + _note_rows(self) + check)
         rows += _rewrites_in_short(self) + _range_rows(self, every)
@@ -295,7 +297,7 @@ def no_guard(summary: Summary) -> str:
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
-        return "none needed: nothing was lowered"
+        return "nothing was lowered"
     if any(note["topic"] == "samples" for note in summary.notes):
         return "no rule fired beside what was measured"
     return "no rule fired; ranges were not measured"
@@ -344,7 +346,7 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
         rules.setdefault(held.rule, []).append(held)
     groups = [(sum(held.count for held in group), group) for group in rules.values()]
     groups.sort(key=lambda item: (item[1][0].rule in ORDINARY, -item[0]))
-    none = [] if summary.guards else [no_guard(summary)]
+    none = [no_guard(summary)] if summary.changed and not summary.guards else []
     room = most - len(none)
     shown = groups if len(groups) <= room else groups[: room - 1]
     lines = [_group_line(count, group, summary.policy) for count, group in shown]

@@ -348,6 +348,23 @@ def test_what_a_fourier_transform_reads_is_sound(body: str, weights: Any, sound:
     assert "speech-like" in note and arrays[0].shape == (1, 16000, 1)
 
 
+def test_rows_of_several_inputs_are_one_batch() -> None:
+    text = """g (float[a, 8] x, float[b, 8] z) => (float[n, 4, 8] y) {
+      s = Add(x, z)  r = Neg(s)  y = Reshape(r, size)
+    }"""
+    model = parse(text, size=np.array([-1, 4, 8]))  # four rows at a time
+    session = ort.InferenceSession(model.SerializeToString())
+
+    def run(feeds: Any) -> Any:
+        try:
+            return dict(zip(["y"], session.run(["y"], feeds), strict=True))
+        except Exception as error:
+            raise AmpError("AMP504", str(error)) from error
+
+    fed = next(iter(load_samples(model, count=1).fitted(run)))
+    assert len(fed["x"]) == len(fed["z"]) and len(fed["x"]) % 4 == 0
+
+
 @pytest.mark.parametrize(
     ("state", "after"), [("state", "stateN"), ("h", "hn"), ("hidden.1", "hidden"), ("init_c", "c_out")]
 )

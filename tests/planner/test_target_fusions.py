@@ -206,6 +206,10 @@ def test_what_pairs_are_held_to() -> None:
     # explain says so
     said = ampgraph.explain(between(PAIRS["QuickGelu"]), "t", level="O2", fp32=["y"]).slots[0]
     assert "one kernel on cuda, QuickGelu" in said.reason
+    # what both cost, kernels' starts apart from bytes
+    assert said.cost is not None
+    assert str(said.cost.low) == "3 kernel starts and 2,304 bytes, casts 'a', 't'"
+    assert str(said.cost.float32) == "1 kernel start and 1,280 bytes, casts 'a'"
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "float16") for name in PAIRS), ("BiasSoftmax", "bfloat16")])

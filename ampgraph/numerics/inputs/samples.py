@@ -20,7 +20,7 @@ from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
 from ...formats.kinds import Model, is_graph
-from ...runtime.data import cannot_read, load_npz
+from ...runtime.data import by_input, cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .sizes import GraphInput, Place
@@ -264,6 +264,10 @@ class Inputs:
             _refuse_nan(name, array, where)
         return feeds
 
+    def read(self, path: Path) -> dict[str, Array]:
+        """The arrays of a file, by input."""
+        return by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
+
     def mapping(self, item: object, index: int) -> Feeds:
         """The arrays of a sample of a list or an iterable, checked."""
         if not isinstance(item, Mapping):
@@ -336,14 +340,14 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
     except (OSError, ValueError) as error:
         raise cannot_read(path, error) from None
     if not folder:
-        return _from_arrays(load_npz(path), str(path), inputs, count)
+        return _from_arrays(inputs.read(path), str(path), inputs, count)
     if not files:
         hint = "put one .npz file for each sample in it"
         raise AmpError("AMP108", "the folder holds no .npz file", where=str(path), hint=hint)
     chosen = files[:count]
-    first = load_npz(chosen[0])
+    first = inputs.read(chosen[0])
     notes = _notes(str(path), len(chosen), len(files), inputs.checked(first, str(chosen[0])), first)
-    return Samples(False, notes, len(chosen), lambda: (inputs.checked(load_npz(f), str(f)) for f in chosen))
+    return Samples(False, notes, len(chosen), lambda: (inputs.checked(inputs.read(f), str(f)) for f in chosen))
 
 
 def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
@@ -466,12 +470,16 @@ def sizes_that_run(
 
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them."""
+    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them. Of
+    those in front all together come first: rows of several inputs are one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
     inner = {place: size for place, size in places.items() if place[1]}
-    for some in (inner, {place: size for place, size in places.items() if place not in inner}):
+    rows = {place: size for place, size in places.items() if place not in inner}
+    for some in (inner, rows):
+        if some is rows and len(rows) > 1:
+            yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
         for propose in (_named, _in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS

@@ -39,7 +39,7 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(guarded, root)]
     moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
     why = Why("epilogue", "no product reads its result")
-    where_wide = Why("epilogue", "no product reads its result: widened for the output before it, not after it")
+    where_wide = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
     return Findings(
         released={root: why for root in preferred if guarded.sides[root] == LOW},
         worth={**dict.fromkeys(preferred, -1), **moves},

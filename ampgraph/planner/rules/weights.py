@@ -132,7 +132,7 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
     for value, floor in sorted(floors.items()):
         text = f"elements below the {facts.options.dtype} minimum become {floor:g}: it only feeds Softmax"
         if not facts.masks.has(value):
-            text += ", times zeros and ones; a row that it hides whole may follow its scores"
+            text += ", times zeros and ones; a row that is masked as a whole may get weights by its scores"
         yield Note("mask", facts.flow.values[value].name, text)
 
 
