@@ -147,11 +147,31 @@ def autocast(dtype: str = "fp16") -> Converter:
     return Converter(prepare, convert)
 
 
+def winml() -> Converter:
+    """Microsoft's winml-cli, as its ``--precision fp16``: onnxruntime.transformers.float16 between repairs of its own.
+
+    Nothing of that needs Windows: ``pip install --no-deps winml-cli``, onnx, onnxruntime, sympy, ml_dtypes."""
+
+    def prepare() -> None:
+        from winml.modelkit.quant import quantize_onnx  # noqa: F401
+
+    def convert(source: Path, target: Path) -> None:
+        from winml.modelkit.quant import WinMLQuantizationConfig, quantize_onnx
+
+        large = is_large(source)
+        made = quantize_onnx(source, target, WinMLQuantizationConfig(mode="fp16"), use_external_data=large)
+        if not made.success:
+            raise RuntimeError("; ".join(made.errors))
+
+    return Converter(prepare, convert)
+
+
 PEERS: dict[str, Callable[[], Converter]] = {
     "ort_model": ort_model,
     "ort_float16": ort_float16,
     "occ_float16": occ_float16,
     "autocast": autocast,
+    "winml": winml,
     "autocast_bfloat16": partial(autocast, "bf16"),
 }
 

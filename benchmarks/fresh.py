@@ -5,9 +5,10 @@
     python benchmarks/fresh.py table FOLDER                    # as fresh.md has it
 
 `fresh.json` lists them: repository, commit and path, what each is for, and of what its inputs are made. Eight inputs
-each: photographs of scikit-learn and scikit-image (`collect` needs both), its digits, drawn strokes, speech-like sound
-and its spectra, positions of games, observations of robots, tokens, and what another model of the list makes of its
-own inputs. A repository is in set B where the first bit of the SHA-256 of its name says so: nothing was chosen with B.
+each: photographs of scikit-learn and scikit-image (`collect` needs both, and chess), its digits, drawn strokes,
+speech-like sound and its spectra, positions of games, observations of robots, tokens, and what another model of the
+list makes of its own inputs. A repository is in set B where the first bit of the SHA-256 of its name says so: nothing
+was chosen with B.
 """
 
 from __future__ import annotations
@@ -179,24 +180,38 @@ class Inputs:
         return found
 
     def pieces(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """A small board with few pieces, each a number."""
+        """A small board with some of the pieces of both sides, each a number."""
         found = np.zeros(math.prod(shape))
-        places = self.random.permutation(found.size)[:8]
-        found[places] = self.random.integers(1, spec["last"] + 1, 8)
+        held = spec["held"][: len(spec["held"]) - self.index % 3]
+        found[self.random.permutation(found.size)[: len(held)]] = held
+        return found.reshape(shape)
+
+    def stacks(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """Nine places, three sizes, two sides: of each size at most two pieces of a side, on places of their own."""
+        found = np.zeros((9, 3, 2))
+        for size in range(3):
+            places = self.random.permutation(9)
+            for side in range(2):
+                found[places[2 * side : 2 * side + self.random.integers(0, 3)], size, side] = 1
         return found.reshape(shape)
 
     def chess(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """A position of chess: a plane for each kind of piece, then rights, en passant, the side, ones."""
+        """A position after random moves: a plane for each kind of piece, then rights, en passant, the side, ones."""
+        import chess
+
+        board = chess.Board()
+        for _ in range(4 + 9 * self.index):
+            moves = list(board.legal_moves)
+            if moves:
+                board.push(moves[self.random.integers(len(moves))])
         found = np.zeros(shape)
-        squares = self.random.permutation(64)
-        counts = [8, 2, 2, 2, 1, 1] * 2
-        for plane, count in enumerate(counts):
-            kept = 1 if plane % 6 == 5 else self.random.integers(0, count + 1)
-            for square in squares[:kept]:
-                found[0, plane, square // 8, square % 8] = 1
-            squares = squares[kept:]
-        found[0, 12:16] = self.random.integers(0, 2, (4, 1, 1))
-        found[0, 17], found[0, 18] = self.index % 2, 1
+        for square, piece in board.piece_map().items():
+            plane = piece.piece_type - 1 + (0 if piece.color else 6)
+            found[0, plane, square // 8, square % 8] = 1
+        for plane, (side, king) in enumerate(((True, True), (True, False), (False, True), (False, False)), 12):
+            rights = board.has_kingside_castling_rights if king else board.has_queenside_castling_rights
+            found[0, plane] = rights(side)
+        found[0, 17], found[0, 18] = board.turn, 1
         return found
 
     # series and sound
@@ -237,12 +252,22 @@ class Inputs:
 
     def spikes(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """A recording from a nerve: noise, a slow drift and spikes, standardised."""
-        time = np.arange(shape[-1])
-        wave = self.random.normal(size=shape[-1]) + 0.5 * np.sin(time / 40 + self.random.uniform(0, 6))
-        for start in self.random.integers(0, shape[-1], 3 + self.index % 3):
+        time = np.arange(math.prod(shape))
+        wave = self.random.normal(size=len(time)) + 0.5 * np.sin(time / 40 + self.random.uniform(0, 6))
+        for start in self.random.integers(0, len(time), 3 + len(time) // 200 + self.index % 3):
             near = time - start
             wave -= 6 * np.exp(-((near / 3.0) ** 2)) - 2 * np.exp(-(((near - 8) / 5.0) ** 2))
-        return (wave - wave.mean()) / wave.std()
+        return ((wave - wave.mean()) / wave.std()).reshape(shape)
+
+    def topomap(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """A field of two poles on a head, in colours from blue to red, on white."""
+        rows, columns = np.meshgrid(*(np.linspace(-1, 1, size) for size in shape[1:3]), indexing="ij")
+        (y0, x0), (y1, x1) = self.random.uniform(-0.6, 0.6, (2, 2))
+        field = np.exp(-4 * ((rows - y0) ** 2 + (columns - x0) ** 2)) - np.exp(
+            -4 * ((rows - y1) ** 2 + (columns - x1) ** 2)
+        )
+        colours = np.stack([1.5 - abs(4 * (field + 1) / 2 - middle) for middle in (3, 2, 1)], -1).clip(0, 1)
+        return np.where((rows**2 + columns**2 < 0.9)[..., None], colours, 1)[None] * 255
 
     def spectra(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Magnitudes of a short-time Fourier transform of speech, time by frequency, or their logarithms."""
@@ -319,7 +344,26 @@ def photograph(source: str, index: int, height: int, width: int) -> Array:
     if source == "digits":
         gray = skimage.transform.resize(digit(index), (height, width))
         return np.repeat((0.15 + 0.7 * gray)[..., None], 3, -1)
-    if source == "page":
+    if source == "line":
+        import PIL.Image
+        import PIL.ImageDraw
+        import PIL.ImageFont
+
+        drawn = PIL.Image.new("RGB", (width, height), "white")
+        text = (__doc__ or "").split()[7 * index : 7 * index + 7]
+        font = PIL.ImageFont.load_default(0.7 * height)
+        PIL.ImageDraw.Draw(drawn).text((4, 0.08 * height), " ".join(text), fill="black", font=font)
+        picture = np.asarray(drawn) / 255.0
+    elif source == "table":
+        cells = np.ones((height, width, 3))
+        for line in range(1 + index % 3, 8):
+            cells[line * height // 8, width // 16 : -width // 16] = 0.2
+            cells[height // 8 : -height // 8, line * width // 8] = 0.2 if index % 2 else cells[0, 0]
+        words = photograph("line", index, height // 8, width)
+        for row in range(2, 7):
+            cells[row * height // 8 + 2 : (row + 1) * height // 8 - 2] *= words[2 : height // 8 - 2]
+        picture = cells
+    elif source == "page":
         page = skimage.data.page() if index % 2 else skimage.data.text()
         picture = page[20 + 8 * index :, 30 * index : 30 * index + 160][:60] / 255.0
     elif source == "faces":

@@ -17,7 +17,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..oplists.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
-from ..training.forward.batch_norm import folded_norms
+from ..training.forward.batch_norm import lost_for_inference
 from ..training.forward.read import check_batch, read_forward
 from ..training.step.flat_update import Together
 from ..training.step.gradient_graph import GradientGraph
@@ -119,9 +119,10 @@ def build_training_step(
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
         forward = read_forward(_moved(model, wanted))
+        lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
         joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
-        notes = folded_norms(joint.model) + _lower_precision(joint, options)
+        notes = lost + _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:
         step.save(output)
@@ -161,7 +162,7 @@ def _moved(model: Model, recipe: Recipe) -> Any:
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
-    """Plans and casts forward and backward together; the hazards that the plan warns of."""
+    """Plans and casts forward and backward together; what the plan warns of."""
     if options.level.name == "O0":
         return ()
     graph, together = OnnxGraph(joint.model), Together.on(options.target)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core.arrays import Array, Result
-from ..core.errors import AmpError, is_whole, nearest
+from ..core.errors import AmpError, is_whole
 from ..core.graph import LOW
 from ..core.low_types import numpy_type
 from ..core.progress import Progress
+from ..numerics.inputs.states import FLOATS, CachePair, find_pairs
 from ..numerics.metrics.agreement import QUANTILE, Agreement, quantile
 from ..report.verification import StepError
 from ..runtime.ports import Port
@@ -24,101 +23,6 @@ from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
     from ..numerics.inputs.samples import Samples
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-_PAST = re.compile(r"(past|present)[^a-z0-9]?key[^a-z0-9]?values?")
-_WORD = re.compile(r"[a-z]+|[0-9]+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-DIRECTIONS = frozenset(
-    ["past", "present", "in", "out", "new", "next", "old", "prev", "previous", "last", "updated", "input", "output"]
-)
-PLAIN = frozenset(["in", "out", "input", "output"])  # other inputs and outputs are called so as well
-REMEMBERS = frozenset(["state", "states", "cache", "hidden", "cell", "memory", "mem", "kv", "key", "value", "h", "c"])
-
-
-@dataclass(frozen=True)
-class CachePair:
-    """An input and the output that is fed to it in the next step; ``axis``: along which it grows, None for none."""
-
-    past: str
-    present: str
-    axis: int | None
-
-
-def find_pairs(
-    inputs: Mapping[str, Port], outputs: Mapping[str, Port], given: Sequence[str] = ()
-) -> tuple[CachePair, ...]:
-    """The pairs that are given as ``IN=OUT`` (each with one ``*`` at most), else those that names and shapes tell.
-
-    Names tell a pair where they differ in words such as past and present alone: ``past_key_values.0.key`` and
-    ``present.0.key``, ``state_in`` and ``state_out``. Raises AmpError AMP312 where there is none.
-    """
-    if given:
-        return tuple(pair for text in given for pair in _given(text, inputs, outputs))
-    known: dict[tuple[str, ...], list[str]] = {}
-    for name in outputs:
-        known.setdefault(_words(name), []).append(name)
-    pairs = []
-    for name, port in inputs.items():
-        fits = [out for out in known.get(_words(name), ()) if _told(name, out) and _alike(port, outputs[out])]
-        if len(fits) == 1:
-            pairs.append(CachePair(name, fits[0], _axis(port, outputs[fits[0]])))
-    if not pairs:
-        message = "no output looks like the next step's input: --steps needs a cache or a state"
-        raise AmpError("AMP312", message, hint="name the pairs: --cache IN=OUT, or --cache 'past_*=present_*'")
-    return tuple(pairs)
-
-
-def _words(name: str) -> tuple[str, ...]:
-    """What a name says besides the direction."""
-    text = _PAST.sub("past", _CAMEL.sub("_", name).lower())
-    return tuple(word for word in _WORD.findall(text) if word not in DIRECTIONS)
-
-
-def _told(past: str, present: str) -> bool:
-    """Whether two names speak of memory, not of what goes in and comes out."""
-    words = {word for name in (past, present) for word in _WORD.findall(_CAMEL.sub("_", name).lower())}
-    return past != present and bool(words & (DIRECTIONS - PLAIN) or (words & PLAIN and words & REMEMBERS))
-
-
-def _alike(past: Port, present: Port) -> bool:
-    floats = past.dtype in FLOATS and present.dtype in FLOATS
-    if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
-        return False
-    fixed = [
-        (a, b) for a, b in zip(past.shape, present.shape, strict=True) if isinstance(a, int) and isinstance(b, int)
-    ]
-    return sum(a != b for a, b in fixed if a >= 0 and b >= 0) <= 1
-
-
-def _axis(past: Port, present: Port) -> int | None:
-    """Where one is longer: the dimension that differs, of several the one that keys and values grow along."""
-    sizes = enumerate(zip(past.shape, present.shape, strict=True))
-    open_ones = [i for i, (a, b) in sizes if i and a != b and not isinstance(a, int)]
-    usual = len(past.shape) - 2
-    return usual if usual in open_ones else next(iter(open_ones), None)
-
-
-def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
-    left, sign, right = text.partition("=")
-    if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
-        hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"
-        raise AmpError("AMP312", f"--cache {text} is not IN=OUT", hint=hint)
-    head, _, tail = left.partition("*")
-    found = [name for name in inputs if name == left or ("*" in left and fnmatch.fnmatchcase(name, left))]
-    if not found:
-        hint = nearest(left, list(inputs)) or f"there are: {', '.join(inputs)}"
-        raise AmpError("AMP312", f"--cache {text}: the model has no input '{left}'", hint=hint)
-    for name in found:
-        other = right.replace("*", name[len(head) : len(name) - len(tail)]) if "*" in left else right
-        if other not in outputs:
-            hint = nearest(other, list(outputs)) or f"there are: {', '.join(outputs)}"
-            raise AmpError("AMP312", f"--cache {text}: the model has no output '{other}'", hint=hint)
-        if not _alike(inputs[name], outputs[other]):
-            message = f"--cache {text}: output '{other}' is {outputs[other]}, input '{name}' {inputs[name]}"
-            raise AmpError("AMP312", message, hint="an output that is fed back has its input's type and rank")
-        yield CachePair(name, other, _axis(inputs[name], outputs[other]))
-
 
 # -- what it is fed, step by step -------------------------------------------------------------------------------------
 

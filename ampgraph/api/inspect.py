@@ -59,7 +59,7 @@ def inspect(
     refuse_page(html, model, against)
     found = inspected(
         model, against, lists=lists_of(wanted), provider=kernels.provider if fusions else "", runtime=runtime,
-        builder=kernels.builder, dims=dict(wanted.dims), progress=progress,
+        builder=kernels.builder, recipe=wanted, progress=progress,
     )  # fmt: skip
     picture_inspection(html, model, against, found)
     return found

@@ -122,7 +122,10 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
             return Answer(_said(lists.unlisted(level)), listed=False)
         if level.trusts_kernels(listing.cls) and operator.kind in inside:
             return Answer("cut", listed=True)
-        return Answer(_said(lists.at(listing.cls, level)), listed=True)
+        at = lists.at(listing.cls, level)
+        if listing.cls == "deny" and at == "cut":  # beside the cut stand rules that look at numbers, which no list does
+            at = "float32"
+        return Answer(_said(at), listed=True)
 
     return verdict
 

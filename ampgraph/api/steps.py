@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..oplists.kernels import load_kernels
 from ..oplists.operators import OpLists
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
@@ -38,6 +37,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 
 if TYPE_CHECKING:
     from ..oplists.options import Options
+    from ..report.estimate import Place, Speed
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -110,6 +110,7 @@ class Conversion:
         output: the file for it; None where there is none, or the check that had to be met was not.
         before: what the model held, where a summary is asked for; ``choices``: what was decided of each node.
         verdict: of the check, None where there was none.
+        inside: what the target's fusions hold back of the float32 model's values.
     """
 
     job: Job
@@ -125,6 +126,7 @@ class Conversion:
     summary: Summary | None = None
     verdict: CheckVerdict | None = None
     ranges: Ranges | None = None
+    inside: Collection[Place] = ()
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -167,13 +169,16 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     notes = made_plan.notes
     notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
     lists = chosen = None
+    inside: Collection[Place] = ()
     if job.report:
         from ..planner.resolve import lists_of_plan
 
         if options is not None:
             from ..planner.alternatives import alternatives
+            from ..report.estimate import fused_values
 
             notes += alternatives(flow, options, made_plan)
+            inside = frozenset(fused_values(flow, options))
         lists = lists_of_plan(made_plan) if options is None else options.lists
         chosen = choices(made_plan, flow, lists, None if options is None else options.ranges)
     progress("converting", 0, 0)
@@ -181,7 +186,9 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
     changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
     ranges = None if options is None else options.ranges
-    return Conversion(job, graph, back, made_plan, lists, options, changed, output, before, chosen, ranges=ranges)
+    return Conversion(
+        job, graph, back, made_plan, lists, options, changed, output, before, chosen, ranges=ranges, inside=inside
+    )
 
 
 def finished(done: Conversion, progress: Progress = silent) -> Conversion:
@@ -288,16 +295,29 @@ def report(done: Conversion) -> Summary | None:
         changed=done.changed,
     )  # fmt: skip
     notes = (*summary.notes, *map(asdict, _advice(summary, done)))
-    return replace(summary, notes=notes, check=done.verdict)
+    said = "" if written else _without_file(done)
+    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done), without_file=said)
+
+
+def _without_file(done: Conversion) -> str:
+    if done.job.dry_run:
+        return "not written (dry run)"
+    return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
 def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:
     """What the options could do better."""
     if summary.opset and done.job.recipe.opset is None:
         yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
-    why = load_kernels(summary.target, done.graph.format).no_gain.get(summary.dtype, "")
-    if why and summary.changed:
-        yield Note("speed", "", f"none to gain {why}")
+
+
+def _speed(done: Conversion) -> Speed | None:
+    """How much faster the result is; None for a plan that was given, whose options are not known."""
+    if done.options is None or done.graph.format != "ONNX":
+        return None
+    from ..report.estimate import speed_of
+
+    return speed_of(done.graph.dataflow(done.plan.dtype), done.options, done.inside)
 
 
 @contextlib.contextmanager

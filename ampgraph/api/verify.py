@@ -12,6 +12,7 @@ from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
+from ..core.repairs import Mended
 from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.inputs.samples import Samples, load_samples
@@ -26,6 +27,7 @@ from .kinds import Data, Feeds, Model, PathLike, path_of
 from .mending import LOOKING, Outcome, repair_of
 from .pairs import OnnxPair, Pair, paired
 from .pictures import picture_verification, refuse_page
+from .webgpu_page import WebgpuPage
 
 TOLERANCE, NODES = 1e-2, 5
 COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
@@ -48,6 +50,8 @@ def verify(
     steps: int | None = None,
     cache: Sequence[str] = (),
     html: PathLike | None = None,
+    webgpu_page: PathLike | None = None,
+    onnxruntime_web: PathLike | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Runs two models on the same samples and compares them.
@@ -76,11 +80,16 @@ def verify(
             given.
         html: write a page there, whole or not at all: the graph by layers, coloured by the error behind each node in
             the worst sample.
+        webgpu_page: write a folder there, whole or not at all: a page that repeats the comparison in a browser, on its
+            GPU, and all that it needs. It has to be served (``python -m http.server``); nothing is fetched then.
+        onnxruntime_web: the folder of that npm package, for such a page; of the nearest node_modules if not given, else
+            as npm fetches it.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
-        AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
-            have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
+        AmpError: AMP105 for a place where no such folder can be, AMP209 for models whose inputs or outputs differ,
+            AMP310 for a dimension that the reference does not have, AMP311 for models that no browser runs, AMP312 for
+            a number or a metric that makes no sense, AMP501 where onnxruntime-web is nowhere, and what `run` raises.
     """
     as_annotated(verify, locals())
     _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
@@ -88,6 +97,7 @@ def verify(
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
+        browser = _browser_page(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_lacking(decoding))
         opens = noted(*paths) if pair.strict else []
@@ -95,24 +105,51 @@ def verify(
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
-        outputs = seen.compared.outputs
-        small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
-        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
+        alone = (
+            [] if decoding is not None else chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs)
+        )
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
-        alone = job.chaotic(alone, mended)
-        said = alone if decoding is None else decoding.notes(drawn.generated)
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        found = Verification(
-            _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, len(drawn),
-            tuple(outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name,
-            seen.compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
-        )  # fmt: skip
+        said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *_vanishing(seen), *job.notes)
+        found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
+        if browser is not None:
+            browser.write(drawn, found, progress)
     picture_verification(html, model, found)
     return found
+
+
+def _vanishing(seen: Outcome) -> list[str]:
+    """A note on an output that float16 has nothing left of."""
+    small = vanishing(seen.compared.outputs, seen.pair.roles()) if "float16" in seen.pair.low else ""
+    return [small] if small else []
+
+
+def _verification(
+    paths: Sequence[PathLike | None], tolerance: float, samples: int, notes: tuple[str, ...], seen: Outcome,
+    job: FaultSearch, mended: Mended | None,
+) -> Verification:  # fmt: skip
+    """The report, of what was compared and of what was looked for."""
+    pair, compared = seen.pair, seen.compared
+    return Verification(
+        _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
+        tuple(compared.outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, compared.metric.name,
+        compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
+    )  # fmt: skip
+
+
+def _browser_page(
+    place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
+) -> WebgpuPage | None:
+    """The page for a browser, where one is wanted."""
+    if place is None:
+        if package is not None:
+            raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint="add --webgpu-page DIR")
+        return None
+    return WebgpuPage.of(place, package, models, pair, steps)
 
 
 def _lacking(decoding: Decoding | None) -> frozenset[str]:

@@ -14,7 +14,10 @@ GROUPS = {
     ),
     "Numbers": ("samples", "dim", "dims", "ranges", "range_margin", "ranges_out", "seed"),
     "Check": ("tolerance", "repair", "metric", "check_memory"),
-    "Output": ("plan_in", "plan_out", "metadata", "html", "jobs", "transformers_js", "as_json", "quiet", "verbose"),
+    "Output": (
+        "plan_in", "plan_out", "metadata", "html", "webgpu_page", "onnxruntime_web", "jobs", "transformers_js",
+        "as_json", "quiet", "verbose",
+    ),
 }  # fmt: skip
 """By title, options by the names of their keywords; any other one is among the first."""
 

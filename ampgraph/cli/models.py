@@ -229,6 +229,10 @@ def run(
     steps=option("N", "Run N steps from each sample, what a model remembers fed back to it.", kind=int),
     cache=option("IN=OUT", "An output to feed back, 'past_*=present_*'; found if not given.", repeats=True),
     html=HTML,
+    webgpu_page=option(
+        "DIR", "Write a page that repeats it in a browser, on the browser's GPU, with all that it needs."
+    ),
+    onnxruntime_web=option("DIR", "The npm package for that page; found in node_modules or by npm if not given."),
 )
 def verify(
     bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
@@ -242,6 +246,7 @@ def verify(
     ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
     ampgraph verify model.onnx model.O1.onnx --target openvino --runtime openvino-environment/bin/python
     ampgraph verify model.onnx model.O2.onnx --target tensorrt --runtime build/tensorrt/bin/python
+    ampgraph verify model.onnx model.O2.onnx --target webgpu --webgpu-page page
 
     On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. With
     --target openvino its real kernels execute the model, where OpenVINO is installed or --runtime names it; with
@@ -256,11 +261,17 @@ def verify(
     sizes, builds = dict(dims(dim)), building(target, runtime)
     options |= {"target": target, "runtime": "" if builds else runtime}
     found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
+    place = options["webgpu_page"]
+    served = (
+        (f"{place}: python -m http.server -d {place}, then open http://localhost:8000",)
+        if place and not quiet()
+        else ()
+    )
     if not builds:
-        return told(found, found.ok)
+        return Told(found, found.lines, found.ok, notes=served)
     built = check_build(model, reference, runtime, options["data"], sizes)
     data = found.to_dict() | {"build": built.to_dict()}
-    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok)
+    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok, notes=served)
 
 
 @command(

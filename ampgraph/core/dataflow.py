@@ -7,7 +7,7 @@ every other tensor is a fact and has none (``NONE``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -181,6 +181,8 @@ class Dataflow:
         self._read_shape = read_shape
         self.certain_shape: Callable[[Value], Shape | None] = lambda value: value.shape or read_shape(value)
         """The shape of a value as far as it is more than what a file says of it."""
+        self.sized: Callable[[Mapping[str, Sequence[int]]], Mapping[str, Shape]] = lambda inputs: {}
+        """By name, shapes that values of the main graph have where its inputs have these, as far as known."""
         self.memo: dict[object, Any] = {}
         """What readers have computed of it, gone with it."""
         self._parent: list[int] = []

@@ -13,6 +13,7 @@ from typing import Any
 from .errors import AmpError
 from .files import read_text, text_file
 from .json_types import JsonObject
+from .renamed import OLD_RULES
 from .rewrites import Rewrite, read_row
 from .sketches import bar, strip, table
 from .spellings import LEVELS
@@ -20,6 +21,11 @@ from .typed import reader
 
 FORMAT = 2
 """1 had one row for all rewrites, and did not say what is rounded together."""
+GRAPH = "graph"
+"""The kind of what decides the type of a graph's input or output."""
+_KINDS = {"border": GRAPH}
+_RULES = {old.removeprefix("no-"): new.removeprefix("no-") for old, new in OLD_RULES.items()}
+"""Words of plans of 0.2 -> those of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
+    """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 and kind `GRAPH` are an
+    input or output of the model."""
 
     scope: str
     index: int
@@ -231,11 +238,11 @@ def _differ(places: Iterable[Hashable]) -> bool:
 
 def _plan(data: dict[str, Any], old: bool) -> Plan:
     """Of a file's fields but its format. Raises ValueError, TypeError or LookupError for what no plan has."""
-    whys = [Why(*row) for row in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
+    whys = [Why(_RULES.get(rule, rule), why) for rule, why in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
     if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():
         raise ValueError("not a plan")
-    data["decisions"] = [Decision(s, i, kind, slot, t, whys[why]) for s, i, kind, slot, t, why in decisions]
+    data["decisions"] = [Decision(s, i, _KINDS.get(k, k), slot, t, whys[why]) for s, i, k, slot, t, why in decisions]
     data["rewrites"] = [read_row(row, old) for row in reader(list)(data["rewrites"])]
     joint = reader(tuple[tuple[str, int, str, str, tuple[tuple[str, str, float], ...]], ...] | None)
     rows = joint(data.get("together"))

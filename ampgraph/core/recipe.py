@@ -187,8 +187,8 @@ class Recipe:
         "names of rewrites, ``norm``, or without one, ``no-norm``.")
     rule: tuple[str, ...] = option(
         "--rule", "no-NAME", "Switch a rule of the planner off by name, as `lists --rules` has it; repeatable.",
-        read.words("rule"), repeats=True,
-        doc="Rules that are switched off, ``no-tail``; `lists --rules` has the names.")
+        read.rule, repeats=True,
+        doc="Rules that are switched off, ``no-epilogue``; `lists --rules` has the names.")
     fp32_stream: bool = option(
         "--fp32-stream", "", "Residual streams and the norms that read them stay float32, at every level.",
         read.switch("fp32_stream"), default=False, kind=bool)

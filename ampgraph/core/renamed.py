@@ -30,10 +30,12 @@ def _in_reports(report: str, **names: str) -> tuple[Renamed, ...]:
     return _in_0_3("reports and their JSON", **{f"{report}.{old}": f"{report}.{new}" for old, new in names.items()})
 
 
+_RULES = {"hazard": "taint", "tail": "epilogue", "joined": "fusion"}
 RENAMED = (
     Renamed("train in Python", "plot=", "html=", "0.3", "0.4"),
     Renamed("ampgraph train", "--plot", "--html", "0.3", "0.4"),
     *_in_0_3("list files", white="allow", gray="infer", black="deny", kept="fp32"),
+    *(Renamed("--rule and rule=", f"no-{old}", f"no-{new}", "0.3", "0.4") for old, new in _RULES.items()),
     *_in_reports("Summary", heavy="products"),
     *_in_reports("Products", given="existing", held="pinned"),
     *_in_reports("StepReport", heavy="products"),
@@ -49,6 +51,8 @@ DROPPED = (
     Renamed("verify, tune, calibrate, inspect in Python", "told=", "progress=", "0.2", "0.3"),
 )
 """Names that went, for the page alone."""
+OLD_RULES = {one.old: one.new for one in RENAMED if one.where == "--rule and rule="}
+"""Words that switch a rule off, as they were -> as they are."""
 _BY_OLD = {one.old: one for one in RENAMED}
 
 

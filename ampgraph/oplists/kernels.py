@@ -144,6 +144,8 @@ class Fused:
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
     float32_alone: frozenset[str] = frozenset()
     """Low types in which it is not known, so that it costs less in float32 between Casts."""
+    float32_inside: bool = False
+    """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
 
@@ -176,6 +178,8 @@ class Attention:
     """What its builder says of all of that in float32 before a low product."""
     stored: frozenset[str] = frozenset()
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
+    early: frozenset[str] = frozenset()
+    """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
 
 
 @dataclass(frozen=True)

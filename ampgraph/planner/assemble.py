@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
-from ..core.plan import CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
+from ..core.plan import GRAPH, CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
 from ..oplists.options import Options
 from ..oplists.traits import traits
 from ..rules.together import rounded_together
@@ -66,7 +66,7 @@ def _decisions(decided: DecidedModel) -> list[Decision]:
             op = flow.ops[unit.op]
             decisions.append(Decision(paths[op.scope], op.index, op.kind, unit.slot, chosen, why))
         else:
-            decisions.append(Decision("", -1, "border", unit.slot, chosen, why))
+            decisions.append(Decision("", -1, GRAPH, unit.slot, chosen, why))
     return decisions
 
 
@@ -144,10 +144,11 @@ class DecidedModel:
 
 @dataclass(frozen=True)
 class Price:
-    """Bytes that a type costs, a kernel's start included (None: not possible): the values that are cast for it, the
-    weights that are stored for it."""
+    """Bytes that a type costs, kernels' starts included (None: not possible), how many start, the values that are cast
+    for it, the weights that are stored for it."""
 
     bytes: int | None
+    starts: int
     casts: tuple[int, ...]
     weights: tuple[int, ...]
 
@@ -213,7 +214,8 @@ def _prices(decided: DecidedModel, root: int) -> tuple[Price, Price]:
         total = problem.cost({root: side})
         paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
         casts, weights = ([v.id for v in paid if v.weight == stored] for stored in (False, True))
-        return Price(total if total < INFINITE else None, tuple(casts), tuple(weights))
+        starts = sum(costs.starts(v) * (2 if v in task.joined else 1) for v in casts)
+        return Price(total if total < INFINITE else None, starts, tuple(casts), tuple(weights))
 
     return price(LOW), price(HIGH)
 

@@ -7,22 +7,15 @@ from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
-from ..core.walk import source
 from ..oplists.options import Options
-from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
 from .joints import taken_by_product
 from .opsets import freed_at
 from .rules.kernels import broken_kernels
 
-FEW = 8
-"""Elements whose sum is like that of additions: 8 times as large at most."""
-
 SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
 """What a level says of a class."""
-UNLIKE: tuple[Trait, ...] = ("stored_statistics", "means", "adds_up")
-"""Traits of operators of which a level may judge one unlike another."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +99,11 @@ def _verdicts(facts: Facts) -> list[Verdict]:
 def _class(facts: Facts, op: Op) -> str:
     listing = facts.listing(op)
     if listing is None:
-        return "neutral" if _is_border(facts.flow, op) else ""
+        return "neutral" if _is_boundary(facts.flow, op) else ""
     return listing.cls
 
 
-def _is_border(flow: Dataflow, op: Op) -> bool:
+def _is_boundary(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
@@ -148,7 +141,7 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
 def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     """What a border, a schema or a kernel leave no choice of."""
     if unit.fixed_low:
-        return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
+        return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
     if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
         unknown = op is not None and op.kind in facts.flow.unknown_kinds
         rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
@@ -174,7 +167,7 @@ def _often_unlike(facts: Facts) -> Collection[str]:
     """The operators of which one may be judged unlike another."""
     if facts.options.level.infer == "float32":
         return {op.role for op in facts.flow.ops}
-    return frozenset[str]().union(*map(facts.traits.operators, UNLIKE))
+    return facts.traits.operators("stored_statistics")
 
 
 def _left_to_cut(facts: Facts, op: Op) -> str:
@@ -189,23 +182,7 @@ def _left_to_cut(facts: Facts, op: Op) -> str:
     if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
         inside = options.kernels.float32_inside.get(op.kind, "")
         return f"on {options.target} {inside}" if inside and not facts.flow.attribute(op, "training_mode") else ""
-    if options.level.deny == "float32" and traits.has(op.role, "means"):
-        few = facts.sizes.guessed(op) <= facts.low.counts
-        return "a mean of few elements" if few and not _is_square(facts, op.inputs[0]) else ""
-    if options.level.deny == "float32" and traits.has(op.role, "adds_up"):
-        few = facts.sizes.known(op) <= FEW
-        return "few elements, which as many additions would add" if few and not _is_square(facts, op.inputs[0]) else ""
     return ""
-
-
-def _is_square(facts: Facts, value: int) -> bool:
-    """Whether a value is a power, x * x or a square: no mean of it is safe where one of its roots would be."""
-    traits = facts.traits
-    op = facts.flow.writer(source(facts.flow, value, traits.operators("conversions") | traits.operators("reshapes")))
-    if op is None:
-        return False
-    twice = traits.has(op.role, "scalings") and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
-    return twice or traits.has(op.role, "powers") or traits.has(op.role, "squares")
 
 
 def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
@@ -244,7 +221,7 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
     for op in flow.ops:
         if classes[op.id] and op.kind not in flow.unknown_kinds or is_declared(facts.options, op):
             continue
-        listed = bool(classes[op.id]) or _is_border(flow, op)
+        listed = bool(classes[op.id]) or not _admits_low(facts, op)
         if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     notes = []
@@ -252,6 +229,12 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
         known = "no schema is known for it" if kind in flow.unknown_kinds else "it is in no list"
         notes.append(Note("unlisted", kind, f"{count} node{'s' * (count > 1)} in float32: {known}"))
     return notes
+
+
+def _admits_low(facts: Facts, op: Op) -> bool:
+    """Whether its schema would let some float of an operator be low, which is no input or output of the model."""
+    units = [facts.flow.units[unit] for unit in op.slots.values()]
+    return any(not unit.border and facts.options.dtype in unit.admits for unit in units)
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,14 @@ class Costs:
 
     def cast(self, value: int) -> int:
         """A Cast reads 4 and writes 2 bytes an element, or the reverse."""
-        launch = 0 if self.is_cast_with_others(value) else LAUNCH
-        return (6 * self.elements(value) + launch) * self.flow.scopes[self.flow.values[value].scope].times
+        return 6 * self.elements(value) * self._times(value) + LAUNCH * self.starts(value)
+
+    def starts(self, value: int) -> int:
+        """How many kernels are started to cast a value."""
+        return 0 if self.is_cast_with_others(value) else self._times(value)
+
+    def _times(self, value: int) -> int:
+        return self.flow.scopes[self.flow.values[value].scope].times
 
     def is_cast_with_others(self, value: int) -> bool:
         """Whether one node casts it and many more: no kernel is started for it alone."""

@@ -40,7 +40,7 @@ class Hold(NamedTuple):
 
 
 class Source(NamedTuple):
-    """An operator whose results are a hazard to what follows; ``of_range``: because they leave the range."""
+    """An operator whose results taint what follows; ``of_range``: because they leave the range."""
 
     op: int
     why: Why
@@ -56,7 +56,7 @@ class Tie(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """By representative of tied units: side, rank and reason. ``roots``: the representative of every unit. ``sources``:
-    what was found to be a hazard so far."""
+    what was found to taint so far."""
 
     sides: Sequence[int]
     ranks: Sequence[int]

@@ -19,9 +19,9 @@ from .rules.cancelling import small_difference
 from .rules.constants import folded_constants
 from .rules.faults import wrong_kernels
 from .rules.integers import index_arithmetic, integer_sums, quantized
-from .rules.ranges import hazards, measured_overflows
+from .rules.ranges import measured_overflows, taint
 from .rules.raw import positions, raw_inputs
-from .rules.releases import branches, joined_kernels, tail, unserved
+from .rules.releases import branches, epilogue, fusion, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import recurrences, residual_streams, wide_streams
@@ -45,9 +45,9 @@ ORDER: tuple[tuple[Rule, ...], ...] = (
     (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),
-    (hazards,),
-    (tail,),
-    (branches, unserved, joined_kernels),
+    (taint,),
+    (epilogue,),
+    (branches, unserved, fusion),
 )
 """Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
 REPORTS: tuple[Rule, ...] = (unstorable_weights, measured_overflows)

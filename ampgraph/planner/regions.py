@@ -86,7 +86,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
     joined = {joint.first.id for joint in facts.joints}
     products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
-    for region in [*fusions.regions(flow), *find_biases(flow, products)]:
+    for region in [*fusions.regions(flow), *fusions.joined_regions(flow, options), *find_biases(flow, products)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
@@ -104,6 +104,8 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         if decided[0] != HIGH and options.level.fp32 != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
+        if (known := options.kernels.fuses.get(region.kind)) and known.float32_inside and is_trusted(options, region):
+            decided = FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {known.why}")
         bias = bias_taken_by(flow, options, region) if decided[0] == HIGH else None
         joined |= set() if bias is None else {bias.id}
         ties.append((_units([*core, *([] if bias is None else [bias])]), *decided))
@@ -138,7 +140,7 @@ def _units(ops: Sequence[Op]) -> list[int]:
 def is_trusted(options: Options, region: Region) -> bool:
     """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
     form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
-    return form is not None and form.quotient and options.level.trusts_kernels(cls)
+    return form is not None and (form.quotient or form.float32_inside) and options.level.trusts_kernels(cls)
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:

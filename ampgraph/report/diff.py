@@ -192,7 +192,7 @@ def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
 
 
 def _slot(decision: Decision, index: int) -> str:
-    where = "border" if index < 0 else f"#{index}"
+    where = "graph" if index < 0 else f"#{index}"
     return f"{decision.scope}{decision.kind} {where} {decision.slot}"
 
 

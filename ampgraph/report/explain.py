@@ -18,7 +18,7 @@ from ..planner.assemble import DecidedModel, Price, Reason, reasons_of
 from ..planner.cut import LAUNCH
 from ..planner.joints import taken_by_product
 from .casts import label
-from .lines import Rows, columns, first, in_rows, titled
+from .lines import Rows, columns, first, in_rows, plural, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
@@ -27,10 +27,11 @@ Replaced = Mapping[str, tuple[Rewrite, str]]  # a name that a rewrite took away 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Bytes that a type costs, a kernel's start included (None: not possible): the values that are cast for it, the
-    weights that are stored for it."""
+    """Bytes that a type costs, kernels' starts included (None: not possible), how many start, the values that are cast
+    for it, the weights that are stored for it."""
 
     bytes: int | None
+    starts: int
     casts: tuple[str, ...]
     weights: tuple[str, ...]
 
@@ -38,9 +39,9 @@ class Choice:
         if self.bytes is None:
             return "more than any cast: it is not possible here"
         both = (("casts", self.casts), ("stores", self.weights))
-        return ", ".join(
-            [f"{self.bytes:,} bytes", *(f"{w} {', '.join(map(repr, names))}" for w, names in both if names)]
-        )
+        cost = plural(self.bytes - self.starts * LAUNCH, "byte")
+        cost = f"{plural(self.starts, 'kernel start')} and {cost}" if self.starts else cost
+        return ", ".join([cost, *(f"{what} {', '.join(map(repr, names))}" for what, names in both if names)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,7 @@ def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
 
 def _choice(flow: Dataflow, price: Price) -> Choice:
     casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
-    return Choice(price.bytes, casts, weights)
+    return Choice(price.bytes, price.starts, casts, weights)
 
 
 EXAMPLES = 3
@@ -297,6 +298,6 @@ def _slot_rows(slot: SlotReport, low: str) -> Rows:
     if slot.shared:
         lines.append(f"decided together with {first(slot.shared, EXAMPLES)}")
     if slot.cost:
-        lines.append(f"with the neighbours as they are, a kernel start as {LAUNCH:,} bytes:")
+        lines.append(f"with the neighbours as they are (a kernel start counts as {LAUNCH:,} bytes):")
         lines += [f"  {low} costs {slot.cost.low}", f"  {FLOAT32} costs {slot.cost.float32}"]
     return titled(f"slot {slot.slot}", lines)

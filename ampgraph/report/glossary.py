@@ -51,7 +51,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "guard": "a rule that keeps nodes float32 because of numbers it can see: a small eps, squares of what may be "
     "large; --rule no-NAME switches it off",
     "validity": "a rule of validity keeps float32 where anything else is wrong, and cannot be switched off",
-    "hazard": "a guard that fired, or a measured range: what follows stays float32 up to the next product or norm",
+    "taint": "what reads what a guard or a measured range pinned to float32, up to the next product or norm",
     "residual stream": "additions that follow one another, directly or behind a norm, and that norms read",
     "fp32_stream": "decided by --fp32-stream: residual streams and the norms that read them stay float32",
     "recipe": "all options that decide precision, as one object or text: O2,float16,fp32=op:Pow",
@@ -75,9 +75,17 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "samples": "the inputs of a run: yours (--data), or generated ones",
     "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
     "check": "the strict run behind a conversion, and its verdict",
-    "speed": "an estimate for the target, from the graph alone",
-    "estimate": "computed from the graph, and not measured",
+    "speed": "how many times as fast as float32 the file is on devices of the target, as an estimate",
+    "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
+    "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
     "notes": "what you may want to know and need not act on",
+    "repaired": "what was put right when the model was read, as ONNX Runtime does, or read as what is known here",
+    "optimize": "what ONNX Runtime's own optimisation did before the conversion: --optimize",
+    "mask": "numbers below the low type's range that only feed a Softmax: they become half the least that it holds",
+    "overflow": "a value that was measured beyond the low type's range, and is low all the same",
+    "vanishing": "a value of which most was measured to vanish in the low type, and which is low all the same",
+    "origin": "what the file does not say of the module that it was exported from, by which a policy decides",
+    "export": "what the exporter took out of the network that would be trained",
     "verdict": "what a run found: ok, DOUBTFUL, MISSED or not checked",
     "ok": "the tolerance is met",
     "doubtful": "generated inputs leave it open: some miss the tolerance, or values come near the end of the "

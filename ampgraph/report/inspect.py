@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from ..core.collector import quiet_collector
@@ -13,13 +13,18 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
+from ..core.recipe import Recipe
 from ..core.shown import Shown, named
 from ..core.sketches import Html, bar, folded, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
+from ..oplists.kernels import load_kernels
 from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
+from ..planner.resolve import resolve
 from .casts import CastReport, cast_reports
+from .estimate import Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
 from .lines import plural
 
@@ -86,6 +91,7 @@ class Inspection(Shown):
     difference: Changes | None = None
     fusions: Fusions | None = None
     unknown: tuple[str, ...] = ()
+    speed: Speed | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -95,7 +101,7 @@ class Inspection(Shown):
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return named(self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes",
-                     "casts", "layers", "unknown", "difference", "fusions")  # fmt: skip
+                     "casts", "layers", "unknown", "difference", "fusions", "speed")  # fmt: skip
 
     def lines(self) -> list[str]:
         """The report of `inspect`."""
@@ -108,6 +114,7 @@ class Inspection(Shown):
             lines.append(f"{name:12}{nodes:>9,}{products:>9,}{stored.count:>9,}{stored.bytes:>17,}")
         if self.unknown:
             lines.append(f"no schema known for: {', '.join(self.unknown)}")
+        lines += ["", f"speed: {self.speed}"] if self.speed else []
         lines += ["", *_cast_lines(self.casts), "", "layers", *_layer_lines(self.layers)]
         for part in (self.difference, self.fusions):
             lines += ["", *part.lines()] if part else []
@@ -147,7 +154,7 @@ def inspect(
     provider: str = "",
     runtime: str = "",
     builder: str = "",
-    dims: Mapping[str, int] | None = None,
+    recipe: Recipe | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
@@ -159,7 +166,7 @@ def inspect(
         provider: the execution provider of ONNX Runtime whose fusions and placement are asked for; none if empty.
         runtime: the Python whose onnxruntime is asked; this one if empty.
         builder: the extra whose package builds engines for the target, and is asked instead.
-        dims: sizes of open dimensions, for an engine.
+        recipe: for whose target speed is estimated, and its sizes of open dimensions, for an engine too.
         progress: hears what is done next.
 
     Raises:
@@ -169,14 +176,15 @@ def inspect(
         lists = load_op_lists() if lists is None else lists
         seen = see(model)
         original = see(against) if against is not None else None
-        result = _inspection(seen, original, lists)
+        recipe = Recipe() if recipe is None else recipe
+        result = replace(_inspection(seen, original, lists), speed=_speed(seen, original, recipe))
     runnable = _runnable(model, seen) if provider else None
     if runnable is None:
         return result
     if progress:
         progress("looking for fused operators")
     before = _runnable(against, original) if original else None
-    found = fused_operators(runnable, before, provider, runtime, builder, dims)
+    found = fused_operators(runnable, before, provider, runtime, builder, dict(recipe.dims))
     return replace(result, fusions=found)
 
 
@@ -199,6 +207,18 @@ def _runnable(model: object, seen: Seen) -> Runnable | None:
     if not isinstance(seen.graph, OnnxGraph):
         return None
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
+
+
+def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
+    """An estimate for the low type that most nodes have; None for a target that runs none such."""
+    counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
+    dtype = max(LOW, key=counts.__getitem__)
+    target = recipe.target or DEFAULT_TARGETS["ONNX"]
+    if seen.graph.format != "ONNX" or not counts[dtype] or dtype in load_kernels(target).lacks:
+        return None
+    options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
+    inside = frozenset() if original is None else frozenset(fused_values(original.flow, options))
+    return speed_of(seen.flow, options, inside)
 
 
 def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:

@@ -21,6 +21,7 @@ from .lines import Rows, first, in_rows, plural, rewrite_line, shortened, titled
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
+    from .estimate import Speed
 
 ORDINARY = {
     "level": "by the level",
@@ -29,13 +30,13 @@ ORDINARY = {
     "user": "by a pattern",
     "fp32_stream": "by --fp32-stream",
     "region": "with its region",
-    "boundary": "at a border",
+    "boundary": "at a graph input or output",
     "unlisted": "in no list",
     "unknown": "without a schema",
     "opset": "held by the opset",
     "schema": "held by the schema",
     "kernel": "without a kernel",
-    "slot": "a float32 slot",
+    "slot": "for inputs that must be float32",
 }
 """What decides but looks at no numbers, in words; every other name is that of a rule, or of a framework's policy."""
 
@@ -104,7 +105,8 @@ class Products(Data):
 class Summary(Shown):
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
     function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
-    are counted apart."""
+    are counted apart. ``speed``: an estimate for the target, where one of its devices is known; ``without_file``: why
+    there is no ``output``."""
 
     model: str
     output: str | None
@@ -126,6 +128,8 @@ class Summary(Shown):
     notes: tuple[dict[str, str], ...] = field(default=())
     check: CheckVerdict | None = None
     floats: dict[str, int] = field(default_factory=dict)
+    speed: Speed | None = None
+    without_file: str = ""
 
     @property
     def bytes_before(self) -> int:
@@ -160,7 +164,7 @@ class Summary(Shown):
         """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
         rows = [
             ("model", self.model),
-            ("result", self.output or f"not written ({'dry run' if self.check is None else '--check require'})"),
+            ("result", self.output or self.without_file),
             ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}"),
         ]
         if not self.changed:
@@ -170,11 +174,12 @@ class Summary(Shown):
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
         rows.append(("casts", f"{self.casts_before:,} -> {self.casts_after:,} ({added:+,})"))
         rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
+        rows += [("speed", str(self.speed))] if self.speed else []
         check = [("check", str(self.check))] if self.check else []
         if every:
             rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
             rows += _range_rows(self, every)
-            none = [] if self.guards else [no_guard(self)]
+            none = [no_guard(self)] if self.changed and not self.guards else []
             rows += titled("float32", [*map(str, self.float32), *none])
             return in_rows(rows + _note_rows(self) + check)
         rows += _rewrites_in_short(self) + _range_rows(self, every)
@@ -292,7 +297,7 @@ def no_guard(summary: Summary) -> str:
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
-        return "none needed: nothing was lowered"
+        return "nothing was lowered"
     if any(note["topic"] == "samples" for note in summary.notes):
         return "no rule fired beside what was measured"
     return "no rule fired; ranges were not measured"
@@ -341,7 +346,7 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
         rules.setdefault(held.rule, []).append(held)
     groups = [(sum(held.count for held in group), group) for group in rules.values()]
     groups.sort(key=lambda item: (item[1][0].rule in ORDINARY, -item[0]))
-    none = [] if summary.guards else [no_guard(summary)]
+    none = [no_guard(summary)] if summary.changed and not summary.guards else []
     room = most - len(none)
     shown = groups if len(groups) <= room else groups[: room - 1]
     lines = [_group_line(count, group, summary.policy) for count, group in shown]

@@ -68,7 +68,7 @@ class StepReport(Shown):
             ("state", f"{self.state_bytes:,} bytes"),
             *((part, _counted(self.nodes[part], self.products[part])) for part in PARTS),
             ("inputs", ", ".join(self.inputs)),
-            *((note["topic"], f"{note['where']}: {note['text']}") for note in self.notes),
+            *((note["topic"], ": ".join(filter(None, (note["where"], note["text"])))) for note in self.notes),
         ]
         return in_rows(rows)
 

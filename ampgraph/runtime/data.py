@@ -7,7 +7,8 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -18,11 +19,12 @@ from ..core.errors import AmpError, first_line
 from ..core.files import LFS_POINTER, PULL, whole_file
 
 MOST = 4 << 30  # bytes of one file that are held at once, unpacked: a file may be a thousandth of it
+ALONE = "arr_0"  # as np.savez names what has no name
 _HOW = "np.savez('data.npz', x=array) makes one"
 
 
 def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays of an .npz file by name, in the order of the file.
+    """The arrays of an .npz file by name, in the order of the file; that of an .npy file is ``arr_0``.
 
     Raises AmpError AMP101 (no such file), AMP108 (no .npz, damaged, more than `MOST` bytes, or pickled Python objects,
     which are never loaded).
@@ -36,10 +38,14 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
                 message = f"unpacks to {size / 1e9:.1f} GB, and {MOST / 1e9:.1f} GB of one file are read at once"
                 hint = "give a folder of .npz files, one for each sample: they are read one by one"
                 raise AmpError("AMP108", message, where=str(path), hint=hint)
-            return {info.filename.removesuffix(".npy"): _array(archive, info, path) for info in archive.infolist()}
+            members = archive.infolist()
+            found = [_array(partial(archive.open, one), one.file_size, one.filename, path) for one in members]
+            return dict(zip([one.filename.removesuffix(".npy") for one in members], found, strict=True))
     except FileNotFoundError:
         raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
     except zipfile.BadZipFile:
+        if _start(path).startswith(b"\x93NUMPY"):
+            return {ALONE: _array(lambda: open(path, "rb"), path.stat().st_size, path.name, path)}
         raise AmpError("AMP108", _not_npz(path), where=str(path), hint=_HOW) from None
     except MemoryError:
         message = "holds more than fits into memory"
@@ -54,36 +60,38 @@ def cannot_read(path: Path, error: Exception) -> AmpError:
     return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
 
 
-def _not_npz(path: Path) -> str:
+def _start(path: Path) -> bytes:
     with open(path, "rb") as file:
-        start = file.read(len(LFS_POINTER))
+        return file.read(len(LFS_POINTER))
+
+
+def _not_npz(path: Path) -> str:
+    start = _start(path)
     if start == LFS_POINTER:
         return f"is a Git LFS pointer, not the samples: {PULL}"
-    if start.startswith(b"\x93NUMPY"):
-        return "holds one array without a name (.npy)"
     return "is empty" if not start else "is not an .npz file, or is cut short"
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
-    """One member, after its header was compared with its size: a header alone must not allocate."""
+def _array(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
+    """An array of so many bytes, after its header was compared with them: a header alone must not allocate."""
     try:
-        with archive.open(info) as member:
+        with opened() as member:
             shape, dtype, _ = header(member)
             if dtype.hasobject:
                 raise AmpError(
                     "AMP108",
-                    f"'{info.filename}' holds pickled Python objects, which could run code",
+                    f"'{name}' holds pickled Python objects, which could run code",
                     where=str(path),
                     hint="save it with a number type",
                 )
             # tell() counts what the header took; a member's size is known before it is read.
-            if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+            if math.prod(shape) * dtype.itemsize != size - member.tell():
                 raise ValueError("its size is not what its header says")
-        with archive.open(info) as member:
+        with opened() as member:
             array: Array = np.lib.format.read_array(member, allow_pickle=False)  # type: ignore[no-untyped-call, unused-ignore]
             return array
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error, NotImplementedError, RuntimeError) as e:
-        message = f"'{info.filename}' is not an array, or is damaged: {first_line(e)}"
+        message = f"'{name}' is not an array, or is damaged: {first_line(e)}"
         raise AmpError("AMP108", message, where=str(path), hint=_HOW) from None
 
 
@@ -104,9 +112,17 @@ def load_inputs(
 
     Raises AmpError as `load_npz`, AMP503 where one that is required is missing from it.
     """
-    arrays = load_npz(path)
+    arrays = by_input(load_npz(path), names, required)
     refuse_missing(required, arrays, reader, str(path))
     return {name: array for name, array in arrays.items() if name in names}
+
+
+def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
+    """The arrays of a file: the only one that has no input's name is that of the only input that has none."""
+    missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
+    if len(missing) != 1 or len(others) != 1:
+        return arrays
+    return {missing[0] if name == others[0] else name: array for name, array in arrays.items()}
 
 
 def refuse_missing(required: Iterable[str], arrays: Collection[str], reader: str, where: str = "") -> None:

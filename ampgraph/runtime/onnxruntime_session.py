@@ -146,9 +146,12 @@ def refused(error: Exception, where: str) -> AmpError:
     return AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", where=where, hint=hint)
 
 
+NEWER = "Unsupported model IR version", "No Op registered for", "is under development and support for this is limited"
+
+
 def older_than_the_model(message: str) -> str:
     """A hint where a runtime refuses a model because it is the older of the two; else nothing."""
-    if "Unsupported model IR version" not in message and "No Op registered for" not in message:
+    if not any(said in message for said in NEWER):
         return ""
     version = import_onnxruntime().__version__
     return f"onnxruntime {version} may be older than the model: a newer one, which may need a newer Python, reads it"

@@ -89,6 +89,39 @@ def biased(low: str, moved: bool, size: tuple[int, ...] = SIZES[0]) -> ModelProt
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
+def scaled(low: str, early: bool) -> ModelProto:
+    """A masked attention whose scaled key is projected and moved; ``early``: it is scaled before it is moved."""
+    heads, length, width = 12, 197, 64
+    size = heads * width
+    written = Written()
+    written.types = dict.fromkeys(("x", "q", "v", "mask", "weight", "bias", "factor"), low)
+    dtype = helper.tensor_dtype_to_np_dtype(TYPES[low])
+    stored = {
+        "weight": np.linspace(-1, 1, size**2).reshape(size, size).astype(dtype),
+        "bias": np.linspace(-1, 1, size).astype(dtype),
+        "factor": np.array(width**-0.5, dtype),
+        "shape": np.array([1, length, heads, width]),
+    }
+    written.add("MatMul", ["x", "weight"], "product", low)
+    key = written.add("Add", ["product", "bias"], "key", low)
+    key = written.add("Mul", [key, "factor"], "early", low) if early else key
+    written.add("Reshape", [key, "shape"], "split", low)
+    key = written.add("Transpose", ["split"], "moved", low, perm=[0, 2, 3, 1])
+    key = key if early else written.add("Mul", [key, "factor"], "late", low)
+    written.add("MatMul", ["q", key], "scores", low)
+    written.add("Add", ["scores", "mask"], "masked", low)
+    written.add(SOFTMAX, ["masked"], "weights", low, axis=-1)
+    written.add("MatMul", ["weights", "v"], "y", low)
+    shapes = {"x": (1, length, size), "mask": (1, 1, length, length)}
+    names = ("x", "q", "v", "mask", "y")
+    values = [
+        helper.make_tensor_value_info(name, TYPES[low], shapes.get(name, (1, heads, length, width))) for name in names
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(written.nodes, "scaled", values[:-1], values[-1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
 def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
     """The row of the table: low types in which all of it is low or, of some size, no attention is fused, and what the
     builder says of all of it in float32 before a low product."""
@@ -106,8 +139,15 @@ def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
             said.update(re.findall(r"\b[A-Z]\w+Exception|dies of it", all_wide.why))
     moves = iter(built([BuildJob(biased(low, moved)) for low in low_types for moved in (False, True)], python, kept))
     stored = [low for low in low_types if fused(next(moves)) > fused(next(moves))]
+    scales = iter(built([BuildJob(scaled(low, early)) for low in low_types for early in (False, True)], python, kept))
+    early = [low for low in low_types if started(next(scales)) > started(next(scales))]
     row = {"tests": TEST, "selects": SELECT, "low": needed, "refused": "; ".join(sorted(said)), "stored": stored}
-    return {SOFTMAX: row}
+    return {SOFTMAX: {**row, "early": early}}
+
+
+def started(answer: BuildAnswer) -> int:
+    """How many kernels an engine has."""
+    return len(answer.engine.kernels) if answer.engine is not None else 0
 
 
 def fused(answer: BuildAnswer) -> bool:

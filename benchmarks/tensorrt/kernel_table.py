@@ -22,6 +22,7 @@ sys.path[:0] = [str(HERE)]
 
 import attention_forms  # noqa: E402
 import networkx as nx  # noqa: E402
+import region_forms  # noqa: E402
 from engines import PYTHON  # noqa: E402
 from sweep import LOW, Form, Tried, all_forms, enclosed, taken_forms, tried  # noqa: E402
 
@@ -50,8 +51,9 @@ COMMENT = """
 # operand or result and an input or output of the model. [attention]: a Softmax of which `selects` takes zero where
 # `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it is
 # float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data is
-# stored as it is added. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that is not here no form is taken
-# in float32: the schema decides.
+# stored as it is added; in those of `early` with fewer kernels where what scales a key stands before what moves it.
+# [fuses]: the form in which a region is one kernel. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that
+# is not here no form is taken in float32: the schema decides.
 """
 _MOVES = r"(?:Resh|Move|Tran|Repl|Conc|Slic)*"
 _INSIDE = re.compile(rf"{_MOVES}Cast.*[A-Z][a-z]+.*Cast")
@@ -77,10 +79,10 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
         "tied": {},
         "refused": {},
         "broken": {},
-        "attention": {},
+        "attention": attention_forms.rows(python, kept),
+        "fuses": region_forms.rows(python, kept),
         "kernels": {},
     }
-    made["attention"] = attention_forms.rows(python, kept)
     for operator, rows in sorted(by_operator.items()):
         uniform = [row for row in rows if row.uniform]
         row_of = {

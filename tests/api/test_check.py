@@ -414,6 +414,7 @@ def test_in_memory_it_is_checked_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.warns(ampgraph.PrecisionWarning) as caught:
         path, written = ampgraph.convert(model, output=tmp_path / "low.onnx", report=True)
     assert path == tmp_path / "low.onnx" and onnx.load(path) == low
+    assert report.lines()[1] == "result      in memory" and str(path) in written.lines()[1]
     same = verdict_of(caught[0])
     assert (same.outcome, same.error, same.first) == (report.check.outcome, report.check.error, report.check.first)
     with warnings.catch_warnings():

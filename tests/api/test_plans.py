@@ -171,6 +171,13 @@ BIASED = """g (float[2,4,4,8] q, float[2,4,8,4] k, float[2,4,4,8] v) => (float[2
     s = MatMul (q, k)  a = Add (s, b)  p = Softmax <axis = -1> (a)  y = MatMul (p, v) }"""
 
 
+SCALED = """g (float[2,6,8] x, float[2,2,6,4] k, float[2,2,6,4] v, float[1,1,6,6] mask) => (float[2,2,6,4] y) {
+    h = MatMul (x, w)  r = Reshape (h, sizes)  t = Transpose <perm = [0, 2, 1, 3]> (r)  q = Mul (t, half)
+    n = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, n)  a = Add (s, mask)
+    p = Softmax <axis = -1> (a)  y = MatMul (p, v) }"""
+FOR_TENSORRT = ("stored", "early")
+
+
 def rewritten() -> dict[str, onnx.ModelProto]:
     """A model for each rewrite, and one whose stored tensors are rounded together."""
     rng = np.random.default_rng(0)
@@ -193,6 +200,7 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "transpose": parse(TRANSPOSED.format("Relu (m)"), w=(8, 8)),
         "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
         "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
+        "early": parse(SCALED, w=(8, 8), half=np.float32(0.5), sizes=np.array([2, 6, 2, 4]), opset=20),
         "exponent": test_exponents.case("gated")[0],
         "together": parse(NORMS, statistics, opset=17),
     }
@@ -240,7 +248,9 @@ def test_every_rewrite_and_what_is_rounded_together(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         onnx.save(model, tmp_path / name / "model.onnx")
         ranges = test_exponents.case("gated")[1] if name == "exponent" else None
-        plans = convert(tmp_path / name / "model.onnx", ("O1", "O2"), "tensorrt" if name == "stored" else None, ranges)
+        plans = convert(
+            tmp_path / name / "model.onnx", ("O1", "O2"), "tensorrt" if name in FOR_TENSORRT else None, ranges
+        )
         rewrites |= {rewrite.name for plan in plans for rewrite in plan.rewrites}
         together |= {item.why.rule for plan in plans for item in plan.together or ()}
     assert rewrites == known_rewrites().keys() and together == {"factor", "statistics"}

@@ -69,7 +69,8 @@ def test_dry_runs_and_o0(amp, folder):
     _, dry, _ = amp("convert", folder / "digits_cnn.onnx", "--dry-run", "--json")
     assert contents(folder) == before
     _, real, _ = amp("convert", folder / "digits_cnn.onnx", "--json")
-    assert {**json.loads(real), "output": None} == json.loads(dry)
+    unwritten = {"output": None, "without_file": "not written (dry run)"}
+    assert {**json.loads(real), **unwritten} == json.loads(dry)
     # level o0 copies the file
     code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--level", "O0")
     assert code == 0 and "nothing to lower" in out
@@ -119,15 +120,15 @@ def test_a_plan_gives_the_same_bytes(amp, folder):
         ("cpu", "--dtype=bfloat16", ""),
         ("cpu", "--level=O0", ""),
         ("openvino", "--dtype=float16", "none to gain on today's CPUs: OpenVINO computes float16 in float32"),
-        ("openvino", "", ""),
+        ("openvino", "", "estimate, times as fast as float32"),
         ("cpu-arm64", "", ""),
     ],
 )
-def test_a_target_that_computes_it_in_float32_says_that_nothing_is_faster(amp, folder, target, options, said):
+def test_a_target_says_how_much_faster_or_why_not(amp, folder, target, options, said):
     source = folder / "digits_transformer.onnx"
     _, out, _ = amp("convert", source, "--target", target, "--dry-run", *options.split())
     assert said in out and out.count("\nspeed ") == bool(said)
-    assert "none to gain" not in amp("convert", source, "--dry-run")[1]
+    assert ("none to gain" in out) == ("none to gain" in said)
 
 
 def test_small_files(amp, tmp_path):

@@ -445,7 +445,7 @@ def test_bad_input_exits_two(amp, digits, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"not a model at all" * 50)
     data_model(tmp_path / "other.onnx")
     np.savez(tmp_path / "nan.npz", image=np.full((2, 1, 8, 8), np.nan, np.float32))
-    np.savez(tmp_path / "none.npz", other=np.zeros(3))
+    np.savez(tmp_path / "none.npz", one=np.zeros(3), other=np.zeros(3))
     np.savez(tmp_path / "zero.npz", image=np.zeros((0, 1, 8, 8), np.float32))
     np.savez(tmp_path / "shape.npz", image=np.zeros((2, 1, 9, 8), np.float32))
     for words, code, told in (

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +49,19 @@ def test_a_file_is_no_folder(tmp_path):
     for place in (tmp_path / "x", tmp_path / "x" / "y"):
         with pytest.raises(AmpError, match="AMP105"):
             write_demo(place)
+
+
+def test_the_first_command_says_one_line_of_its_installation(tmp_path):
+    """`./demo` begins with `./set-up cpu`: pip is quiet there."""
+    for name in ("set-up", "pyproject.toml", "constraints.txt"):
+        shutil.copy(Path(__file__).resolve().parents[2] / name, tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, text in {
+        "python": "exit 0",
+        "pip": 'case " $* " in *" -q "*) ;; *) echo "Collecting numpy" ;; esac',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    done = subprocess.run(["./set-up", "cpu"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and "Installing ampgraph[cpu]" in done.stderr

@@ -141,7 +141,7 @@ def test_silent_and_unchecked_unless_asked(module: Any) -> None:
         warnings.simplefilter("error")
         module.convert_float_to_float16(model, disable_shape_infer=True)
     with pytest.warns(ampgraph.PrecisionWarning):
-        module.convert_float_to_float16(model, check="auto", rule=["no-tail"])
+        module.convert_float_to_float16(model, check="auto", rule=["no-epilogue"])
 
 
 def test_forced_weights() -> None:

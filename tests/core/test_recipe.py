@@ -36,7 +36,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "store_weights": st.sampled_from((None, *STORES)),
     "freeze_weights": st.booleans() | st.sampled_from(("true", "False")),
     "fp32_stream": st.booleans(),
-    "rule": st.lists(st.sampled_from(("no-tail", "no-eps")), max_size=2),
+    "rule": st.lists(st.sampled_from(("no-epilogue", "no-eps")), max_size=2),
     "rewrite": st.lists(st.sampled_from(("none", "all", "no-norm", "bias")), max_size=2),
     "opset": st.none() | st.integers(1, 30),
     "ranges": st.none() | st.text(st.characters(blacklist_categories=["Cs"])),

@@ -72,6 +72,13 @@ def test_every_product_is_low(name: str, level: str) -> None:
     assert heavy_in_float32(exported(name)[0], level) == []
 
 
+@pytest.mark.parametrize("target", ["cuda", "tensorrt", "cpu"])
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_has_no_more_casts_than_o2(name: str, target: str) -> None:
+    auto, most = (casts(ampgraph.convert(exported(name)[0], level, target=target)) for level in ("auto", "O2"))
+    assert auto <= most
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_and_casts(name: str) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16

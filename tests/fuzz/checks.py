@@ -24,6 +24,7 @@ from ampgraph.numerics.strict.session import StrictSession
 from formats.onnx.helpers import inputs_kept
 from fuzz.models import Random, checks
 from fuzz.runtime import opened, type_of
+from hard_models.measure import casts
 from npz import write_npz
 
 LEVELS = ("O1", "O2", "O3", "auto")
@@ -103,6 +104,8 @@ def _examine(case: Random, way: Way) -> None:
     after = _bytes(result)
     if after == before:
         return
+    if way.level == "auto" and (held := casts(result)) > (most := casts(convert(case.model, replace(way, level="O2")))):
+        raise _Failed("casts", f"{held} Casts, and O2 has {most}")
     if case.seed % 8 == 0 and _bytes(convert(case.model, way)) != after:
         raise _Failed("deterministic", "a second run gives other bytes")
     _valid(case, result, way)

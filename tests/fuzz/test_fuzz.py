@@ -9,7 +9,7 @@ import pytest
 from onnx import AttributeProto, ModelProto
 
 from fuzz import checks
-from fuzz.checks import Way, distance, faults, kept, look, shrunk
+from fuzz.checks import Way, casts, convert, distance, faults, kept, look, shrunk
 from fuzz.models import random_model
 from needs import OLD, needs_runtime, needs_runtime_that_opens
 from share import FULL
@@ -31,6 +31,14 @@ def test_that_had_a_fault(file: Path) -> None:
     case, way = kept(file)
     needs_runtime_that_opens(case.model)
     assert look(case, way) is None
+
+
+@pytest.mark.parametrize("target", ["cuda", "tensorrt", "cpu"])
+@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+def test_auto_has_no_more_casts_than_o2(file: Path, target: str) -> None:
+    case, way = kept(file)
+    auto, most = (casts(convert(case.model, Way(level, way.dtype, target))) for level in ("auto", "O2"))
+    assert auto <= most
 
 
 def test_the_same_seed_gives_the_same_model() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.numerics.strict.session import StrictSession
@@ -92,8 +92,8 @@ def _is_low_quotient(name: str, writers: dict[str, onnx.NodeProto]) -> bool:
     return quotient is not None and quotient.op_type == "Div"
 
 
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and its bodies, at any depth."""
+def graphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
+    """A graph or function and its bodies, at any depth."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -102,5 +102,6 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def casts(model: ModelProto) -> int:
-    """Cast nodes at any depth."""
-    return sum(node.op_type == "Cast" for graph in graphs(model.graph) for node in graph.node)
+    """Cast nodes at any depth, those of functions too."""
+    owners: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    return sum(node.op_type == "Cast" for owner in owners for graph in graphs(owner) for node in graph.node)

@@ -1,4 +1,4 @@
-"""Writes the files of a version that every later one has to read: `cd tests && python -m kept.make 0.2`.
+"""Writes the files of a version that every later one has to read: `cd tests && python -m kept.make 0.3`.
 
 Run once for each version, when it is released: a folder that is there is never written again.
 """

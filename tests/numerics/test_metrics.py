@@ -17,7 +17,7 @@ from ampgraph.core.metric_names import METRICS, metrics_help
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, Judged, apart
-from ampgraph.numerics.metrics.metric import SAMPLE, address_of, metric_of
+from ampgraph.numerics.metrics.metric import SAMPLE, Metric, address_of, metric_of, own_metric
 from ampgraph.numerics.metrics.roles import roles_of
 from ampgraph.numerics.metrics.verdict import Compared, References
 from ampgraph.numerics.search import BUDGET, Search, confirmed
@@ -454,3 +454,38 @@ def test_predictions_that_are_off_are_asked_again_for_less(off):
     confirmed(tolerance, predict, run, BUDGET)
     assert len(runs) <= 4
     assert min(k for k in runs if runs[k] <= tolerance) <= 1 + next(k for k in range(9) if left(k) <= tolerance)
+
+
+def test_undecided_rows_of_generated_samples_count_as_a_tenth() -> None:
+    """An undecided row moves by p (1 - p) of what its scores do; trained models are seldom so on their own inputs."""
+
+    def rows(sure: int, unsure: int, moved: float) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        want = np.array([[0.99, 0.01]] * sure + [[0.6, 0.4]] * unsure)
+        got = want + np.array([[1e-3, -1e-3]] * sure + [[moved, -moved]] * unsure)
+        return {"p": want}, {"p": got}
+
+    def error(metric: Metric, sure: int, unsure: int) -> float:
+        return metric.judge(*rows(sure, unsure, 0.02))["p"].error()
+
+    checked, exact = own_metric(generated=True), own_metric(generated=False)
+    assert error(checked, 9, 1) == pytest.approx(error(exact, 9, 1))  # a tenth of them is as in real samples
+    assert error(checked, 5, 5) < 0.6 * error(exact, 5, 5)
+    assert error(checked, 0, 1) == pytest.approx(0.1**0.5 * error(exact, 0, 1))
+    want, got = rows(5, 5, 0.02)
+    got["p"][0] += [0.1, -0.1]  # a row that was decided counts whole
+    assert checked.judge(want, got)["p"].error() > 0.8 * exact.judge(want, got)["p"].error()
+    scores, moved = {"y": want["p"] * 2}, {"y": got["p"] * 2}  # rows of one alone are probabilities
+    assert checked.judge(scores, moved)["y"].error() == pytest.approx(exact.judge(scores, moved)["y"].error())
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome"),
+    [([0.1] * 3, "missed"), ([0.1, 0.1, 0.0], "doubtful"), ([0.1] * 3 + [0.0] * 3, "missed"), ([0.1], "missed")],
+)
+def test_few_generated_samples_miss_where_all_do(errors: list[float], outcome: str) -> None:
+    """Half of three says less than half of six."""
+    seen = Compared(own_metric(generated=True), numbers_first=True)
+    for number, error in enumerate(errors):
+        want = np.random.default_rng(number).normal(size=100).astype(np.float32)
+        seen.add({"y": want}, {"y": want * np.float32(1 + error)})
+    assert seen.verdict(1e-2, generated=True).outcome == outcome

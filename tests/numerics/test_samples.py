@@ -222,7 +222,7 @@ def test_inputs_of_other_kinds() -> None:
     ("arrays", "words"),
     [
         ({}, ("no array for input 'x'", "nothing", "takes x")),
-        ({"X": rows(1)}, ("no array for input 'x'", "it holds X")),
+        ({"X": rows(1), "z": rows(1)}, ("no array for input 'x'", "it holds X, z")),
         ({"x": rows(1, 4)}, ("[1, 4]", "[1, 3]")),
         ({"x": rows(2, 4)}, ("sample 0", ", 4]", "[1, 3]")),
         ({"x": np.zeros((0, 3), np.float32)}, ("[0, 3]",)),
@@ -249,7 +249,7 @@ def test_a_mistake_in_a_later_sample_names_it(tmp_path: Path) -> None:
     refusal("AMP503", model(), [{"x": rows(1)}, {}], "sample 1", "no array")
     refusal("AMP503", model(), [{"x": rows(1)}, rows(1)], "sample 1 is a ndarray", "{'x': array}")
     np.savez(tmp_path / "a.npz", x=rows(1))
-    np.savez(tmp_path / "b.npz", z=rows(1))
+    np.savez(tmp_path / "b.npz", z=rows(1), more=rows(1))
     refusal("AMP503", model(), tmp_path, "b.npz", "no array for input 'x'")
 
 

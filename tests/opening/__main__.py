@@ -2,6 +2,7 @@
 
     cd tests && python -m opening                    # exports by TorchScript, what the fuzz found, onnx's backend suite
     cd tests && python -m opening --suite 1/8 --levels O2 --out deaths.txt
+    cd tests && python -m opening --models FOLDER    # the .onnx files of a folder instead
 
 Each in every way: level, low type, target. What is refused for other things than kernels is listed too. Ends with 1
 where a file kills the runtime.
@@ -25,10 +26,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", default="1/1", metavar="NTH/OF", help="every OF-th model of the suite, from the NTH")
     parser.add_argument("--levels", nargs="+", default=["O1", "O2", "O3", "auto"])
+    parser.add_argument("--models", type=Path, metavar="FOLDER")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     nth, of = map(int, args.suite.split("/"))
-    names = [*EXPORTS, *FAULTS, *suite()[nth - 1 :: of]]
+    if args.models:
+        names = [f"file/{path}" for path in sorted(args.models.rglob("*.onnx"))][nth - 1 :: of]
+    else:
+        names = [*EXPORTS, *FAULTS, *suite()[nth - 1 :: of]]
     before = {one.name: one for one in opened((name, None) for name in names)}
     ways = [way for way in WAYS if way.level in args.levels]
     counts, lines = Counter[str](), list[str]()

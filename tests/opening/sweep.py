@@ -88,11 +88,13 @@ def scripted(name: str) -> onnx.ModelProto:
         return onnx.load(path)
 
 
+BOTH = ("float16", "bfloat16")
+TYPES = {"cuda": BOTH, "tensorrt": BOTH, "cann": BOTH, "cpu": BOTH, "webgpu": ("float16",), "openvino": ("bfloat16",)}
 WAYS = [
     Way(level, dtype, target)
-    for target in ("cuda", "tensorrt", "cann", "cpu")
+    for target, dtypes in TYPES.items()
     for level in ("O1", "O2", "O3", "auto")
-    for dtype in ("float16", "bfloat16")
+    for dtype in dtypes
 ]
 EXPORTS = [f"script/{name}" for name in MODELS]
 FAULTS = [f"found/{path.stem}" for path in FOUND]
@@ -107,6 +109,8 @@ def suite() -> list[str]:
 def model(name: str) -> ModelProto:
     """A model by where it is from."""
     source, _, one = name.partition("/")
+    if source == "file":
+        return onnx.load(one)
     if source == "script":
         return scripted(one)
     if source == "suite":

@@ -170,7 +170,7 @@ def test_levels():
         "O1": ["low", "float32", "cut", "float32", "float32"],
         "O2": ["low", "low", "cut", "low", "float32"],
         "O3": ["low"] * 5,
-        "auto": ["low", "cut", "cut", "float32", "float32"],
+        "auto": ["low", "cut", "cut", "cut", "float32"],
     }
     assert {name: level.accuracy_guards for name, level in levels.items()} == {
         "O0": "off",

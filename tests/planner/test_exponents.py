@@ -174,7 +174,7 @@ def test_float32_is_the_same_to_the_bit(name: str) -> None:
 def test_nothing_is_float32_for_its_range(name: str, level: str) -> None:
     model, ranges = case(name)
     plan = ampgraph.plan(model, level, ranges=ranges)
-    held = [d.kind for d in plan.decisions if d.dtype == "float32" and d.kind != "border"]
+    held = [d.kind for d in plan.decisions if d.dtype == "float32" and d.kind != "graph"]
     if name == "rms norm, written out":  # its norms, and the stream that they read, are float32 whatever the range
         assert not {"MatMul"} & {*held}
     else:

@@ -161,20 +161,3 @@ def test_a_mean_of_squares_is_held(square: str) -> None:
         c = Conv (x, w)  s = {square}  p = ReduceMean <axes = [2, 3]> (s)  y = Conv (p, w) }}"""
     model = parse(text, {"w": W, "two": np.float32(2)} if "two" in square else {"w": W}, opset=13)
     assert dtype_of(converted(model, "auto"), "ReduceMean") == "f32"
-
-
-SUMS = {"few": (3, "c", "f16"), "many": (9, "c", "f32"), "squares": (3, "Mul (c, c)", "f32")}
-
-
-@pytest.mark.parametrize(("size", "source", "dtype"), SUMS.values(), ids=SUMS)
-def test_a_sum_of_few_elements_is_like_additions(size: int, source: str, dtype: str) -> None:
-    """As a router adds up the weights of the experts that it chose."""
-    text = f"""g (float[4,8] x) => (float[4,8] y) {{
-        c = MatMul (x, w)  s = {source}  p = ReduceSum <keepdims = 1> (s, last)  y = MatMul (p, v) }}"""
-    text = text.replace("s = c ", "").replace("(s, last)", "(c, last)") if source == "c" else text
-    rng = np.random.default_rng(0)
-    stored = {"w": rng.standard_normal((8, size)), "v": rng.standard_normal((1, 8))}
-    weights = {name: array.astype(np.float32) for name, array in stored.items()}
-    model = parse(text, {**weights, "last": np.array([-1])}, opset=13)
-    assert dtype_of(converted(model, "auto"), "ReduceSum") == dtype
-    assert dtype_of(converted(model, "O1"), "ReduceSum") == "f32"

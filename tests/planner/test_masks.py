@@ -21,7 +21,7 @@ F = np.float32
 def test_what_is_said_of_masks() -> None:
     # it is said and can be switched off
     plan = ampgraph.plan(floor_model(FLOOR_FORMS["of an input"]), "O2")
-    assert ["-32752" in note.text and "a row that it hides whole" in note.text for note in plan.notes] == [True]
+    assert ["-32752" in note.text and "a row that is masked as a whole" in note.text for note in plan.notes] == [True]
     found = decisions(ampgraph.convert(floor_model(FLOOR_FORMS["of an input"]), "O2", rewrite="no-floor", check="off"))
     assert "Mul:f32" in found and "Softmax:f32" in found
     # Whose fusion fails on a low number that makes a mask.

@@ -112,7 +112,7 @@ def test_a_pattern_is_stronger_than_lists_guards_and_the_cut() -> None:
     assert decisions(converted(norm, "O2", target="cann", low=["op:Layer*"])) == (
         "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
     )
-    # a pattern is stronger than an accuracy guard and than its hazard
+    # a pattern is stronger than an accuracy guard and than its taint
     model = parse(
         """g (float[4,8] x) => (float[4,8] y) {
             a = MatMul (x, w)  [square] b = Pow (a, two)  [after] c = Mul (b, a)  y = MatMul (c, w)
@@ -274,12 +274,24 @@ def test_the_rules_as_a_table() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     # a rule is switched off
     assert dtype_of(converted(MODEL), "Sigmoid") == "f32"
-    assert ampgraph.explain(MODEL, "y").slots[0].rule == "tail"
-    assert dtype_of(converted(MODEL, rule="no-tail"), "Sigmoid") == "f16"
+    assert ampgraph.explain(MODEL, "y").slots[0].rule == "epilogue"
+    assert dtype_of(converted(MODEL, rule="no-epilogue"), "Sigmoid") == "f16"
+    # by its name of 0.2 too, in words and in plans
+    with pytest.warns(FutureWarning, match="rule: 'no-tail' is now 'no-epilogue'; the old names go with 0.4"):
+        assert ampgraph.Recipe.of(rule=["no-eps", "no-tail"]).rule == ("no-eps", "no-epilogue")
+    now = ampgraph.plan(MODEL)
+    old = (
+        now.to_json()
+        .replace('["epilogue",', '["tail",')
+        .replace('"graph"', '"border"')
+        .replace('_plan": 2', '_plan": 1')
+    )
+    assert '"tail"' in old and '"border"' in old
+    assert ampgraph.Plan.from_json(old).decisions == now.decisions
     # frameworks have no rules of ours
     assert not policy("apex").ours
     with pytest.raises(AmpError, match="--rule is not one of"):
-        ampgraph.convert(MODEL, policy="apex", rule="no-tail")
+        ampgraph.convert(MODEL, policy="apex", rule="no-epilogue")
 
 
 def test_every_decision_names_a_rule() -> None:
@@ -293,9 +305,9 @@ def test_every_decision_names_a_rule() -> None:
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("no-tial", "unknown rule 'tial'", "tail"),
+        ("no-epilog", "unknown rule 'epilog'", "epilogue"),
         ("no-kernel", "rule 'kernel' cannot be switched off", "validity"),
-        ("tail", "rule 'tail' is switched on already", "--rule no-tail"),
+        ("epilogue", "rule 'epilogue' is switched on already", "--rule no-epilogue"),
     ],
 )
 @pytest.mark.parametrize("level", ["O0", "O2"])

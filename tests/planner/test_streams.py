@@ -102,8 +102,8 @@ def test_a_result_is_widened_before_the_last_arithmetic(level: str, monkeypatch:
     result = converted(model, level)
     assert decisions(result) == "Cast>f16 MatMul:f16 Cast>f32 Exp:f32 Sigmoid:f32 Mul:f32"
     rules = {d.kind: d.why.rule for d in ampgraph.plan(model, level).decisions}
-    assert rules["Sigmoid"] == "tail"
-    without(monkeypatch, "tail")
+    assert rules["Sigmoid"] == "epilogue"
+    without(monkeypatch, "epilogue")
     assert casts(converted(model, level)) >= casts(result)
 
 
@@ -113,7 +113,7 @@ def test_what_is_not_widened_at_the_end() -> None:
     # the ceiling of speed widens at the end
     result = converted(parse(TAIL, WEIGHTS), "O3")
     assert decisions(result) == "Cast>f16 MatMul:f16 Exp:f16 Sigmoid:f16 Mul:f16 Cast>f32"
-    # arithmetic that a product reads is no tail
+    # arithmetic that a product reads is no epilogue
     text = "g (float[4,8] x) => (float[4,8] y) { p = MatMul (x, w)  s = Sigmoid (p)  y = MatMul (s, w) }"
     assert decisions(converted(parse(text, WEIGHTS))) == "Cast>f16 MatMul:f16 Sigmoid:f16 MatMul:f16 Cast>f32"
     # tanh(W h) bears the errors of one round, f h + g those that f has not forgotten; h + tanh(W h) those of all.

@@ -206,6 +206,10 @@ def test_what_pairs_are_held_to() -> None:
     # explain says so
     said = ampgraph.explain(between(PAIRS["QuickGelu"]), "t", level="O2", fp32=["y"]).slots[0]
     assert "one kernel on cuda, QuickGelu" in said.reason
+    # what both cost, kernels' starts apart from bytes
+    assert said.cost is not None
+    assert str(said.cost.low) == "3 kernel starts and 2,304 bytes, casts 'a', 't'"
+    assert str(said.cost.float32) == "1 kernel start and 1,280 bytes, casts 'a'"
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "float16") for name in PAIRS), ("BiasSoftmax", "bfloat16")])
@@ -217,7 +221,7 @@ def test_both_are_float32_where_one_is_held(name: str, held: str, dtype: str) ->
     assert f"with '{held}', which is float32: both are one kernel on cuda" in other.why.text
     assert found["x"].dtype == found["z"].dtype == dtype
     elsewhere = decided(between(PAIRS[name]), "O2", fp32=[held], dtype=dtype, target="tensorrt")
-    assert all(decision.why.rule != "joined" for decision in elsewhere.values())
+    assert all(decision.why.rule != "fusion" for decision in elsewhere.values())
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])

@@ -32,6 +32,16 @@ def titles() -> Iterator[str]:
                 yield from _words([pair.elts[0] for pair in pairs])
 
 
+def topics() -> set[str]:
+    """What notes of plans and steps are about, as they stand in the code."""
+    found = set[str]()
+    for path in sorted((ROOT / "ampgraph").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note":
+                found.update(_words(node.args[:1]))
+    return found
+
+
 def _words(found: list[ast.expr]) -> Iterator[str]:
     texts = (one.value for one in found if isinstance(one, ast.Constant))
     yield from (text for text in texts if isinstance(text, str) and text.strip() not in ("", "(all)"))
@@ -41,6 +51,10 @@ def test_names_of_rows_are_explained() -> None:
     found = set(titles())
     assert {"model", "casts", "clip norm", "promoted"} <= found
     assert _unexplained(found) == set()
+
+
+def test_topics_of_notes_are_explained() -> None:
+    assert {"level", "stream", "export", "mask"} <= topics() and _unexplained(topics()) == set()
 
 
 def test_reasons_verdicts_and_classes_are_explained() -> None:

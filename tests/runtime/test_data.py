@@ -74,7 +74,7 @@ def test_what_is_not_there_or_no_npz(tmp_path: Path) -> None:
     assert refused(tmp_path / "no.npz").code == "AMP101"
     assert refused(tmp_path).code == "AMP101"
     path = tmp_path / "x.npz"
-    for content, told in ((b"", "is empty"), (b"text", "is not an .npz"), (b"\x93NUMPY\x01\x00", "one array")):
+    for content, told in ((b"", "is empty"), (b"text", "is not an .npz"), (b"\x93NUMPY\x01\x00", "is not an array")):
         path.write_bytes(content)
         error = refused(path)
         assert error.code == "AMP108" and told in error.message
@@ -138,3 +138,26 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP105.*'x'.*objects"):
         save_npz(tmp_path / "x.npz", {"x": np.array([{}])})
     assert os.listdir(tmp_path) == []
+
+
+def test_one_input_takes_an_array_of_any_name(tmp_path: Path) -> None:
+    """Of a file, an .npy file too; but not where two could be meant, nor in the place of what is there."""
+    x = ARRAYS["x"]
+    np.savez(tmp_path / "any.npz", picture=x)
+    np.savez(tmp_path / "beside.npz", picture=x, labels=np.zeros(2))
+    np.save(tmp_path / "any.npy", x)
+    for name, inputs, required in (("any.npz", "x", "x"), ("any.npy", "x", "x"), ("any.npz", "xy", "x")):
+        assert data.load_inputs(tmp_path / name, inputs, required, "the model")["x"].tobytes() == x.tobytes()
+    step = data.load_inputs(tmp_path / "beside.npz", ["x", "labels"], ["x", "labels"], "the step")
+    assert step["x"].tobytes() == x.tobytes() and step["labels"].shape == (2,)
+    for name, required in (("beside.npz", "x"), ("any.npz", "xy"), ("any.npy", "xy")):
+        with pytest.raises(AmpError, match="AMP503.*no array for input 'x'"):
+            data.load_inputs(tmp_path / name, required, required, "the model")
+    assert list(data.load_inputs(tmp_path / "any.npz", ["picture"], [], "the model")) == ["picture"]
+
+
+def test_an_npy_file_is_looked_at_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "huge.npy").write_bytes(header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"))
+    assert refused(tmp_path / "huge.npy").code == "AMP108"
+    np.save(tmp_path / "pickled.npy", np.array([{}]), allow_pickle=True)
+    assert "could run code" in refused(tmp_path / "pickled.npy").message

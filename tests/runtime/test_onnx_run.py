@@ -198,7 +198,7 @@ def test_onnxruntime_missing_is_one_error(monkeypatch: pytest.MonkeyPatch) -> No
 # -- models that do not run -------------------------------------------------------------------------------------------
 
 
-def test_what_the_runtime_refuses(tmp_path: Path) -> None:
+def test_what_the_runtime_refuses(tmp_path: Path, capfd: Any) -> None:
     broken = tmp_path / "m.onnx"
     broken.write_bytes(b"no model at all")
     with pytest.raises(AmpError, match=r"AMP502.*m\.onnx.*ONNX Runtime refuses the model"):
@@ -210,6 +210,7 @@ def test_what_the_runtime_refuses(tmp_path: Path) -> None:
     low.opset_import.add(domain="mine", version=1)
     with pytest.raises(AmpError, match="AMP502.*Nonsense"):
         ampgraph.run(low, FEEDS)
+    assert capfd.readouterr() == ("", ""), "what is raised is not logged as well"
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -224,7 +225,7 @@ def test_sessions_and_older_runtimes(strict: bool) -> None:
     check(opened(SESSION_MODELS / "digits_cnn.onnx", "cpu", strict))
 
 
-def test_runs_that_stop() -> None:
+def test_runs_that_stop(capfd: Any) -> None:
     gather = helper.make_graph(
         [helper.make_node("Gather", ["x", "i"], ["y"])],
         "g",
@@ -243,6 +244,7 @@ def test_runs_that_stop() -> None:
         ampgraph.run(parse(text), feeds)
     assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
     assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7
+    assert capfd.readouterr() == ("", ""), "what is raised is not logged as well"
 
 
 @pytest.mark.slow

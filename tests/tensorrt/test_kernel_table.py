@@ -19,7 +19,9 @@ from share import share
 sys.path.append(str(ROOT / "benchmarks" / "tensorrt"))
 kernel_table = pytest.importorskip("kernel_table")
 
-SECTIONS = ("float32_inside", "tied", "refused", "broken", "attention", "kernels")
+SECTIONS = ("float32_inside", "tied", "refused", "broken", "attention", "fuses", "kernels")
+WHOLE = ("attention", "fuses")
+"""Of forms that are written for them, whatever operators are chosen."""
 DATA = own_file("kernels/tensorrt.toml").data
 ALWAYS = ("Celu", "Erf", "GlobalLpPool", "RNN", "RandomUniformLike")
 LOW_NET = """g (float[1,1,8,8] x, float[1,8,8,2] grid) => (float[1,4,8,8] y) {
@@ -36,7 +38,7 @@ def test_a_share_of_the_table_is_what_tensorrt_says(trt_python: str) -> None:
     made = kernel_table.table({name: forms[name] for name in chosen}, trt_python, "")
     for section in SECTIONS:
         rows = DATA[section].items()
-        assert made[section] == {name: row for name, row in rows if name in chosen or section == "attention"}
+        assert made[section] == {name: row for name, row in rows if name in chosen or section in WHOLE}
 
 
 def test_the_file_is_written_by_the_script() -> None:

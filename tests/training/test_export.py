@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -354,3 +355,32 @@ def test_dropout_between_layers_is_kept(tmp_path, kind, unroll):
     module, x = kind(3, 4, num_layers=2, dropout=0.5), torch.randn(5, 2, 3)
     made = ampgraph.export_for_training(module, (x,), tmp_path / "forward.onnx", unroll=unroll, dynamic_batch=False)
     assert kinds(made).count("Dropout") == 1
+
+
+class Lossy(torch.nn.Module):
+    """What exports for inference change: a norm behind a convolution, and Dropout."""
+
+    def __init__(self, norm: bool, dropout: bool) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 2, 3)
+        self.norm = torch.nn.BatchNorm2d(2) if norm else torch.nn.Identity()
+        self.drop = torch.nn.Dropout() if dropout else torch.nn.Identity()
+        self.out = torch.nn.Linear(2 * 16, 3)
+
+    def forward(self, x):
+        return self.out(self.drop(self.norm(self.conv(x))).flatten(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "said"), [(True, "BatchNormalization is folded"), (False, "Dropout is gone, if")])
+def test_a_plain_export_is_said_to_be_another_network(tmp_path, norm, said):
+    path, x = tmp_path / "m.onnx", torch.zeros(2, 1, 6, 6)
+    words: dict[str, Any] = {"input_names": ["x"], "opset_version": 18, "verbose": False}
+    for dynamo in (False, True) if not norm else (False,):  # with a norm the newer one loses parameters: AMP211 says so
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(Lossy(norm, True).eval(), (x,), path, dynamo=dynamo, **words)
+        notes = ampgraph.build_training_step(path, loss="cross_entropy", optimizer="sgd").notes
+        assert [said in note.text and "export_for_training keeps" in note.text for note in notes] == [True], dynamo
+    ampgraph.export_for_training(Lossy(norm, dropout=False), (x,), path)
+    assert not ampgraph.build_training_step(path, loss="cross_entropy", optimizer="sgd").notes

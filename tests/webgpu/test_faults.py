@@ -56,7 +56,7 @@ def test_what_is_finite_there_is_not_in_a_strict_run(webgpu_python: str, tmp_pat
     """As docs/upstream/webgpu_nan.md says: four operators make numbers of NaN. A check for NaN there proves nothing."""
     path, model = tmp_path / "nan.onnx", report("webgpu_nan").model(last, TensorProto.FLOAT16)
     onnx.save(model, path)
-    feeds = {"x": np.float16([[300, 1, 2, 3]])}
+    feeds = {"x": np.array([[300, 1, 2, 3]], np.float16)}
     (found,) = executed(Runtime("webgpu", webgpu_python), path).run(feeds).values()
     (strict,) = StrictSession(model, target="webgpu").run(feeds).values()
     assert np.isfinite(np.asarray(found, np.float32)).all() == (last not in ("Max", "Tanh"))

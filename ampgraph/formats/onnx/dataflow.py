@@ -42,7 +42,7 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxReader(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
-    flow.origin, flow.certain_shape = Origins(), shapes.certain
+    flow.origin, flow.certain_shape, flow.sized = Origins(), shapes.certain, shapes.sized
     flow.newest = onnx.defs.onnx_opset_version()
     values.read()
     named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)

@@ -1,17 +1,19 @@
-"""Faults of a model that no runtime forgives, found before anything is planned: values that nothing defines, and nodes
-that contradict the schema of their operator, as onnx has it. Operators of other domains are left alone."""
+"""Faults of a model that no runtime forgives, found before anything is planned: values that nothing defines, or that
+two nodes write, nodes that read in a circle, and nodes that contradict the schema of their operator, as onnx has it.
+Operators of other domains are left alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx_ir as ir
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from ...core.errors import AmpError
 from .proto import Holder, Kind
-from .walk import all_graphs, bodies
+from .walk import all_graphs, bodies, captured, is_sorted
 
 HINT = "export it again; onnx.checker.check_model tells the same fault"
 NEWEST = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
@@ -36,8 +38,29 @@ def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
             if (node.domain, node.op_type) in local or not 0 < version <= NEWEST.get(domain, 0):
                 continue
             if problem := _contradiction(node, domain, version, inputs, len(outputs)):
-                who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
-                raise AmpError("AMP204", f"{who} ({node.op_type}) {problem}", where=where, hint=HINT)
+                raise AmpError("AMP204", f"{_who(name, outputs, kind)} {problem}", where=where, hint=HINT)
+
+
+def _who(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
+    who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
+    return f"{who} ({kind.op_type})"
+
+
+def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
+    """Raises AmpError AMP204 for a node that writes what is an input, is stored, or is written before it."""
+    for holder in held:
+        graph = holder.graph
+        inputs = graph.input if isinstance(graph, FunctionProto) else (value.name for value in graph.input)
+        taken = {name.encode(): "is an input" for name in inputs}
+        if not isinstance(graph, FunctionProto):
+            taken |= {tensor.name.encode(): "is stored" for tensor in graph.initializer}
+        for _, outputs, name, kind in holder.nodes():
+            who = _who(name, outputs, kind)
+            for value in filter(None, outputs):
+                if value in taken:
+                    message = f"{who} writes '{value.decode()}', which {taken[value]}"
+                    raise AmpError("AMP204", message, where=where, hint=HINT)
+                taken[value] = f"{who} writes too"
 
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
@@ -51,16 +74,19 @@ def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[
         if not least <= found <= most:
             wanted = f"{most}" if least == most else f"at least {least}" if found < least else f"at most {most}"
             return f"has {found} {what}{'s' * (found != 1)}, and its operator has {wanted}"
+    attributes, held = schema.attributes, {attribute.name for attribute in node.attribute}
+    if missing := [name for name, known in attributes.items() if known.required and name not in held]:
+        return f"has no attribute '{missing[0]}', which its operator needs"
     for place, (name, formal) in enumerate(zip(inputs, schema.inputs, strict=False)):
         if not name and formal.option == SINGLE:
             return f"leaves out input {place} ('{formal.name}'), which its operator needs"
     for attribute in node.attribute:
-        known = schema.attributes.get(attribute.name)
+        known = attributes.get(attribute.name)
         if known is None or attribute.ref_attr_name or not attribute.type:
             continue
-        held, wanted = AttributeProto.AttributeType.Name(attribute.type), str(known.type).rpartition(".")[2]
-        if held != wanted:
-            return f"has an attribute '{attribute.name}' of type {held}, and its operator takes {wanted}"
+        given, wanted = AttributeProto.AttributeType.Name(attribute.type), str(known.type).rpartition(".")[2]
+        if given != wanted:
+            return f"has an attribute '{attribute.name}' of type {given}, and its operator takes {wanted}"
     return ""
 
 
@@ -80,6 +106,21 @@ def refuse_undefined(model: ir.Model, where: str) -> None:
     for value in model.graph.outputs:  # those of a body may be values from outside of it
         if _is_undefined(value):
             raise AmpError("AMP204", f"nothing defines the output '{value.name}'", where=where, hint=HINT)
+
+
+def refuse_cycles(model: ir.Model, where: str) -> None:
+    """Raises AmpError AMP204 for nodes that read in a circle."""
+    for graph in all_graphs(model):
+        if is_sorted(graph):
+            continue
+        makers = {node: [value.producer() for value in (*node.inputs, *captured(node)) if value] for node in graph}
+        order = TopologicalSorter({node: [one for one in made if one in makers] for node, made in makers.items()})
+        try:
+            order.prepare()
+        except CycleError as error:
+            names = [f"'{node.name or node.outputs[0].name}' ({node.op_type})" for node in error.args[1]]
+            shown = names if len(names) <= 5 else [*names[:4], "..."]
+            raise AmpError("AMP204", f"nodes read in a circle: {' -> '.join(shown)}", where=where, hint=HINT) from None
 
 
 def refuse_multiplied(model: ir.Model) -> None:

@@ -33,7 +33,7 @@ from .data_files import (
     take_mark,
     write_data,
 )
-from .faults import refuse_nodes, refuse_undefined, unknown_versions
+from .faults import refuse_cycles, refuse_nodes, refuse_undefined, refuse_written_twice, unknown_versions
 from .native import SORTED, bounds_as_vectors, from_proto, remember, to_proto
 from .proto import Holder, holders, repair, tensors
 from .walk import all_graphs
@@ -111,10 +111,12 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
     try:
         model = from_proto(proto, held)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
+        refuse_written_twice(held, where)
         hint = "onnx.checker.check_model names the fault"
         raise AmpError("AMP102", f"cannot be understood: {first_line(error)}", where=where, hint=hint) from error
     if SORTED not in model.graph.meta:  # what is read in order reads nothing that is not there
         refuse_undefined(model, where)
+        refuse_cycles(model, where)
     remember(model, [*said, *bounds_as_vectors(model.graph)])
     if not annotated:
         model.graph.meta[PLAIN] = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
@@ -67,6 +67,11 @@ class OnnxShapes:
             return None if follows or inferred is not None else shape
         return tuple(b if follows or isinstance(b, int) else a for a, b in zip(shape, inferred, strict=True))
 
+    def sized(self, inputs: Mapping[str, Sequence[int]]) -> Mapping[str, Shape]:
+        """By name, what onnx infers of the main graph's values where its inputs have these shapes."""
+        found = infer(self.model, doubted=True, typed=self.typed, inputs=inputs)
+        return {name: shape for name, info in found.items() if (shape := _shape(info)) is not None}
+
     @cached_property
     def _unsaid(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What onnx infers from the model's inputs alone, as far as a look at it may tell more than was told."""
@@ -104,19 +109,24 @@ def _differ(one: Shape, other: Shape) -> bool:
 
 
 def infer(
-    model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, onnx.ValueInfoProto]:
+    model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({}),
+    inputs: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> dict[str, onnx.ValueInfoProto]:  # fmt: skip
     """What onnx's inference says of the main graph's values, without weights; empty where it fails.
 
-    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name."""
+    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name.
+    ``inputs``: shapes of these, from which those are computed too that the graph computes."""
     proto = _outline(model)
     given = {value.name for value in proto.graph.output}
     for name in sorted(typed.keys() - given):
         proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, DTYPES[typed[name]].value, None))
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
+    for info in (info for info in proto.graph.input if info.name in inputs):
+        for dim, size in zip(info.type.tensor_type.shape.dim, inputs[info.name], strict=True):
+            dim.dim_value = size
     try:
-        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model), strict_mode=False)
+        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model), data_prop=bool(inputs))
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
     return {info.name: info for info in (*found.graph.value_info, *(found.graph.output if doubted else ()))}

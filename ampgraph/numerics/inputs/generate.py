@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -206,6 +206,8 @@ BANDS = 32  # at least
 SCALES = (1.0, 4.0, 1 / 16)  # of plain numbers, by sample
 FAINT = 0.1  # a first product whose weights are so small takes numbers of 0 to 255
 TOLD = 6  # operators from an input to the first that tells
+WAVES, PERIOD = 32, 64  # rows of a product that are looked at, and how long a wave is at least
+PEAK, PURE = 5, 0.8  # frequencies in which a wave under a window has its power, and how much of it
 LARGE = 1 << 22  # elements of weights that are looked at
 # What becomes of pictures of 0 to 1, by sample: as means and deviations leave them. Readers of text take -1 to 1.
 SHIFTS, SHIFTS_OF_LINES = ((4.6, -2.1), (1.0, 0.0), (2.0, -1.0)), ((2.0, -1.0), (1.0, 0.0), (2.0, -1.0))
@@ -223,9 +225,16 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
         if _takes_bytes(flow, port.value):
             return "pixels", "pictures of 0 to 255"
         return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
-    if shape and len(shape) <= 3 and (shape[-1] >= SOUND or (sounds(port.name) and shape[-1] >= SOUND // 10)):
+    length = _along(shape)[-1] if shape and len(shape) <= 3 else 0
+    named = sounds(port.name) and length >= SOUND // 10
+    if length and (length >= SOUND or named or _hears(flow, port.value)):
         return "sound", "speech-like sound, tones, noise and silence"
     return PLAIN, "about standard normal, and of 4 and 1/16 times that"
+
+
+def _along(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape up to its time, where one channel is behind it."""
+    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
@@ -237,6 +246,40 @@ def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
 
 def _takes_bytes(flow: Dataflow, value: int) -> bool:
     """Whether the first arithmetic on an input takes numbers up to 255 to small ones."""
+    for op, read in _first_readers(flow, value):
+        if has(op.role, "products"):
+            gain = _gain(flow, op)
+            if gain is not None:
+                return gain < FAINT
+        elif _divides(flow, op, read):
+            return True
+    return False
+
+
+def _hears(flow: Dataflow, value: int) -> bool:
+    """Whether the first arithmetic on an input is a Fourier transform: a product with waves as weights, or one of its
+    own."""
+    for op, _ in _first_readers(flow, value):
+        if has(op.role, "transforms"):
+            return _are_waves(flow, op) if has(op.role, "products") else True
+    return False
+
+
+def _are_waves(flow: Dataflow, op: Op) -> bool:
+    """Whether what a product is made with is waves along its inner axis: each with its power in few frequencies."""
+    array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
+    if array is None or array.ndim < 2 or array.dtype.kind != "f":
+        return False
+    rows = array.T if has(op.role, "multiplies_matrices") else array.reshape(len(array), -1)
+    rows = np.asarray(rows[:: max(1, len(rows) // WAVES)], np.float64)
+    if rows.ndim != 2 or rows.shape[1] < PERIOD:
+        return False
+    power = np.sort(np.abs(np.fft.rfft(rows, axis=1)) ** 2, axis=1)
+    return bool(np.median(power[:, -PEAK:].sum(1) / (power.sum(1) + 1e-30)) > PURE)
+
+
+def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
+    """The operators behind a value with what they read of it, nearest ones first, as far as data are only moved."""
     work, seen = [(value, TOLD)], set()
     while work:
         value, steps = work.pop()
@@ -244,15 +287,10 @@ def _takes_bytes(flow: Dataflow, value: int) -> bool:
             if op.id in seen:
                 continue
             seen.add(op.id)
-            if has(op.role, "products"):
-                gain = _gain(flow, op)
-                if gain is not None:
-                    return gain < FAINT
-            elif _divides(flow, op, value):
-                return True
-            elif has(op.role, "passes_on") or has(op.role, "joins"):
+            if has(op.role, "passes_on") or has(op.role, "joins") or has(op.role, "pads"):
                 work += [(made, steps - 1) for made in op.outputs]
-    return False
+            else:
+                yield op, value
 
 
 def _divides(flow: Dataflow, op: Op, value: int) -> bool:
@@ -284,7 +322,7 @@ def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
 def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
     """float32 numbers of one of `KINDS`; samples differ in content and in size."""
     if kind == "sound":
-        return sound(numbers, shape, index)
+        return sound(numbers, _along(shape), index).reshape(shape)
     if kind == "spectrum":
         return spectrum(numbers, shape, index)
     if kind == PLAIN:

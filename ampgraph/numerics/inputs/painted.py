@@ -203,7 +203,7 @@ def patches(numbers: Numbers, height: int, width: int) -> Array:
 
 TURN = 65536  # of a phase
 LOUD = (0.3, 0.9, 0.05)  # by sample
-FLOOR = (1e-3, 1e-4, 1e-2)  # noise under it
+FLOOR = (1e-3, 1e-3, 1e-2)  # noise under it: recordings have no less
 SYLLABLE = 2400  # samples of a wave
 VOICES = 8  # harmonics
 

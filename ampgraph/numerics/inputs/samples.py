@@ -20,10 +20,11 @@ from ...core.graph import Graph
 from ...core.low_types import numpy_type
 from ...formats import adapters
 from ...formats.kinds import Model, is_graph
-from ...runtime.data import cannot_read, load_npz
+from ...runtime.data import by_input, cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .sizes import GraphInput, Place
+from .states import CachePair, reached, told_pairs
 
 HINTS = 12  # sizes of weights that an input may have
 MOST_SAMPLES = 1_000_000  # that can be asked for
@@ -44,11 +45,22 @@ class Samples:
     _start: Callable[[], Iterator[Feeds]] = field(repr=False)
     _resized: Callable[[Learnt], tuple[Samples, Learnt]] | None = field(default=None, repr=False)
     _hints: tuple[int, ...] = field(default=(), repr=False)
+    _states: tuple[CachePair, ...] = field(default=(), repr=False)
 
-    def fitted(self, run: Callable[[Feeds], object]) -> Samples:
-        """Samples of sizes with which a model runs: generated ones get others where the guessed ones do not.
+    def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
+        """Samples that a model can have: generated ones get other sizes where it does not run with those that were
+        guessed, and the states that it reaches.
 
-        ``run`` runs the model on one sample. Raises AmpError AMP504 where none is found."""
+        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found."""
+        fitting = self._sized(run)
+        if not self._states:
+            return fitting
+        names = " and ".join(f"'{pair.past}'" for pair in self._states)
+        said = f"{names}: zero at first, then what the model makes of the sample before"
+        start = lambda: reached(fitting, self._states, run)  # noqa: E731
+        return replace(fitting, notes=(*fitting.notes, said), _start=start)
+
+    def _sized(self, run: Callable[[Feeds], object]) -> Samples:
         if self._resized is None or not self._resized({})[1]:
             return self
         resized = self._resized
@@ -196,7 +208,19 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
         made = Generator(flow, needed, seed, dims, learnt)
         return Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized), made.places()
 
-    return replace(resized({})[0], _hints=tuple(itertools.islice(dict.fromkeys(sizes), HINTS)))
+    hints = tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
+    return replace(resized({})[0], _hints=hints, _states=tuple(_states(flow, needed)))
+
+
+def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
+    """The inputs of numbers that are an output of the step before, of the same size."""
+    outputs = (flow.values[v] for v in flow.scopes[0].outputs)
+    given = {item.name: Port(item.name, item.dtype, tuple(flow.shape(item.id) or ())) for item in outputs}
+    taken = {port.name: port for port in ports if "float" in port.dtype}
+    for pair in told_pairs(taken, given):
+        sizes = zip(taken[pair.past].shape, given[pair.present].shape, strict=True)
+        if pair.axis is None and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
+            yield pair
 
 
 # -- the user's: files, folders, mappings, iterables ------------------------------------------------------------------
@@ -239,6 +263,10 @@ class Inputs:
         for name, array in feeds.items():
             _refuse_nan(name, array, where)
         return feeds
+
+    def read(self, path: Path) -> dict[str, Array]:
+        """The arrays of a file, by input."""
+        return by_input(load_npz(path), self.ports, [name for name in self.ports if name not in self.optional])
 
     def mapping(self, item: object, index: int) -> Feeds:
         """The arrays of a sample of a list or an iterable, checked."""
@@ -312,14 +340,14 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
     except (OSError, ValueError) as error:
         raise cannot_read(path, error) from None
     if not folder:
-        return _from_arrays(load_npz(path), str(path), inputs, count)
+        return _from_arrays(inputs.read(path), str(path), inputs, count)
     if not files:
         hint = "put one .npz file for each sample in it"
         raise AmpError("AMP108", "the folder holds no .npz file", where=str(path), hint=hint)
     chosen = files[:count]
-    first = load_npz(chosen[0])
+    first = inputs.read(chosen[0])
     notes = _notes(str(path), len(chosen), len(files), inputs.checked(first, str(chosen[0])), first)
-    return Samples(False, notes, len(chosen), lambda: (inputs.checked(load_npz(f), str(f)) for f in chosen))
+    return Samples(False, notes, len(chosen), lambda: (inputs.checked(inputs.read(f), str(f)) for f in chosen))
 
 
 def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
@@ -442,12 +470,16 @@ def sizes_that_run(
 
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them."""
+    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them. Of
+    those in front all together come first: rows of several inputs are one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
     inner = {place: size for place, size in places.items() if place[1]}
-    for some in (inner, {place: size for place, size in places.items() if place not in inner}):
+    rows = {place: size for place, size in places.items() if place not in inner}
+    for some in (inner, rows):
+        if some is rows and len(rows) > 1:
+            yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
         for propose in (_named, _in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS

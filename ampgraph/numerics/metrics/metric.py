@@ -40,6 +40,14 @@ A tolerance of 1e-2 then allows an absolute error of 1e-3, float16's step at one
 complement, or of the largest in its row. An output whose norm is larger is judged as numbers are.
 """
 SUM = 1e-3  # by which a row of probabilities may miss one
+DECIDED, SELDOM = 0.9, 0.1
+"""Of rows of probabilities on generated inputs: those whose largest is below the first are undecided, and count as if a
+tenth of the rows were so.
+
+A model is sure of what it was trained for: of its own inputs few rows are undecided, of generated ones up to all, and
+there any change of the scores, multiplied by p (1 - p), is one of the result. Over four readers of text, of which the
+numbers were taken, rows above 0.9 had a fifth to a twentieth of the whole's error, on real inputs and generated ones.
+"""
 TOKENS = "tokens"
 
 
@@ -159,7 +167,20 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
             return _by_error(found)
     if sort in ("logits", LOGARITHMS, PROBABILITIES):
         return Judged(found.off, found.size, max(FLOOR, LIKELY / math.sqrt(max(found.compared, 1))), sort)
-    return Judged(found.off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS)
+    off = _off_where_decided(found, want, got) if sort == NUMBERS else found.off
+    return Judged(off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS)
+
+
+def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
+    """The root mean square of the difference, with no more than `SELDOM` of the rows undecided."""
+    if found.nonfinite_mismatches or not _sums_to_one(want):
+        return found.off
+    array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
+    undecided = array.max(axis) < DECIDED
+    share = float(undecided.mean())
+    squares = np.square(array - np.asarray(got, np.float64)).sum(axis)
+    weights = np.where(undecided, min(1.0, SELDOM / max(share, SELDOM)), 1.0)
+    return math.sqrt(float((squares * weights).sum()) / array.size)
 
 
 def _by_error(found: Apart, sort: str = "") -> Judged:

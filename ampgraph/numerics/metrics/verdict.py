@@ -23,6 +23,7 @@ from .parts import PART
 # doubtful is where more than one of eight miss (of eight of the user's the worst decides), those that miss by far
 # counting double, or where more than one of eight come close: real inputs of trained models gave up to twice the error.
 FAR = 2  # how many times the tolerance is missed by far
+SIX = 6  # generated samples of which half say that the result misses; of fewer, all
 EIGHT = 8  # samples of the user's, of which one that misses decides
 CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones come this close
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
@@ -167,7 +168,8 @@ def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
-    return 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
+    needed = len(errors) / 2 if len(errors) >= SIX else max(len(errors), 1)
+    return sum(error > tolerance for error in errors) >= needed
 
 
 def _doubtful(errors: list[float], tolerance: float) -> bool:

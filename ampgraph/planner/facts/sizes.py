@@ -29,31 +29,19 @@ class OpenSizes:
 
     def guessed(self, op: Op) -> int:
         """How many elements an operator adds up into one, with open dimensions guessed."""
-        return math.prod(self._summed(op, self.dims(op.inputs[0])))
-
-    def known(self, op: Op) -> float:
-        """How many elements an operator adds up into one; infinitely many where the file does not say."""
-        shape = self.flow.shape(op.inputs[0])
-        given = op.inputs[1] if len(op.inputs) > 1 else NONE
-        if shape is None or (given != NONE and not self.flow.values[given].weight):
-            return math.inf
-        summed = self._summed(op, [size if isinstance(size, int) and size >= 0 else -1 for size in shape])
-        return math.inf if -1 in summed else math.prod(summed)
-
-    def _summed(self, op: Op, dims: list[int]) -> list[int]:
-        """The dimensions that a sum is over."""
+        dims = self.dims(op.inputs[0])
         if self.traits.has(op.role, "sums_all_places"):
-            return dims[2:]
+            return math.prod(dims[2:])
         if self.traits.has(op.role, "sums_windows"):
-            return self.flow.integers(op, "kernel_shape") or []
+            return math.prod(self.flow.integers(op, "kernel_shape") or [])
         axes = self.flow.integers(op, "axes")
         if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
             item = self.flow.values[op.inputs[1]]
             array = self.flow.weights.array(item) if item.weight else None
             axes = [-1] if array is None else array.reshape(-1).tolist()
         if not axes:
-            return [] if self.flow.attribute(op, "noop_with_empty_axes") else dims
-        return [dims[a] for a in axes if -len(dims) <= a < len(dims)]
+            return 1 if self.flow.attribute(op, "noop_with_empty_axes") else math.prod(dims)
+        return math.prod(dims[a] for a in axes if -len(dims) <= a < len(dims))
 
     @cached_property
     def _places(self) -> dict[int, Sequence[int]]:

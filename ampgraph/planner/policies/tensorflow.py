@@ -195,7 +195,7 @@ class _Canvas:
         if root is not None:
             return f"reads what '{describe(flow, flow.ops[flow.units[root].op])}' made, which is on the deny list"
         if unit.op == NONE:
-            return "is a border of the model"
+            return "is a graph input or output"
         return "no paint reaches it" if self.items[unit.id].cls else "is in no list"
 
     def refused(self) -> Mapping[int, str]:

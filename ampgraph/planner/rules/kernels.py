@@ -103,7 +103,7 @@ def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
     flow = facts.flow
     units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
     found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
-    return f"{op.kind} at the border of the model, which is {FLOAT32}" if found else ""
+    return f"{op.kind} beside a graph input or output, which is {FLOAT32}" if found else ""
 
 
 def _mask(facts: Facts, op: Op, broken: Broken) -> str:

@@ -56,13 +56,13 @@ def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
 
 
 @runs(
-    "hazard",
-    trigger="an operator that reads what a guard held, or what passes the limit",
+    "taint",
+    trigger="an operator that reads what a guard pinned to float32, or what passes the limit",
     action="float32 for operators of class `infer` or `deny` up to the next product, norm or bounded function; behind "
     "what passes the limit, for all but products",
     levels="every",
 )
-def hazards(sight: Sight, decided: Decisions) -> Findings:
+def taint(sight: Sight, decided: Decisions) -> Findings:
     facts = sight.facts
     flow, bounded = facts.flow, facts.traits.operators("bounded")
     seen: set[tuple[int, bool]] = set()
@@ -91,7 +91,7 @@ def hazards(sight: Sight, decided: Decisions) -> Findings:
 
 def _why(facts: Facts, source: Source) -> Why:
     origin = describe(facts.flow, facts.flow.ops[source.op])
-    return Why("hazard", f"reads what '{origin}' made in float32 ({source.why.text})")
+    return Why("taint", f"reads what '{origin}' made in float32 ({source.why.text})")
 
 
 def _reads(facts: Facts, op: int) -> Iterable[Use]:

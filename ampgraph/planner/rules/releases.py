@@ -17,12 +17,12 @@ WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
 
 
 @runs(
-    "tail",
+    "epilogue",
     trigger="arithmetic behind the last product, whose results are widened",
     action="left to the cut, which prefers float32 where that takes no more Casts",
     levels="careful",
 )
-def tail(sight: Sight, decided: Decisions) -> Findings:
+def epilogue(sight: Sight, decided: Decisions) -> Findings:
     """What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and
     saves its rounding. A number that the kernel of the product in front takes is no arithmetic of its own."""
     facts, regions, guarded = sight.facts, sight.regions, decided
@@ -38,8 +38,8 @@ def tail(sight: Sight, decided: Decisions) -> Findings:
             factors[root] = max(factors.get(root, -1), own)
     preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(guarded, root)]
     moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
-    why = Why("tail", "no product reads its result")
-    where_wide = Why("tail", "no product reads its result: widened for the output before it, not after it")
+    why = Why("epilogue", "no product reads its result")
+    where_wide = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
     return Findings(
         released={root: why for root in preferred if guarded.sides[root] == LOW},
         worth={**dict.fromkeys(preferred, -1), **moves},
@@ -90,12 +90,12 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
 
 
 @runs(
-    "joined",
-    trigger="a kernel that the target makes of two operators while both have one type, beside one that is held",
+    "fusion",
+    trigger="what the target makes one kernel of while both operators have one type, and one is pinned to float32",
     action="what a list makes low there, no product, is left to the cut, which counts what the kernel saves",
     levels="careful",
 )
-def joined_kernels(sight: Sight, decided: Decisions) -> Findings:
+def fusion(sight: Sight, decided: Decisions) -> Findings:
     facts = sight.facts
     released: dict[int, Why] = {}
     wide: dict[int, Why] = {}
@@ -109,7 +109,7 @@ def joined_kernels(sight: Sight, decided: Decisions) -> Findings:
             name = describe(facts.flow, joint.first if held[0] else joint.then)
             text = f"both are one kernel on {facts.options.target}, {joint.join.makes}"
             root = decided.find(units[held.index(False)])
-            wide[root] = why = Why("joined", f"with '{name}', which is float32: {text}")
+            wide[root] = why = Why("fusion", f"with '{name}', which is float32: {text}")
             if decided.sides[root] == LOW and _may_be_free(decided, root):
                 released[root] = why
     products = sight.regions.allowed if released else ()

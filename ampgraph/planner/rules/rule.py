@@ -45,7 +45,7 @@ class Findings:
 
     Attributes:
         found: units to hold with a reason, in the order of the model.
-        sources: operators whose results are a hazard to what follows.
+        sources: operators whose results are tainted: what follows may be wrong in the low type.
         notes: shown whatever has an effect.
         released: units that the cut decides instead of a list.
         worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.

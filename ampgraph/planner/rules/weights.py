@@ -49,10 +49,10 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
                 masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
-                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
+                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", taints=True)
         elif extent.flushed > FLUSHED_LIMIT:
             message = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
-            reader.hold(value, message, hazard=False)
+            reader.hold(value, message, taints=False)
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed
     floor = -largest / 2 / facts.masks.most_added(masks)
@@ -107,14 +107,14 @@ class _Reader:
                 found[op.outputs[0]] = array
         return found
 
-    def hold(self, value: Value, text: str, hazard: bool) -> None:
+    def hold(self, value: Value, text: str, taints: bool) -> None:
         """Keeps the readers (or the maker) of a tensor in float32, and names it."""
         flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]
         self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
         self.held.update(map(self.decided.find, units))
-        owners = [flow.units[unit].op for unit in units if hazard]
+        owners = [flow.units[unit].op for unit in units if taints]
         self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]
         if lowered:
             places = sorted({place(flow, u) for u in lowered})
@@ -132,7 +132,7 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
     for value, floor in sorted(floors.items()):
         text = f"elements below the {facts.options.dtype} minimum become {floor:g}: it only feeds Softmax"
         if not facts.masks.has(value):
-            text += ", times zeros and ones; a row that it hides whole may follow its scores"
+            text += ", times zeros and ones; a row that is masked as a whole may get weights by its scores"
         yield Note("mask", facts.flow.values[value].name, text)
 
 

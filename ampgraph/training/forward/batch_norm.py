@@ -19,6 +19,7 @@ from ...formats.onnx.origins import CLASSES
 from ..gradients.builder import Builder
 from ..gradients.registry import attribute, place_of
 from ..gradients.rules.norms import BATCH, KEEP
+from .read import STACK, signature
 from .residues import replace_value
 
 FUSED = "pkg.onnxscript.rewriter.rule_name"  # what torch's exporter says of a node that took others in
@@ -39,20 +40,28 @@ class Average:
         return b.op("Add", start, b.op("Mul", b.op("Sub", self.batch, start), b.number(self.rate)))
 
 
-def folded_norms(model: ir.Model) -> tuple[Note, ...]:
-    """What is said of convolutions that torch has exported for inference, with their BatchNormalization inside of them.
-    Its older exporter gives their weights numbers for names, its newer one says what it fused."""
+def lost_for_inference(model: ir.Model) -> tuple[Note, ...]:
+    """What is said of a model that torch has exported for inference, which folds BatchNormalization into convolutions
+    and leaves Dropout out. Its older exporter gives such weights numbers for names, its newer one says what it fused,
+    and from where in the module each node is, which `export_for_training` takes out."""
+    if model.producer_name != "pytorch" or any(node.op_type == "Dropout" for node in model.graph):
+        return ()
     found = [
         node.name or node.outputs[0].name or ""
         for node in model.graph
         if "BatchNorm" in node.metadata_props.get(FUSED, "")
         or any((value.name or "").startswith("onnx::Conv") for value in node.inputs[1:2] if value is not None)
     ]
-    text = (
-        f"BatchNormalization is folded into convolutions ({len(found)}), as exports for inference have it, and Dropout "
-        "is gone: another network is trained than the module; ampgraph.export_for_training keeps both"
-    )
-    return (Note("export", found[0], text),) if found else ()
+    if found:
+        text = (
+            f"BatchNormalization is folded into convolutions ({len(found)}), as exports for inference have it, and "
+            "Dropout is gone: another network is trained than the module; ampgraph.export_for_training keeps both"
+        )
+        return (Note("export", found[0], text),)
+    if signature(model) and not any(STACK in node.metadata_props for node in model.graph):
+        return ()
+    text = "exported for inference: Dropout is gone, if the module has any; ampgraph.export_for_training keeps it"
+    return (Note("export", "", text),)
 
 
 def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Collection[str] = ()) -> list[Average]:

@@ -13,6 +13,7 @@ from .residues import lower_residues
 
 OLDEST = 18  # the opset that gradients are written in
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
 AS_DATA = "GroupNormalization"  # onnx infers nothing of it: its result is like its first input
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -34,12 +34,11 @@ from .batch_norm import refuse_synchronised
 from .buffers import give_out
 from .export_check import check_export, in_mode
 from .parameters import parameter_names
-from .read import SIGNATURE
+from .read import SIGNATURE, STACK
 
 if TYPE_CHECKING:
     import torch
 
-STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
 CALL = "pkg.torch.onnx.fx_node"
 PADDED = re.compile(r"\baten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")
 PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
-from ...runtime.data import cannot_read, header
+from ...runtime.data import by_input, cannot_read, header
 from .normalized import Normalized
 
 Batches: TypeAlias = "Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]"
@@ -199,7 +199,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
             found[name] = array
     if not found:
         raise AmpError("AMP101", "holds no arrays", where=text, hint=HINT)
-    return found
+    return by_input(found, inputs, inputs)
 
 
 def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:

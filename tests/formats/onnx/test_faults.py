@@ -7,6 +7,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from ampgraph.numerics.strict.session import StrictSession
 from effort import lines_run
 from formats.onnx.helpers import code
 from onnx_text import parse
@@ -35,6 +36,17 @@ FAULTS = {
     "text": (
         body('[s] a = Softmax <axis = "1"> (x)  y = MatMul (a, w)'),
         "node 's' (Softmax) has an attribute 'axis' of type STRING, and its operator takes INT",
+    ),
+    "attribute left out": (body("[c] y = Concat (x, x)"), "node 'c' (Concat) has no attribute 'axis', which its"),
+    "written twice": (
+        body("[a] y = MatMul (x, w)  [b] y = Relu (x)"),
+        "node 'b' (Relu) writes 'y', which node 'a' (MatMul) writes too",
+    ),
+    "an input written": (body("[a] x = MatMul (x, w)  y = Relu (x)"), "(MatMul) writes 'x', which is an input"),
+    "a weight written": (body("[a] w = Relu (x)  y = MatMul (x, w)"), "node 'a' (Relu) writes 'w', which is stored"),
+    "a circle": (
+        body("[a] h = MatMul (y, w)  [b] y = Relu (h)"),
+        "nodes read in a circle: 'a' (MatMul) -> 'b' (Relu) -> 'a' (MatMul)",
     ),
     "whole number": (body("[g] y = Gemm <alpha = 1> (x, w)"), "'alpha' of type INT, and its operator takes FLOAT"),
     "in a function": (
@@ -117,3 +129,5 @@ def test_versions_that_nobody_knows_are_said(amp, tmp_path, change, said):
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     status, out, _ = amp("convert", tmp_path / "m.onnx", "--check", "off")
     assert status == 0 and said in out
+    with pytest.raises(AmpError, match="may be older than the model"):
+        StrictSession(model)

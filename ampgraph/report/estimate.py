@@ -1,0 +1,247 @@
+"""How much faster a file may be than its float32 original: a roofline over what both compute and move.
+
+A kernel takes the time in which a device starts it, and the longer one of computing (two operations a multiplication,
+by the type of its operands) and moving what it reads and writes. Devices reach a part of the published peaks, which
+op_lists/devices.toml has as a range, and so is the answer one. Nothing is run. Source: Williams, Waterman, Patterson:
+Roofline, https://doi.org/10.1145/1498765.1498785.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import islice, product
+from typing import NamedTuple
+
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape
+from ..core.graph import LOW
+from ..core.shown import Data
+from ..core.typed import reader
+from ..core.walk import sole_reader
+from ..oplists.files import own_file
+from ..oplists.options import Options
+from ..planner.facts.sizes import OpenSizes
+from ..planner.joints import find_joints
+from ..rules.fusions import regions
+
+WIDTH = 1.9
+"""The most that is left between the ends of a range, a factor of two once they are rounded; what reaches farther is cut
+on both sides alike."""
+SIZES = 6
+"""Open dimensions that the line has room for."""
+UNKNOWN = "no estimate: sizes inside of the model do not follow from those of its inputs"
+BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+Place = tuple[str, str]
+"""A value by its scope and name, which keep in a conversion."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A table of op_lists/devices.toml, whose head says what each field is."""
+
+    name: str
+    targets: frozenset[str]
+    products: Mapping[str, float]
+    memory: float
+    reached: float
+    share: tuple[float, float]
+    launch: tuple[float, float]
+    source: str
+    measured: str = ""
+
+    def seconds(self, kernels: Iterable[KernelWork], share: float, launch: float) -> float:
+        """What kernels take that start in so many microseconds, and of which low ones reach such a share of what those
+        in float32 reach of the peaks."""
+        total = 0.0
+        for one in kernels:
+            reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
+            computing = one.operations / (1e12 * self.products.get(one.dtype, self.products[FLOAT32]))
+            moving = one.moved / (1e9 * self.memory)
+            total += one.times * (max(computing, moving) / reached + 1e-6 * launch * one.starts)
+        return total
+
+
+@dataclass(frozen=True)
+class DeviceSpeed(Data):
+    """How many times as fast as float32 a file is estimated to be on a device, at least and at most."""
+
+    device: str
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.low:.1f}" + (f" to {self.high:.1f}" if self.high > self.low else "")
+
+
+@dataclass(frozen=True)
+class Speed(Data):
+    """An estimate of speed by device of the target, for these ``sizes`` of open dimensions, or ``reason``: why there
+    is none. ``measured``: what estimates for the target were held against, empty where nothing was."""
+
+    devices: tuple[DeviceSpeed, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    measured: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return self.reason
+        notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
+        notes += [] if self.measured else ["no GPU was measured"]
+        end = f" ({', '.join(notes)})" if notes else ""
+        return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
+
+
+class KernelWork(NamedTuple):
+    """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes;
+    ``starts``: 1, or 0 where it is part of another kernel; ``times``: how often it runs."""
+
+    operations: float
+    moved: float
+    dtype: str
+    starts: int
+    times: int
+
+
+def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -> Speed | None:
+    """How much faster a file is than the same graph in float32; None where nothing of it is low, and for a target of
+    which no device is known.
+
+    ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
+    idle = options.kernels.no_gain.get(options.dtype, "")
+    known = [device for device in devices() if options.target in device.targets]
+    if not idle and not known:
+        return None
+    found = GraphReader(flow, options, inside)
+    after, before = found.kernels(), found.kernels(wide=True)
+    if after == before:
+        return None
+    if idle or found.products_unknown:
+        return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
+    measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
+    return Speed(tuple(estimate(before, after, device) for device in known), found.open_sizes(), measured)
+
+
+def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device) -> DeviceSpeed:
+    """The range of the ratio of the times that both take on a device."""
+    ways = [device.seconds(before, 1.0, launch) / device.seconds(after, share, launch) for share, launch in
+            product(device.share, device.launch)]  # fmt: skip
+    low, high = min(ways), max(ways)
+    excess = math.sqrt(max(high / low / WIDTH, 1.0))
+    return DeviceSpeed(device.name, round(low * excess, 1), round(high / excess, 1))
+
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """The devices of op_lists/devices.toml."""
+    return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
+
+
+def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
+    """Of a float32 model: values between the parts of what the target makes one kernel of. Those are norms and GELUs in
+    several operators, and pairs that its table joins; where it has none, whatever is done by element with what one
+    operator makes."""
+    for region in regions(flow):
+        for op in region.ops:
+            if op is not region.result:
+                yield from (_place(flow, v) for v in op.outputs if v != NONE)
+    for joint in find_joints(flow, options):
+        yield from (_place(flow, v) for v in joint.values)
+    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
+        alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
+        yield from (_place(flow, v) for v in islice(alone, 1))
+
+
+def _place(flow: Dataflow, value: int) -> Place:
+    item = flow.values[value]
+    return flow.scopes[item.scope].path, item.name
+
+
+class GraphReader:
+    """Reads what the operators of a dataflow compute and move."""
+
+    def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
+        self.flow, self.options, self.inside = flow, options, inside
+        self.traits, self.products = options.lists.traits, options.lists.products
+        self._guessed = OpenSizes(flow, options.dims, self.traits).dims
+        self.unknown: set[int] = set()
+        """Values whose sizes do not follow from those of the inputs."""
+        self.products_unknown = False
+
+    def dims(self, value: int) -> list[int]:
+        """Sizes of a value, open ones as they follow from those of the inputs, else guessed."""
+        item, shape = self.flow.values[value], self.flow.shape(value)
+        if (shape is None or None in shape or any(isinstance(dim, str) for dim in shape)) and item.scope == 0:
+            shape = self._followed.get(item.name)
+        known = [dim for dim in shape or () if isinstance(dim, int)]
+        if shape is not None and len(known) == len(shape):
+            return known
+        self.unknown.add(value)
+        return self._guessed(value)
+
+    @cached_property
+    def _followed(self) -> Mapping[str, Shape]:
+        inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
+        return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
+
+    def open_sizes(self) -> dict[str, int]:
+        """By name, what was taken for the open dimensions of the model's inputs."""
+        inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
+        dims = (pair for v in inputs for pair in zip(self.flow.shape(v) or (), self.dims(v), strict=False))
+        return {str(dim): size for dim, size in dims if dim and not isinstance(dim, int)}
+
+    def kernels(self, wide: bool = False) -> list[KernelWork]:
+        """What a device does for it. ``wide``: for the same graph in float32. What follows from stored tensors alone is
+        computed beforehand."""
+        computed = {v for scope in self.flow.scopes for v in scope.inputs}
+        found: list[KernelWork] = []
+        for op in self.flow.ops:
+            if not computed.isdisjoint(op.inputs):
+                computed.update(op.outputs)
+                found += self._kernel(op, wide)
+        return found
+
+    def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
+        """None for what makes no float, is another view of one, or is a Cast that float32 does not need."""
+        values, traits = self.flow.values, self.traits
+        floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
+        views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
+        types = {values[v].dtype for v in (*op.inputs[:2], *op.outputs[:1]) if v != NONE}
+        if views or traits.has(op.role, "control_flow") or values[op.outputs[0]].dtype not in BYTES:
+            return
+        if wide and traits.has(op.role, "casts") and types <= BYTES.keys():
+            return
+        sizes = {v: BYTES[FLOAT32 if wide and values[v].dtype in LOW else values[v].dtype] for v in floats}
+        moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if not self._is_inside(v))
+        low = next((dtype for dtype in LOW if dtype in types and FLOAT32 not in types and not wide), FLOAT32)
+        operations = 2.0 * self._multiplications(op) if op.role in self.products else 0.0
+        self.products_unknown |= op.role in self.products and not self.unknown.isdisjoint(floats)
+        starts = 0 if any(self._is_inside(v) for v in op.outputs if v != NONE) else 1
+        yield KernelWork(operations, moved, low, starts, self.flow.scopes[op.scope].times)
+
+    def _is_inside(self, value: int) -> bool:
+        return _place(self.flow, value) in self.inside
+
+    def _numbers(self, op: Op, value: int) -> int:
+        """How many numbers of a value an operator moves: of a table no more than it looks up."""
+        count = math.prod(self.dims(value))
+        if value == op.inputs[0] and self.traits.has(op.role, "moves"):
+            return min(count, math.prod(self.dims(op.outputs[0])))
+        return count
+
+    def _multiplications(self, op: Op) -> int:
+        """How many a product has; of a recurrent layer and any other one, each row of the data meets all that is stored
+        beside it."""
+        first, *rest = (self.dims(v) for v in op.inputs if v != NONE)
+        made = math.prod(self.dims(op.outputs[0]))
+        if not rest:
+            return made
+        if self.traits.has(op.role, "biased"):
+            return (made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)) * math.prod(rest[0][1:])
+        if self.traits.has(op.role, "scores"):
+            return made * (first[-2] if self.flow.attribute(op, "transA") else first[-1])
+        stored = sum(math.prod(self.dims(v)) for v in op.inputs[1:] if v != NONE and self.flow.values[v].weight)
+        return math.prod(first[:-1]) * stored if stored else 2 * math.prod(first) * rest[0][-2]
