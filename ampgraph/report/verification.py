@@ -85,6 +85,11 @@ class Verification(Shown):
         late = any(step.error > self.tolerance for step in self.steps)
         return not late and met(self.outputs, self.overall, self.tolerance)
 
+    @property
+    def verdict(self) -> str:
+        """Whether the tolerance is met, and where it is not, in a line."""
+        return _outcome(self)
+
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         names = ("reference", "model", "ok", "tolerance", "device", "strict", "run", "samples", "metric", "overall")
@@ -118,7 +123,7 @@ class Verification(Shown):
             sample, step = divmod(self.traced, len(self.steps) or 1)
             place = f"step {step} of sample {sample}" if self.steps else f"sample {self.traced}"
             rows.append(("", f"(nodes as {place} shows them)"))
-        return in_rows([*rows, *_repair(self), ("verdict", _outcome(self))])
+        return in_rows([*rows, *_repair(self), ("verdict", self.verdict)])
 
     def _repr_html_(self) -> str:
         """The error of each output, and the error along the graph in the sample that was looked at."""
