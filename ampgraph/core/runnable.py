@@ -27,9 +27,11 @@ class Declared:
 
 @dataclass(frozen=True)
 class Sums:
-    """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``."""
+    """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``.
+    ``shapes``: of its operands, before anything is edited."""
 
     op: Op
+    shapes: tuple[Shape | None, ...]
     fused: bool = False
 
 

@@ -10,7 +10,7 @@ import onnx.inliner
 import onnx_ir as ir
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
+from ...core.dataflow import FLOAT32, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line
 from ...core.graph import LOW
 from ...core.names import FreshNames
@@ -77,11 +77,10 @@ class OnnxStrictEditor:
 
     def _summed(self, sums: Sums, dtype: str) -> tuple[list[ir.Node], ir.Value]:
         """What computes an operator again with an accumulator of the low type, and its result."""
-        op, node = sums.op, sums.op.native
-        shapes = [self._flow.shape(i) for i in op.inputs if i != NONE]
-        if not models(op.kind, self._opset, shapes):
+        node: ir.Node = sums.op.native
+        if not models(sums.op.kind, self._opset, sums.shapes):
             return [], node.outputs[0]
-        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, shapes)
+        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, sums.shapes)
         found.meta[EXACT] = node.outputs[0]
         return made, found
 

@@ -218,10 +218,13 @@ def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> 
         if value.weight and value.producer == NONE and _low(value):
             weights[value.scope].append(value)
     given_out = {i for scope in flow.scopes for i in scope.outputs}
+    sums = (
+        {} if kernels is None else {op.id: found for op in flow.ops if (found := _sums(flow, op, kernels)) is not None}
+    )
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
             kept = {*scope.inputs, *scope.outputs} if keep_interface and scope.id == 0 else set()
-            writer = _Writer(flow, edit, kept, kernels)
+            writer = _Writer(flow, edit, kept, sums)
             writer.inputs(scope)
             for value in weights[scope.id]:
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
@@ -239,17 +242,27 @@ def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
     return found if found is not None and found.accumulates in LOW else None
 
 
+def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
+    """How an operator's own kernel adds up, where that is in a low type."""
+    low = kernels.accumulates
+    if all(flow.values[i].dtype != low for i in op.outputs if i != NONE) or not kernels.computes(
+        op.kind, flow.opset, "T", low
+    ):
+        return None
+    return Sums(op, tuple(flow.shape(i) for i in op.inputs if i != NONE), kernels.fused_sums)
+
+
 def _low(value: Value) -> bool:
     """Whether it is a low tensor."""
     return value.dtype in LOW and not value.container
 
 
 class _Writer:
-    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``kernels``: that add up in a low
-    type; None: none do."""
+    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``sums``: by operator, how its
+    kernel adds up where that is in a low type."""
 
-    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], kernels: Kernels | None) -> None:
-        self._flow, self._edit, self._kept, self._kernels = flow, edit, kept, kernels
+    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
+        self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
         """What is fed to the graph."""
@@ -285,18 +298,7 @@ class _Writer:
         for value in low:
             kept = value.id in self._kept
             if kept or not exact:
-                self._edit.round_all(value, stays_low=kept, sums=self._sums(op, value.dtype))
-
-    def _sums(self, op: Op, dtype: str) -> Sums | None:
-        """How an operator's own kernel adds up, where that is in a low type."""
-        kernels = self._kernels
-        if (
-            kernels is None
-            or dtype != kernels.accumulates
-            or not kernels.computes(op.kind, self._flow.opset, "T", dtype)
-        ):
-            return None
-        return Sums(op, kernels.fused_sums)
+                self._edit.round_all(value, stays_low=kept, sums=self._sums.get(op.id))
 
     def border(self, scope: Scope) -> None:
         """The border says what it is, as before or in float32."""
