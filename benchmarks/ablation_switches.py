@@ -146,12 +146,11 @@ PARTS: Mapping[str, object] = {
     "scales.find_scalings": (),
     "classify._left_to_cut": "",
     "classify.masked_rows": (),
-    "classify._is_square": False,
     "regions.beside_fusion": [],
     "regions._passes_alone": False,
-    "regions.reads_wide_stream": None,
+    "regions.reads_float32_stream": None,
     "regions.fused_when_wide": False,
-    "regions.bias_taken_by": None,
+    "regions.bias_folded_into": None,
     "regions._does_nothing": False,
 }
 """Functions of rules and facts that look for one special thing, with what they give where they find nothing."""
