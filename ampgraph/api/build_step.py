@@ -118,7 +118,8 @@ def build_training_step(
         forward = read_forward(_moved(model, wanted))
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
-        joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
+        # who names what is low has thought of it
+        joint.differentiate(policy, extra, pins_boundary_products=not wanted.low)
         notes = lost + _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:

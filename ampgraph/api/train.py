@@ -176,12 +176,12 @@ def _logged(
 
 
 def _both(*listeners: OnStep | None) -> OnStep:
-    def heard(done: int, total: int, result: StepResult[object]) -> None:
+    def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
             if listener is not None:
                 listener(done, total, result)
 
-    return heard
+    return on_step
 
 
 def _text(path: PathLike | None) -> str | None:

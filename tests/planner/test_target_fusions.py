@@ -18,7 +18,7 @@ from ampgraph.core.ranges import Range
 from ampgraph.formats.adapters import load
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.options import Options
-from ampgraph.planner.joints import find_joints
+from ampgraph.planner.fused_pairs import find_fused_pairs
 from ampgraph.planner.resolve import resolve
 from needs import needs_runtime
 from onnx_text import array, parse, proto
@@ -183,7 +183,7 @@ def decided(model: ModelProto, level: str, **options: Any) -> dict[str, Decision
 
 def joined(model: ModelProto, target: str = "cuda") -> list[str]:
     options: Options = resolve(ampgraph.Recipe(level="O2", target=target), "ONNX")
-    return [joint.join.makes for joint in find_joints(load(model)[0].dataflow("float16"), options)]
+    return [joint.join.makes for joint in find_fused_pairs(load(model)[0].dataflow("float16"), options)]
 
 
 @pytest.mark.parametrize("name", PAIRS)
