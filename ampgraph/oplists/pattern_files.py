@@ -66,7 +66,7 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
     functions = {**_functions(shared), **_functions(file)}
     numbers = _numbers_of(file, shared)
     private, since = frozenset(data.get("private", ())), data.get("since", 0)
-    common = tuple(anchors), tuple(ends), numbers, _stored(file), private, since
+    common = tuple(anchors), tuple(ends), numbers, _stored(file), private, since, data.get("joined", False)
     for variant, text in variants.items():
         nodes = _nodes(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
         written = list(expand(Pattern(kind, variant, nodes, *common), functions))

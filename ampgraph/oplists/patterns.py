@@ -86,8 +86,15 @@ def _region(flow: Dataflow, match: Match) -> Region:
 
 @cache
 def region_patterns() -> PatternSet:
-    """The patterns that are shipped, but for products with their bias."""
-    return PatternSet([pattern for pattern in shipped_patterns() if pattern.kind != BIAS], conventions())
+    """The patterns that are shipped, but for products with their bias and what only some targets know."""
+    shipped = [pattern for pattern in shipped_patterns() if pattern.kind != BIAS and not pattern.joined]
+    return PatternSet(shipped, conventions())
+
+
+@cache
+def joined_patterns(kinds: frozenset[str]) -> PatternSet:
+    """Those of some operators that are regions only where a target makes one kernel of them."""
+    return PatternSet([one for one in shipped_patterns() if one.joined and one.kind in kinds], conventions())
 
 
 @cache

@@ -23,7 +23,7 @@ from ..core.walk import sole_reader
 from ..oplists.files import own_file
 from ..oplists.options import Options
 from ..planner.facts.sizes import OpenSizes
-from ..planner.joints import find_joints
+from ..planner.fused_pairs import find_fused_pairs
 from ..rules.fusions import regions
 
 WIDTH = 1.9
@@ -122,7 +122,7 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
     measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
-    return Speed(tuple(estimate(before, after, device) for device in known), found.open_sizes(), measured)
+    return Speed(tuple(estimate(before, after, device) for device in known), found.open_sizes, measured)
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device) -> DeviceSpeed:
@@ -148,8 +148,8 @@ def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
         for op in region.ops:
             if op is not region.result:
                 yield from (_place(flow, v) for v in op.outputs if v != NONE)
-    for joint in find_joints(flow, options):
-        yield from (_place(flow, v) for v in joint.values)
+    for fused in find_fused_pairs(flow, options):
+        yield from (_place(flow, v) for v in fused.values)
     for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
         yield from (_place(flow, v) for v in islice(alone, 1))
@@ -174,24 +174,32 @@ class GraphReader:
     def dims(self, value: int) -> list[int]:
         """Sizes of a value, open ones as they follow from those of the inputs, else guessed."""
         item, shape = self.flow.values[value], self.flow.shape(value)
-        if (shape is None or None in shape or any(isinstance(dim, str) for dim in shape)) and item.scope == 0:
-            shape = self._followed.get(item.name)
-        known = [dim for dim in shape or () if isinstance(dim, int)]
-        if shape is not None and len(known) == len(shape):
-            return known
-        self.unknown.add(value)
-        return self._guessed(value)
+        known = self._known(shape)
+        if known is None and item.scope == 0:
+            known = self._known(self._followed.get(item.name))
+        if known is None and value not in self.flow.scopes[0].inputs:
+            self.unknown.add(value)
+        return self._guessed(value) if known is None else known
+
+    def _known(self, shape: Shape | None) -> list[int] | None:
+        """The sizes that a shape says, those of the inputs' dimensions by their names."""
+        sizes = [dim if isinstance(dim, int) else self.open_sizes.get(str(dim), -1) for dim in shape or ()]
+        return None if shape is None or -1 in sizes else sizes
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 
+    @cached_property
     def open_sizes(self) -> dict[str, int]:
-        """By name, what was taken for the open dimensions of the model's inputs."""
-        inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
-        dims = (pair for v in inputs for pair in zip(self.flow.shape(v) or (), self.dims(v), strict=False))
-        return {str(dim): size for dim, size in dims if dim and not isinstance(dim, int)}
+        """What was taken for the open dimensions of the model's inputs: by name, else by input and place."""
+        found: dict[str, int] = {}
+        for value in self.flow.scopes[0].inputs if self.flow.scopes else ():
+            for place, dim in enumerate(self.flow.shape(value) or ()):
+                if not isinstance(dim, int):
+                    found[dim or f"{self.flow.values[value].name}[{place}]"] = self._guessed(value)[place]
+        return found
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
         """What a device does for it. ``wide``: for the same graph in float32. What follows from stored tensors alone is

@@ -149,6 +149,11 @@ class Tuning(Shown):
     notes: tuple[str, ...]
     sensitivity: Sensitivity | None = None
 
+    @property
+    def verdict(self) -> str:
+        """Whether the tolerance is met, and with what, in a line."""
+        return _verdict(self)
+
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; without the plan."""
         return named(
@@ -175,9 +180,7 @@ class Tuning(Shown):
         lines = [*in_rows(rows), "", *columns([head, *table], ">"), ""]
         if self.sensitivity is not None:
             lines += ["sensitivity", *self.sensitivity.lines(), ""]
-        return lines + in_rows(
-            [("verdict", _verdict(self)), *(titled("promoted", _patterns(self)) if self.met else [])]
-        )
+        return lines + in_rows([("verdict", self.verdict), *(titled("promoted", _patterns(self)) if self.met else [])])
 
     def _repr_html_(self) -> str:
         """The candidates by their error and the bytes that they keep in float32, the chosen one in red."""

@@ -7,24 +7,20 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
-from ..numerics.metrics.agreement import Scores, deciding_part
+from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import met
+from ..numerics.trace.suspects import Suspect, TracedValue
+from ..runtime.executed import ExecutedLayer
 from .lines import Rows, first, in_rows, plural, titled
 from .outputs import layer_lines
 from .quantized import QuantizedParts
-
-if TYPE_CHECKING:
-    from ..numerics.metrics.agreement import Agreement
-    from ..numerics.trace.suspects import Suspect, TracedValue
-    from ..runtime.executed import ExecutedLayer
 
 SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
@@ -85,6 +81,11 @@ class Verification(Shown):
         late = any(step.error > self.tolerance for step in self.steps)
         return not late and met(self.outputs, self.overall, self.tolerance)
 
+    @property
+    def verdict(self) -> str:
+        """Whether the tolerance is met, and where it is not, in a line."""
+        return _outcome(self)
+
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         names = ("reference", "model", "ok", "tolerance", "device", "strict", "run", "samples", "metric", "overall")
@@ -118,7 +119,7 @@ class Verification(Shown):
             sample, step = divmod(self.traced, len(self.steps) or 1)
             place = f"step {step} of sample {sample}" if self.steps else f"sample {self.traced}"
             rows.append(("", f"(nodes as {place} shows them)"))
-        return in_rows([*rows, *_repair(self), ("verdict", _outcome(self))])
+        return in_rows([*rows, *_repair(self), ("verdict", self.verdict)])
 
     def _repr_html_(self) -> str:
         """The error of each output, and the error along the graph in the sample that was looked at."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.options import Options
-from ..oplists.patterns import Region, find_regions
+from ..oplists.patterns import Region, find_regions, joined_patterns
 from .known import Known, named
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
@@ -92,6 +92,11 @@ def regions(flow: Dataflow) -> list[Region]:
         flow.memo[Region] = list(find_regions(flow))
     found: list[Region] = flow.memo[Region]
     return found
+
+
+def joined_regions(flow: Dataflow, options: Options) -> Iterator[Region]:
+    """Regions of a model that are some only on the target."""
+    return find_regions(flow, joined_patterns(frozenset(options.kernels.fuses)))
 
 
 def fused_regions(known: Known) -> Iterator[Region]:

@@ -52,8 +52,8 @@ COMMENT = """
 # `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it is
 # float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data is
 # stored as it is added; in those of `early` with fewer kernels where what scales a key stands before what moves it.
-# [fuses]: the form in which a region is one kernel with the product before it. [kernels]: 'opsets TYPE VARIABLE=float
-# types'. Of an operator that is not here no form is taken in float32: the schema decides.
+# [fuses]: the form in which a region is one kernel. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that
+# is not here no form is taken in float32: the schema decides.
 """
 _MOVES = r"(?:Resh|Move|Tran|Repl|Conc|Slic)*"
 _INSIDE = re.compile(rf"{_MOVES}Cast.*[A-Z][a-z]+.*Cast")

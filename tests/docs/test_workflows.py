@@ -59,6 +59,22 @@ def test_the_action_checks(models: Path) -> None:
     assert json.loads(bad.stdout) == report and "bad.onnx" in json.dumps(report)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("schema", ["github-actions", "github-workflows"])
+def test_github_s_own_schemas_take_the_action_and_the_workflow(tmp_path: Path, schema: str) -> None:
+    pytest.importorskip("check_jsonschema", reason="the schemas are in check-jsonschema: pip install '.[test]'")
+    page = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8")
+    found = re.search(r"```yaml\n(jobs:\n.*?)```", page, re.S)
+    assert found
+    (tmp_path / "workflow.yml").write_text(f"on: push\n{found[1]}", encoding="utf-8")
+    (tmp_path / "broken.yml").write_text("runs: {using: composite}\njobs: {models: {}}\n", encoding="utf-8")
+    file = ROOT / "action.yml" if schema == "github-actions" else tmp_path / "workflow.yml"
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*check, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert subprocess.run([*check, str(tmp_path / "broken.yml")], capture_output=True, check=False).returncode == 1
+
+
 def test_the_action_installs_what_it_runs() -> None:
     install = action()["runs"]["steps"][1]
     assert install["run"].endswith('"$PLACE[cpu]"') and "github.action_path" in install["env"]["PLACE"]

@@ -19,7 +19,7 @@ from ampgraph.formats import adapters
 from ampgraph.oplists import pattern_files
 from ampgraph.oplists.files import ListFile, data_folder, read_file
 from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_of
-from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, region_patterns
+from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, joined_patterns, region_patterns
 from near import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low, kinds
@@ -483,6 +483,17 @@ MINDIR = {
 }
 
 
+GROUPS = """g (float[1,8,6,6] f) => (float[1,8,6,6] o) {
+    r = Reshape (f, split)  n = InstanceNormalization (r, ones, zeros)  b = Reshape (n, back)
+    m = Mul (b, w)  o = Add (m, c) }"""
+
+GROUPED = {
+    **{"split": np.array([0, 4, -1]), "back": np.array([1, 8, 6, 6])},
+    **{"ones": np.ones(4, np.float32), "zeros": np.zeros(4, np.float32)},
+    **{name: np.ones((8, 1, 1), np.float32) for name in ("w", "c")},
+}
+
+
 @cache
 def flows(kind: str) -> Sequence[Dataflow]:
     """The forms of a region in all the ways that the tests know."""
@@ -495,6 +506,8 @@ def flows(kind: str) -> Sequence[Dataflow]:
         found += [batched(name) for name in BATCHED]
     if kind == "LayerNormalization":
         found.append(pooled())
+    if kind == "GroupNormalization":
+        found.append(parse(GROUPS, GROUPED))
     if kind == BIAS:
         text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  o = Add (x, b) }"
         found.append(parse(text, used(text)))
@@ -512,7 +525,8 @@ def seen(patterns: PatternSet, flow: Dataflow, kind: str) -> object:
 
 @cache
 def seen_by_all(kind: str) -> Sequence[object]:
-    shipped = bias_patterns() if kind == BIAS else region_patterns()
+    joined = joined_patterns(frozenset((kind,)))
+    shipped = bias_patterns() if kind == BIAS else joined if joined.patterns else region_patterns()
     own = PatternSet([pattern for pattern in shipped.patterns if pattern.kind == kind], shipped.conventions)
     return [seen(own, flow, kind) for flow in flows(kind)]
 

@@ -112,6 +112,25 @@ def test_open_dimensions_are_said() -> None:
     assert named and named.sizes == {"N": 4096} and named.devices[0].high > found.devices[0].high
 
 
+def test_dimensions_without_a_name_are_said_by_their_places() -> None:
+    model = parse(LAYER, HALF)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].Clear()
+    found = speed(model)
+    assert found and found.sizes == {"x[0]": 1} and found.devices
+
+
+def test_sizes_by_the_names_of_inputs_hold_inside() -> None:
+    """As torch's exporter writes a Flatten of an open batch, which onnx's inference does not follow."""
+    text = """g (float[N, 3, 8] x) => (float[N, 5] y) <float16[N, 24] f, float16[N, 5] p> {
+        n = Shape <start: int = 0, end: int = 1> (x)  s = Squeeze (n)  r = Reshape (s, one)
+        all = Concat <axis: int = 0> (r, rest)
+        h = Cast <to: int = 10> (x)  f = Reshape (h, all)  p = MatMul (f, w)  y = Cast <to: int = 1> (p) }"""
+    stored = {"one": np.array([1]), "rest": np.array([24]), "w": np.ones((24, 5), np.float16)}
+    found = read(parse(text, stored), dims={"N": 7})
+    assert max(kernel.operations for kernel in found.kernels()) == 2 * 7 * 24 * 5 and not found.products_unknown
+
+
 SHAPED = """g (float[N, 3, S, S] x) => (float[N, 8, A, B] y) {
     h = Cast <to: int = 10> (x)  n = Shape (h)  b = Slice (n, zero, one, zero)  all = Concat <axis: int = 0> (b, rest)
     f = Reshape (h, all)  s = Unsqueeze (f, last)  c = Conv (s, w)  y = Cast <to: int = 1> (c) }"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.report.inspect import see
+from ampgraph.report.picture.blocks import Block, blocks
 from ampgraph.report.picture.drawing import WIDTH, draw, folded
 from ampgraph.report.picture.page import Page
 from onnx_text import parse
@@ -154,6 +156,63 @@ def test_no_folder_is_wider_than_can_be_looked_at(count: int) -> None:
         entries[folder] += 1
     assert max(entries) <= WIDTH and sum(entries) == count + len(found.names) - 1
     assert all(parent < number for number, parent in enumerate(found.parents[1:], 1))
+
+
+def test_blocks_that_repeat_are_found() -> None:
+    """By the row of operators alone, where least passes; a unit is one wherever it is, and units repeat in others."""
+    layer = ["ReduceMean", "Sub", "MatMul", "Softmax", "MatMul", "Add"]
+    row = ["input", "Add", *layer * 40, "MatMul", "output"]
+    cuts = [1 if kind == "ReduceMean" else 2 for kind in row]
+    first, second, *found, product, last = blocks(row, cuts)
+    assert (first, second, product, last) == (0, 1, 242, 243) and len(found) == 40
+    assert [one.parts for one in found[:2] if isinstance(one, Block)] == [(2, 3, 4, 5, 6, 7), (8, 9, 10, 11, 12, 13)]
+    # a unit in a unit, as often as it is there
+    conv, stage = ["Conv", "Sigmoid", "Mul"], []
+    for count in (1, 2, 2, 1):
+        stage += [*conv, "Split", *[*conv, *conv, "Add"] * count, "Concat"]
+    nested = blocks(stage, [1] * len(stage))
+    assert len({one.unit for one in nested if isinstance(one, Block)}) == 1 and len(nested) == 4
+    inner = [part for one in nested if isinstance(one, Block) for part in one.parts if isinstance(part, Block)]
+    assert len({part.unit for part in inner}) == 2 and len(inner) == 4 + 6
+    # what is all the same is no block, nor what is too short
+    assert blocks(["Relu"] * 9, [1] * 9) == list(range(9))
+    assert blocks(["Relu", "Abs"] * 2, [1] * 4) == list(range(4))
+
+
+@pytest.mark.slow
+def test_a_model_without_names_opens_by_its_blocks(tmp_path: Path) -> None:
+    """And what is counted in one place is what is counted in another; the verdict stands by itself."""
+    text = "".join(
+        f"a{i} = MatMul (x{i}, w)  b{i} = Erf (a{i})  c{i} = Mul (a{i}, b{i})  x{i + 1} = Add (x{i}, c{i}) "
+        for i in range(12)
+    )
+    given = parse(f"g (float[2,4] x0) => (float[2,4] x12) {{ {text} }}", w=np.eye(4, dtype=np.float32) / 9, opset=18)
+    for node in given.graph.node:
+        node.name = ""
+    low = tmp_path / "low.onnx"
+    ampgraph.convert(given, "O1", output=low, check="auto", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    names = [held["strings"][name] for name, _ in held["folders"]]
+    assert names == ["", *(f"block A{number}" for number in range(1, 13))]
+    assert held["verdict"]["met"] and held["verdict"]["words"].startswith("check: ok")
+    counted = Counter(precision for _, kind, precision, *_ in held["nodes"] if kind not in ("input", "output"))
+    (bar,) = (bar for bar in held["bars"] if bar["label"] == "nodes")
+    assert counted == {precision: count for precision, count in bar["parts"] if count}
+    found = ampgraph.verify(given, low, samples=2, tolerance=1e-9, nodes=0, html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert held["verdict"] == {"words": found.verdict, "met": False} and found.verdict.startswith("missed: ")
+    assert dict(held["bars"][0]["parts"]) == counted
+
+
+@pytest.mark.parametrize("name", ["digits_transformer.onnx", "digits_cnn.onnx", "digits_cnn.mindir"])
+def test_counts_agree(tmp_path: Path, name: str) -> None:
+    ampgraph.convert(MODELS / name, output=tmp_path / f"low{Path(name).suffix}", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    counted = Counter(precision for _, kind, precision, *_ in held["nodes"] if kind not in ("input", "output"))
+    other = sum(count for precision, count in counted.items() if precision not in ("float16", "float32"))
+    parts = dict(held["bars"][0]["parts"])
+    assert (counted["float16"], counted["float32"]) == (parts.get("float16", 0), parts.get("float32", 0))
+    assert other == parts.get("other", 0)
 
 
 def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:

@@ -63,6 +63,23 @@ def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
     assert told["first"] <= WIDTH and ELEMENTS - 100 < told["most"] <= ELEMENTS + 40
 
 
+def test_what_is_all_in_one_folder_opens(tmp_path: Path) -> None:
+    """A single box on a blank page says nothing: it is open, however much is in it, and the verdict stands above."""
+    nodes = [Box(f"n{i}", "Relu", "float16", "cut" if i else "", "because", 0) for i in range(WIDTH)]
+    edges = [Edge(i, i + 1, f"v{i}", "float16", "8") for i in range(WIDTH - 1)]
+    drawing = Drawing(nodes, edges, folded([("model",)] * WIDTH, [node.name for node in nodes]))
+    told = looked_at(Page("one", drawing, verdict="missed: y", met=False).html(), tmp_path, COUNT + """
+        told.first = [count("g.folder"), count("g.node")];
+        const verdict = document.getElementById("verdict");
+        const above = verdict.offsetTop < document.querySelector("aside").offsetTop;
+        told.verdict = [verdict.textContent, verdict.className, above];
+        told.rules = [...document.querySelectorAll("#reasons button")].map((one) => one.textContent);
+    """)  # fmt: skip
+    assert told["errors"] == [] and told["first"] == [0, WIDTH]
+    assert told["verdict"] == ["missed: y", "missed", True]
+    assert told["rules"] == [f"{WIDTH - 1} float16, cut", "1 float16, as it was"]
+
+
 def test_errors_colour_the_nodes(tmp_path: Path) -> None:
     nodes = [Box(name, "Relu", "float16", "cut", "because", 0) for name in ("a", "b", "c")]
     edges = [Edge(0, 1, "v", "float16", "8"), Edge(1, 2, "w", "float16", "8", "float32")]

@@ -268,15 +268,22 @@ SCALED = """g (float[1,197,64] x, float[1,4,197,16] k, float[1,4,197,16] v, floa
 PROJECTION = {"w": np.eye(64, dtype=np.float32), "sizes": np.array([1, 197, 4, 16])}
 
 
-@pytest.mark.parametrize(("operator", "number"), [("Mul", 0.3), ("Div", 3.0)])
-def test_a_number_scales_before_what_it_scales_is_moved(operator: str, number: float) -> None:
-    model = parse(SCALED.replace("OPERATOR", operator), PROJECTION, number=np.float32(number), opset=20)
+LATE = "c = Constant <value = float {0.3}> ()  q = Mul (t, c)"
+"""The number stands behind the moves."""
+
+
+@pytest.mark.parametrize("scaling", ["q = Mul (t, number)", "q = Div (t, number)", LATE])
+def test_a_number_scales_before_what_it_scales_is_moved(scaling: str) -> None:
+    operator = "Div" if "Div" in scaling else "Mul"
+    text = SCALED.replace("q = OPERATOR (t, number)", scaling)
+    model = parse(text, PROJECTION, **({} if scaling == LATE else {"number": np.float32(3)}), opset=20)
 
     def converted(**options: Any) -> ModelProto:
         return ampgraph.convert(model, **{"target": "tensorrt", "check": "off", **options})
 
     made = converted()
-    kinds = [node.op_type for node in made.graph.node]
+    onnx.checker.check_model(made, full_check=True)
+    kinds = [node.op_type for node in made.graph.node if node.op_type != "Constant"]
     assert kinds.index(operator) == kinds.index("Reshape") - 1 and converted_again(made) == made
     for other in ({"dtype": "bfloat16"}, {"target": "cuda"}, {"rewrite": "no-early"}, {"fp32": [f"op:{operator}"]}):
         kinds = [node.op_type for node in converted(**other).graph.node]
@@ -290,6 +297,26 @@ def test_a_number_scales_before_what_it_scales_is_moved(operator: str, number: f
 
 def converted_again(made: ModelProto) -> ModelProto:
     return ampgraph.convert(made, target="tensorrt", check="off")
+
+
+GROUPS = """g (float[1,8,6,6] x) => (float[1,8,6,6] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)  r = Reshape (c, split)  n = InstanceNormalization (r, ones, zeros)
+    b = Reshape (n, back)  m = Mul (b, scale)  a = Add (m, shift)  y = Conv <pads = [1, 1, 1, 1]> (a, w) }"""
+GROUPED = {
+    "w": np.full((8, 8, 3, 3), 0.1, np.float32),
+    **{"split": np.array([0, 4, -1]), "back": np.array([1, 8, 6, 6])},
+    **{"ones": np.ones(4, np.float32), "zeros": np.zeros(4, np.float32)},
+    **{name: np.full((8, 1, 1), 0.5, np.float32) for name in ("scale", "shift")},
+}
+
+
+@pytest.mark.parametrize(("level", "norm"), [("O1", "f32"), ("O2", "f16"), ("auto", "f16"), ("O3", "f16")])
+def test_a_norm_of_groups_is_of_one_type_as_its_kernel_keeps_float32_inside(level: str, norm: str) -> None:
+    made = ampgraph.convert(parse(GROUPS, GROUPED, opset=20), level, target="tensorrt", check="off")
+    types = [dtype_of(made, kind) for kind in ("InstanceNormalization", "Mul", "Add")]
+    assert types == [norm] * 3 and dtype_of(made, "Conv") == "f16"
+    other = ampgraph.convert(parse(GROUPS, GROUPED, opset=20), level, target="cann", check="off")
+    assert dtype_of(other, "InstanceNormalization") == ("f16" if level == "O3" else "f32")
 
 
 def test_parts_of_what_is_read_in_both_types_are_taken_low() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 
 from ...core.annotations import REASON
 from ...core.dataflow import NONE, Dataflow, Op, Value
 from ...oplists.traits import has
 from ..casts import label
 from ..inspect import PRECISIONS, precision
+from .blocks import Block, blocks
 
 WIDTH = 32  # entries that one folder shows; more are folded once again
+ROW = 3  # blocks of one kind that are folded together where there are too many entries
 
 
 @dataclass
@@ -38,10 +43,14 @@ class Folders:
     of: list[int]
 
 
-def folded(paths: Sequence[tuple[str, ...]], labels: Sequence[str], width: int = WIDTH) -> Folders:
+def folded(
+    paths: Sequence[tuple[str, ...]], labels: Sequence[str], kinds: Sequence[str] = (), cuts: Sequence[int] = (),
+    width: int = WIDTH,
+) -> Folders:  # fmt: skip
     """Folders of nodes by the path of each, in their order; no folder has more than ``width`` entries.
 
-    A longer one is folded into runs of neighbours, named by the first and the last of them."""
+    A longer one is folded into the blocks that repeat in it, by the ``kinds`` of nodes and by how many values pass in
+    front of each (``cuts``); what is too long still into runs of neighbours, named by the first and the last."""
     root = _Folder("")
     for node, path in enumerate(paths):
         folder = root
@@ -52,7 +61,10 @@ def folded(paths: Sequence[tuple[str, ...]], labels: Sequence[str], width: int =
     todo = [(0, root)]
     while todo:
         number, folder = todo.pop()
-        for entry in _narrow(folder.entries, labels, width):
+        entries = folder.entries
+        if len(entries) > width and kinds:
+            entries = _repeating(entries, kinds, cuts, width)
+        for entry in _narrow(entries, labels, width):
             if isinstance(entry, int):
                 found.of[entry] = number
                 continue
@@ -62,9 +74,52 @@ def folded(paths: Sequence[tuple[str, ...]], labels: Sequence[str], width: int =
     return found
 
 
+def _repeating(
+    entries: list[_Folder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
+) -> list[_Folder | int]:  # fmt: skip
+    """The entries with folders of those that repeat as blocks."""
+    told = [_kinds(entry, kinds) for entry in entries]
+    row = blocks(told, [cuts[_first(entry)] for entry in entries])
+    units: dict[int, str] = {}
+    counts: Counter[int] = Counter()
+
+    def of(part: int | Block) -> _Folder | int:
+        if isinstance(part, int):
+            return entries[part]
+        counts[part.unit] += 1
+        name = f"block {units.setdefault(part.unit, _letters(len(units)))}{counts[part.unit]}"
+        return _Folder(name, entries=[of(inner) for inner in part.parts])
+
+    made = [of(part) for part in row]
+    if len(made) <= width:
+        return made
+    found: list[_Folder | int] = []  # a row of one unit's blocks as one
+    for unit, members in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
+        some = [made[place] for place in members]
+        found += some if unit is None or len(some) < ROW else [_run(some, ())]
+    return found
+
+
+def _letters(number: int) -> str:
+    """A, B ... Z, AA, AB ..."""
+    before, last = divmod(number, 26)
+    return (_letters(before - 1) if before else "") + chr(ord("A") + last)
+
+
+def _kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
+    """What an entry is: the kind of a node, those in a folder."""
+    return kinds[entry] if isinstance(entry, int) else tuple(_kinds(inner, kinds) for inner in entry.entries)
+
+
+def _first(entry: _Folder | int) -> int:
+    """The first node of an entry."""
+    return entry if isinstance(entry, int) else _first(entry.entries[0])
+
+
 def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
     while len(entries) > width:
-        runs = [entries[start : start + width] for start in range(0, len(entries), width)]
+        size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
+        runs = [entries[start : start + size] for start in range(0, len(entries), size)]
         entries = [run[0] if len(run) == 1 else _run(run, labels) for run in runs]
     return entries
 
@@ -138,6 +193,11 @@ class Drawing:
     edges: list[Edge] = field(default_factory=list)
     folders: Folders = field(default_factory=lambda: Folders([""], [0], []))
 
+    def counts(self) -> Counter[str]:
+        """Nodes by precision, the first the most; inputs and outputs are none."""
+        kinds = Counter(node.precision for node in self.nodes if node.kind not in (INPUT, OUTPUT))
+        return Counter(dict(kinds.most_common()))
+
 
 def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
     """The drawing of a dataflow.
@@ -177,8 +237,22 @@ class _Artist:
                     self._connect(value, self.number[scope.op])
         for value in flow.scopes[0].outputs:
             self._connect(value, self._add(self._border(flow.values[value], OUTPUT), ()))
-        found.folders = folded(self.paths, [node.name for node in found.nodes])
+        found.folders = folded(
+            self.paths, [node.name for node in found.nodes], [node.kind for node in found.nodes], self._cuts()
+        )
         return found
+
+    def _cuts(self) -> list[int]:
+        """How many values pass in front of each node."""
+        last: dict[int, int] = {}
+        for edge in self.found.edges:
+            last[edge.source] = max(last.get(edge.source, 0), edge.target)
+        steps = [0] * (len(self.found.nodes) + 1)
+        for source, target in last.items():
+            if target > source:
+                steps[source + 1] += 1
+                steps[target + 1] -= 1
+        return list(accumulate(steps))
 
     def _add(self, node: Box, path: tuple[str, ...]) -> int:
         self.found.nodes.append(node)

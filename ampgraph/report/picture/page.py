@@ -17,6 +17,7 @@ from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
 from ...core.node_names import literal
+from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
 from ..inspect import Inspection, Seen
@@ -52,6 +53,7 @@ class Page:
         frontier: candidates of `tune`: step, error (None: not finite), bytes, chosen.
         guards: the rules among those of the nodes that are guards; ``guards_said``: what is said of them all.
         target: what `on_target` tells of the runtime; None where nobody asked.
+        verdict: what was found, in a line that stands first; ``met``: whether that is good.
     """
 
     title: str
@@ -64,6 +66,8 @@ class Page:
     guards: Sequence[str] = ()
     guards_said: str = ""
     target: JsonObject | None = None
+    verdict: str = ""
+    met: bool = True
 
     def html(self) -> str:
         """The same page has the same text."""
@@ -98,6 +102,7 @@ class Page:
             "guards": {"rules": list(self.guards), "said": self.guards_said},
             "target": self.target,
             "report": list(self.report),
+            "verdict": {"words": self.verdict, "met": self.met},
             "strings": list(words.found),
         }
 
@@ -208,20 +213,19 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
     return Page(
         f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards(drawing),
         guards_said="" if found.guards else no_guard(found),
+        verdict=f"check: {found.check}" if found.check else "", met=found.check is None or found.check.outcome == OK,
     )  # fmt: skip
 
 
 def verification_page(seen: Seen, found: Verification) -> Page:
     """The page of `verify`: the error behind each node in the sample that was looked at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
+    drawing = draw(seen.flow, _noted(seen))
     return Page(
-        f"ampgraph verify {seen.label}",
-        draw(seen.flow, _noted(seen)),
-        found.lines(),
-        [_weights("weights", seen.census.weights)],
-        heat=heat,
-        heat_title=ERROR,
-    )
+        f"ampgraph verify {seen.label}", drawing, found.lines(),
+        [_nodes(drawing.counts()), _weights("weights", seen.census.weights)], heat=heat, heat_title=ERROR,
+        verdict=found.verdict, met=found.ok,
+    )  # fmt: skip
 
 
 def tuning_page(seen: Seen, found: Tuning) -> Page:
@@ -236,7 +240,8 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
     ]
     return Page(
         f"ampgraph tune {seen.label}", drawing, found.lines(),
-        [_weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE, frontier=frontier,
+        [_nodes(drawing.counts()), _weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE,
+        frontier=frontier, verdict=found.verdict, met=found.met,
     )  # fmt: skip
 
 
@@ -253,7 +258,7 @@ def _guards(drawing: Drawing) -> list[str]:
 
 
 def _nodes(counts: Mapping[str, int]) -> Bar:
-    return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weights(label: str, stored: Mapping[str, Stored]) -> Bar:

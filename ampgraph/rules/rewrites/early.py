@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ...core.dataflow import FLOAT32, Dataflow, Op
 from ...core.graph import NodeEditor
 from ...core.walk import source
 from ..known import Known, named
@@ -59,12 +59,20 @@ class ScaledEarly(RewriteRule):
         *moves, scaling = self.edited(editor)
         moved, factor = self.operands(editor, flow)
         first, result = moves[0], scaling.outputs[0]
-        read = [flow.values[first.inputs[0]], factor]
+        data, writer = flow.values[first.inputs[0]], flow.writer(factor.id)
+        if writer is not None:  # a node that may stand behind the moves
+            numbers = flow.weights.array(factor)
+            self.refuse(numbers is not None)
+            assert numbers is not None
+            factor = editor.constant(numbers, factor.name, data)
+        read = [data, factor]
         name = f"{read[0].name}_scaled"
         (scaled,) = editor.add(scaling.kind, read, [FLOAT32], scope=first.scope, name=name, of=scaling)
         editor.give(scaled, [(self.scope, first.index, 0)])
         editor.give(moved, [flow.place(use) for use in flow.uses[result]])
         self.refuse(editor.remove(scaling))
+        if writer is not None:
+            editor.remove(writer)  # unless others read it
         for op in moves:  # whoever compares values by name compares what they hold
             editor.rename(flow.values[op.outputs[0]], "scaled")
 
@@ -82,7 +90,7 @@ def _moves(known: Known, scaling: Op) -> list[Op]:
         found.append(op)
         value = op.inputs[0]
     spoken = named(known)
-    computed = value != NONE and not flow.values[value].weight and flow.values[value].dtype == FLOAT32
+    computed = flow.writer(value) is not None and flow.values[value].dtype == FLOAT32
     ranks = len(flow.shape(scaling.inputs[1]) or ()), len(flow.shape(value) or ())
     fits = computed and ranks[0] <= ranks[1] and not any(op.id in spoken for op in (*found, scaling))
     return found[::-1] if fits else []

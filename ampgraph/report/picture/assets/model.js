@@ -69,12 +69,13 @@ function open(folder) {
 function close(folder) {
   if (folder.id !== 0) folder.opened = 0;
 }
-/** Opens the root, and what is in it while the picture stays small. */
+/** Opens the root, and what is in it while the picture stays small; a folder that all else is in always. */
 function openAtFirst() {
   open(FOLDERS[0]);
   for (let found = true; found; ) {
     const shut = FOLDERS.filter((folder) => !isOpen(folder) && isOpen(FOLDERS[folder.parent]));
-    const next = shut.find((folder) => drawn() + size(folder) <= AT_FIRST);
+    const alone = drawn() - NODES.filter((node) => node.folder === 0 && ["input", "output"].includes(node.kind)).length === 1;
+    const next = shut.find((folder) => alone || drawn() + size(folder) <= AT_FIRST);
     if ((found = next !== undefined)) open(next);
   }
 }

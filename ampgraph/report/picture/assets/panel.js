@@ -28,7 +28,7 @@ function describeNode(node) {
   made.append(rows([
     ["operator", node.kind], ["layer", path], ["precision", node.precision],
     ["decided by", node.guarded ? `guard ${node.rule}` : node.rule], ["because", node.reason], ["range", node.span],
-    ["weights", bytes(node.bytes)], ["runs on", node.runs], ["as one kernel", node.kernel && kernelName(node.kernel)],
+    ["weights read", bytes(node.bytes)], ["runs on", node.runs], ["as one kernel", node.kernel && kernelName(node.kernel)],
     [DATA.heat ? DATA.heat.title : "", heat.has(node.id) ? heat.get(node.id).toPrecision(3) : ""],
   ]));
   if (node.kernel && node.kernel.nodes.length > 1) {
@@ -57,12 +57,26 @@ function linked(node, list) {
 const kernelName = (kernel) => `${kernel.kind}, #${kernel.id + 1}, of ${kernel.nodes.length} ${kernel.nodes.length === 1 ? "node" : "nodes"}`;
 const type = (line) => `${line.dtype}${line.shape ? ` [${line.shape}]` : ""}${line.cast ? ` → ${line.cast}` : ""}`;
 
+/** The operators of a folder, the most frequent first. */
+function operators(folder) {
+  const found = new Map();
+  const waiting = [folder];
+  while (waiting.length) {
+    const next = waiting.pop();
+    for (const node of next.nodes) if (!["input", "output"].includes(node.kind)) found.set(node.kind, (found.get(node.kind) || 0) + 1);
+    waiting.push(...next.folders);
+  }
+  const most = [...found].sort((a, b) => b[1] - a[1]);
+  const rest = most.length > 8 ? `, and ${most.length - 8} kinds more` : "";
+  return most.slice(0, 8).map(([kind, count]) => `${count.toLocaleString("en")} ${kind}`).join(", ") + rest;
+}
 function describeFolder(folder) {
   const made = document.createDocumentFragment();
   tag("h2", folder.name, made);
   const counts = Object.entries(folder.counts).map(([precision, count]) => `${count.toLocaleString("en")} ${precision}`);
   made.append(rows([
-    ["nodes", counts.join(", ")], ["reads cast", folder.casts ? String(folder.casts) : ""], ["weights", bytes(folder.bytes)],
+    ["nodes", counts.join(", ")], ["operators", operators(folder)], ["reads via Casts", folder.casts ? folder.casts.toLocaleString("en") : ""],
+    [folder.id ? "weights read" : "", folder.id ? bytes(folder.bytes) : ""],
     ["held by guards", folder.guarded ? folder.guarded.toLocaleString("en") : ""],
   ]));
   return made;
@@ -122,11 +136,16 @@ search.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && first) first.click();
 });
 
-// -- reasons: which rules decided, and where ----------------------------------------------------------------------------
+// -- the verdict, and reasons: which rules decided, and where ----------------------------------------------------------------------------
+const verdict = document.getElementById("verdict");
+verdict.textContent = DATA.verdict.words;
+verdict.hidden = !DATA.verdict.words;
+if (!DATA.verdict.met) verdict.className = "missed";
 const rules = new Map();
+const decided = NODES.some((node) => node.rule);
 for (const node of NODES) {
-  if (!node.rule) continue;
-  const key = `${node.precision}, ${node.rule}`;
+  if (!decided || ["input", "output"].includes(node.kind)) continue;
+  const key = `${node.precision}, ${node.rule || "as it was"}`;
   if (!rules.has(key)) rules.set(key, []);
   rules.get(key).push(node);
 }

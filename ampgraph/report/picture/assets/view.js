@@ -87,7 +87,7 @@ function drawBox(box, at) {
     element("rect", { x, y, width: box.width, height: box.height, rx: 8, class: "frame" }, group);
     bar(box.folder, x + 8, y + box.height - 13, box.width - 16, group);
     element("text", { x: x + 8, y: y + 15 }, group, `+ ${short(box.folder.name, 27)}`);
-    element("text", { x: x + 8, y: y + 29, class: "small" }, group, `${box.folder.total.toLocaleString("en")} ${box.folder.total === 1 ? "node" : "nodes"}${box.folder.casts ? `, ${box.folder.casts} reads cast` : ""}`);
+    element("text", { x: x + 8, y: y + 29, class: "small" }, group, `${box.folder.total.toLocaleString("en")} ${box.folder.total === 1 ? "node" : "nodes"}${box.folder.casts ? `, ${box.folder.casts.toLocaleString("en")} via Casts` : ""}`);
   } else {
     const { node } = box;
     const sort = node.kind === "input" || node.kind === "output" ? "border" : "";

@@ -1,0 +1,101 @@
+"""Blocks that repeat in a row of operators: what an exporter that writes no names has made of a loop over layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...core.arrays import Array
+
+LEAST = 3  # operators of a block: fewer are no part of a model
+
+
+@dataclass(frozen=True)
+class Block:
+    """One of those that repeat: ``unit`` is the same for blocks of one kind; ``parts``: entries by place, or blocks."""
+
+    unit: int
+    parts: tuple[int | Block, ...]
+
+
+@dataclass
+class _Token:
+    """An entry, or blocks of one kind that follow each other; ``first``: its place, ``size``: how many operators."""
+
+    symbol: int
+    first: int
+    size: int
+    parts: list[int | Block] = field(default_factory=list)
+
+
+def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
+    """A row with blocks in the place of what repeats.
+
+    The shortest that follows itself is a unit, wherever it stands, alone too; units repeat in larger ones in turn.
+
+    Args:
+        kinds: of each entry; blocks are of one unit where their kinds are the same, and so are rows of one unit,
+            however long.
+        cuts: how many values pass in front of each entry: a block begins where the fewest do.
+    """
+    symbols: dict[Hashable, int] = {}
+    tokens = [_Token(symbols.setdefault(kind, len(symbols)), i, 1, [i]) for i, kind in enumerate(kinds)]
+    unit = len(symbols)
+    while (found := _repeated(tokens, cuts)) is not None:
+        tokens = _replaced(tokens, found, unit)
+        unit += 1
+    return [part for token in tokens for part in token.parts]
+
+
+def _repeated(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
+    """The symbols of the shortest unit that follows itself, of those the one with the longest row."""
+    symbols = np.array([token.symbol for token in tokens])
+    sizes = np.cumsum([0, *(token.size for token in tokens)])
+    ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
+    same = ends[np.searchsorted(ends, np.arange(len(symbols)))] - np.arange(len(symbols)) + 1
+    for period in range(2, len(tokens) // 2 + 1):
+        start, length = _longest((symbols[period:] == symbols[:-period]) & (same[:-period] < period))
+        if length >= period and sizes[start + period] - sizes[start] >= LEAST:
+            shift = _shift(tokens[start : start + length + period], period, cuts)
+            return tuple(int(symbol) for symbol in symbols[start + shift : start + shift + period])
+    return None
+
+
+def _longest(alike: Array) -> tuple[int, int]:
+    """Start and length of the longest run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
+    if not len(starts):
+        return 0, 0
+    best = int(np.argmax(lengths))
+    return int(starts[best]), int(lengths[best])
+
+
+def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
+    """By how much the blocks of a row begin later than the row, so that least passes between them; two are left."""
+
+    def passing(shift: int) -> float:
+        ends = range(shift, len(row), period)
+        return sum(cuts[row[place].first] for place in ends) / len(ends)
+
+    return min(range(min(period, len(row) - 2 * period + 1)), key=passing)
+
+
+def _replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+    made: list[_Token] = []
+    place, period = 0, len(unit)
+    symbols = [token.symbol for token in tokens]
+    while place < len(tokens):
+        if tuple(symbols[place : place + period]) != unit:
+            made.append(tokens[place])
+            place += 1
+            continue
+        inside = tokens[place : place + period]
+        if not made or made[-1].symbol != symbol:
+            made.append(_Token(symbol, inside[0].first, 0))
+        made[-1].parts.append(Block(symbol, tuple(part for token in inside for part in token.parts)))
+        made[-1].size += sum(token.size for token in inside)
+        place += period
+    return made
