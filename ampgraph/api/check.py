@@ -270,8 +270,8 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
 
 
 def repaired(missed: Conversion, progress: Progress) -> Conversion:
-    """The first of some conversions that is right and has something low; else the model as it is, which is no repair, where
-    only that is right; else what is given."""
+    """The first of some conversions that is right and has something low; else the model as it is, which is no repair,
+    where only that is right; else what is given."""
     verdict = missed.verdict
     if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
         return missed
