@@ -229,11 +229,11 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
     """The verdict of a process of its own, whose crash or time-out is none."""
     from .check_run import VERIFY, answer_request
 
-    def heard(answer: Any) -> None:
+    def on_answer(answer: Any) -> None:
         if isinstance(answer, list):
             progress(*answer)
 
-    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK, heard=heard)
+    ended = in_child(answer_request, request, seconds=SECONDS, memory=memory + SLACK, on_answer=on_answer)
     verdicts = [answer for answer in ended.answers if isinstance(answer, dict)]
     return CheckVerdict.from_dict(verdicts[-1]) if verdicts else unchecked(ended.said, VERIFY)
 
