@@ -24,7 +24,7 @@ from ..core.walk import sole_reader
 from ..oplists.files import own_file
 from ..oplists.options import Options
 from ..planner.facts.sizes import OpenSizes
-from ..planner.joints import find_joints
+from ..planner.fused_pairs import find_fused_pairs
 from ..rules.fusions import regions
 
 WIDTH = 1.9
@@ -155,8 +155,8 @@ def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
         for op in region.ops:
             if op is not region.result:
                 yield from (_place(flow, v) for v in op.outputs if v != NONE)
-    for joint in find_joints(flow, options):
-        yield from (_place(flow, v) for v in joint.values)
+    for fused in find_fused_pairs(flow, options):
+        yield from (_place(flow, v) for v in fused.values)
     for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
         yield from (_place(flow, v) for v in islice(alone, 1))

@@ -1,6 +1,8 @@
 """ONNX's node suite, converted and built by TensorRT: what it takes in float32 it has to take afterwards.
 
-    python benchmarks/tensorrt/node_suite.py [--share 1/8] [--ways O2/float16,...] [--kept FILE]
+    python benchmarks/tensorrt/node_suite.py [MODEL.onnx ...] [--share 1/8] [--ways O2/float16,...] [--kept FILE]
+
+Models in the place of the suite have the sizes of the inputs beside them (NAME.npz, by name), or of generated ones.
 
 Each model with a float32 input or output is converted at every level and in both low types. A model counts where its
 float32 file is parsed and built. What is refused is named, with what TensorRT says; and so is what became no lower
@@ -11,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 import numpy as np  # noqa: E402
+import onnx  # noqa: E402
 from engines import PYTHON, built  # noqa: E402
 from onnx import ModelProto, TensorProto  # noqa: E402
 from onnx.backend.test.case.test_case import TestCase  # noqa: E402
@@ -26,6 +29,7 @@ from onnx.backend.test.loader import load_model_tests  # noqa: E402
 
 import ampgraph  # noqa: E402
 from ampgraph.core.errors import AmpError  # noqa: E402
+from ampgraph.report.fusions import engine_sizes  # noqa: E402
 from ampgraph.runtime.tensorrt_rtx import BuildAnswer, BuildJob  # noqa: E402
 
 LEVELS = ("O1", "O2", "O3", "auto", "O0")
@@ -65,6 +69,18 @@ def _job(case: TestCase) -> BuildJob:
     return BuildJob(case.model, values={name: array.ravel().tolist() for name, array in integers.items()})
 
 
+def files(paths: Iterable[Path]) -> dict[str, BuildJob]:
+    """Models of files, by their names."""
+    found: dict[str, BuildJob] = {}
+    for path in paths:
+        model, data = onnx.load(path), path.with_suffix(".npz")
+        given = np.load(data).files if data.is_file() else []
+        beside = {value.name for value in model.graph.input} <= set(given)
+        sizes, values = engine_sizes(str(path), {}, str(data) if given and beside else None)
+        found[path.stem] = BuildJob(model, str(path.parent), sizes, values)
+    return found
+
+
 def is_low(answer: BuildAnswer) -> bool:
     """Whether an engine has a kernel of a low type."""
     kernels = () if answer.engine is None else answer.engine.kernels
@@ -87,7 +103,7 @@ def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kep
         for name, job in good.items():
             assert isinstance(job.model, ModelProto)
             try:
-                made[name] = BuildJob(convert(job.model), values=job.values)
+                made[name] = replace(job, model=convert(job.model))
             except (AmpError, ValueError, RuntimeError) as error:
                 failed[name] = f"{type(error).__name__}: {error}"
         found = dict(zip(made, built(made.values(), python, kept), strict=True))
@@ -99,6 +115,7 @@ def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kep
 def main() -> int:
     """Builds a share of the suite; exit status 1 where something is refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--python", default=PYTHON, help="of an environment with TensorRT for RTX")
     parser.add_argument("--share", default="1/1", help="NTH/OF: every OF-th model, from the NTH")
     parser.add_argument("--kept", default="", help="a file of answers, which a second run does not ask for again")
@@ -109,7 +126,10 @@ def main() -> int:
     if args.ways:
         ways = {name: way for name, way in ways.items() if name.replace(" ", "/") in args.ways.split(",")}
     bad = 0
-    for row in rows(suite(nth, of), ways, args.python, args.kept):
+    jobs = files(args.models) if args.models else suite(nth, of)
+    for number, row in enumerate(rows(jobs, ways, args.python, args.kept)):
+        for name, why in row.before.items() if number == 0 and args.models else ():
+            print(f"refused in float32: {name}: {why[:150]}", flush=True)
         ended = f"{len(row.refused)} refused, {len(row.failed)} failed"
         print(f"{row.way}: {row.taken} taken, {len(row.low)} with low kernels, {ended}", flush=True)
         for name, why in {**row.refused, **row.failed}.items():

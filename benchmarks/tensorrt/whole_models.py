@@ -4,7 +4,7 @@
         [--kept FILE] [--out FILE.md]
 
 Open dimensions have the sizes that --dim says, as one optimisation profile, else those of the inputs beside a model as
-NAME.npz. A cell is kernels, those on integers alone behind a plus, then fused attentions where there are any. Exit
+NAME.npz. A cell is kernels, how many of them read and make no floats, and fused attentions where there are any. Exit
 status 1 where ours is refused, or at O1, O2 or auto has more kernels on floats or fewer attentions than the best of the
 row: at O1, whose arithmetic is float32 by promise, more than 1.2 times as many and one.
 """
@@ -66,7 +66,9 @@ def made(path: Path, way: str, peer_python: str) -> onnx.ModelProto | str:
 def answers(path: Path, columns: list[str], args: argparse.Namespace) -> Iterator[tuple[str, BuildAnswer | str]]:
     """What becomes of a model in each way."""
     feeds = path.with_suffix(".npz")
-    said = dict(dims(args.dim))
+    inputs = onnx.load(path, load_external_data=False).graph.input
+    open_ = {size.dim_param for value in inputs for size in value.type.tensor_type.shape.dim}
+    said = {name: size for name, size in dict(dims(args.dim)).items() if name in open_}
     samples = [dict(np.load(feeds))] if feeds.is_file() and not said else []
     sizes, values = engine_sizes(str(path), said) if said else sizes_of(samples)
     for way in columns:
@@ -82,9 +84,9 @@ def cell(answer: BuildAnswer | str) -> str:
     """What the table shows."""
     if isinstance(answer, str) or answer.engine is None:
         return "not converted" if isinstance(answer, str) else "refused"
-    engine, floats = answer.engine, on_floats(answer.engine)
-    whole = len(engine.kernels) - floats
-    return f"{floats}{f' + {whole}' if whole else ''}{f' / {engine.attentions}' if engine.attentions else ''}"
+    engine, count = answer.engine, len(answer.engine.kernels)
+    others = count - on_floats(engine)
+    return f"{count}{f' ({others})' if others else ''}{f' / {engine.attentions}' if engine.attentions else ''}"
 
 
 def on_floats(engine: Engine) -> int:
@@ -113,6 +115,16 @@ def short_of_best(found: Mapping[str, BuildAnswer | str]) -> Iterator[str]:
             yield f"{way}: {cell(found[way])}, at most {most:g} / {least}"
 
 
+def page(path: Path, columns: list[str], rows: list[list[str]], bad: list[str]) -> str:
+    """A page with the new rows in the places of the old ones, and what stood before the table."""
+    before, _, after = path.read_text(encoding="utf-8").partition("| model |") if path.is_file() else ("", "", "")
+    old = [[cell.strip() for cell in line.strip("|").split("|")] for line in after.splitlines() if line[:2] == "| "]
+    known = {row[0]: row for row in old if len(row) == len(columns)} | {row[0]: row for row in rows}
+    new = tuple(f"- {row[0]} " for row in rows)
+    kept = [line for line in after.splitlines() if line.startswith("- ") and not line.startswith(new)]
+    return "\n".join([before + markdown(columns, list(known.values())), "", *sorted([*kept, *bad]), ""])
+
+
 def main() -> int:
     """Builds all of it, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,9 +147,7 @@ def main() -> int:
             bad.append(f"- {path.stem} {line}")
             print(bad[-1], flush=True)
     if args.out:
-        before = args.out.read_text(encoding="utf-8").partition("| model |")[0] if args.out.is_file() else ""
-        table = markdown(["model", *columns], rows)
-        args.out.write_text("\n".join([before + table, "", *bad, ""]), encoding="utf-8")
+        args.out.write_text(page(args.out, ["model", *columns], rows, bad), encoding="utf-8")
     return bool(bad)
 
 

@@ -55,7 +55,7 @@ HEAD: dict[str, object] = {
     "fallback": "cpu",
     "executes": "webgpu",
     "accumulates": "float16",
-    "wrong": {"Conv": ["channels_by_3", "groups_by_4"]},
+    "wrong": {"Conv": ["channels_by_3", "groups_by_4"], "ConvTranspose": ["even_groups_into_one"]},
     "lacks": {"bfloat16": "WGSL has no bfloat16"},
     "newest_opset": KEPT,
 }

@@ -1,7 +1,7 @@
 """Kinds of models that the backend suite lacks: right by a strict run at every level, and stable when converted again.
 
 A rank that the file says falsely, sparse initializers that are inputs too, loops in loops, a decoder's layer with its
-past."""
+past, and a network of before batch norms, whose activations leave float16."""
 
 from __future__ import annotations
 
@@ -91,6 +91,24 @@ def layer_with_a_past() -> tuple[ModelProto, Feeds]:
     return parse(text, stored), {"x": rows(1, 5, 32), "past": rows(2, 1, 4, 7, 8, seed=1)}
 
 
+def network_of_before_norms() -> tuple[ModelProto, Feeds]:
+    """As VGG in Caffe: pictures less a mean, and convolutions whose results grow to 1e6, until a Softmax."""
+    rng, stored = np.random.default_rng(0), dict[str, Any]()
+    nodes, last = "c = Sub (x, mean)", "c"
+    for number, (wide, deep) in enumerate(((16, 3), (32, 16), (32, 32), (32, 32))):
+        stored[f"w{number}"] = (rng.standard_normal((wide, deep, 3, 3)) * 4 * np.sqrt(2 / (deep * 9))).astype(
+            np.float32
+        )
+        nodes += f"  c{number} = Conv <pads = [1, 1, 1, 1]> ({last}, w{number})  r{number} = Relu (c{number})"
+        nodes += f"  p{number} = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r{number})"
+        last = f"p{number}"
+    stored["mean"] = np.array([104, 117, 123], np.float32).reshape(1, 3, 1, 1)
+    stored["wo"] = rows(128, 10) * np.float32(1e-6)
+    nodes += f"  f = Flatten ({last})  o = Gemm (f, wo)  y = Softmax (o)"
+    text = f"g (float[1, 3, 32, 32] x) => (float[1, 10] y) {{ {nodes} }}"
+    return parse(text, stored), {"x": (rng.random((1, 3, 32, 32)) * 255).astype(np.float32)}
+
+
 KINDS = {
     "false ranks": false_ranks,
     "sparse": lambda: sparse_inputs(9),
@@ -126,3 +144,14 @@ def test_right_at_every_level(kind: str, level: str, dtype: str) -> None:
     assert proto(ampgraph.convert(made, level, dtype=dtype, check="off")) == made
     if dtype == "float16":
         assert [array.shape for array in outputs(made, feeds)] == [array.shape for array in expected]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_leaves_float16_is_scaled_where_it_was_measured(level: str) -> None:
+    model, feeds = network_of_before_norms()
+    expected = outputs(model, feeds)
+    lost = run_strict(proto(ampgraph.convert(model, level, check="off")), feeds)["y"]
+    assert not np.isfinite(lost).all(), "without samples the check has to say so"
+    made, report = ampgraph.convert(model, level, data=[feeds], check="off", report=True)
+    assert distance(expected[0], run_strict(made, feeds)["y"]) <= TOLERANCES["float16"]
+    assert (report.products.low, report.products.float32, report.casts_after) == (5, 0, 2)

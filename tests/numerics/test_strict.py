@@ -273,3 +273,12 @@ def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(AmpError, match=r"AMP501.*\n.*pip install 'onnxruntime"):
         StrictSession(model)
+
+
+@pytest.mark.parametrize("width", [8, 200])  # in the file, and cast as it is read
+def test_a_float16_accumulator_stops_at_2048_however_large_the_weight_is(width: int) -> None:
+    ones = {"w": np.ones((4096, width), np.float16)}
+    model = onnx_text.parse(f"g (float16[1,4096] x) => (float16[1,{width}] y) {{ y = MatMul (x, w) }}", ones, opset=17)
+    for target, total in (("webgpu", 2048), ("cpu-arm64", 2048), ("cuda", 4096)):
+        found = StrictSession(model, target=target).run({"x": np.ones((1, 4096), np.float16)})["y"]
+        assert isinstance(found, np.ndarray) and found.tolist() == [[total] * width], target

@@ -28,6 +28,15 @@ PRODUCTS = {
     "Conv of points": (f"({H}[2,64,8,8] x) => ({H}[2,40,8,8] y) {{ y = Conv (x, w, b) }}", (40, 64, 1, 1)),
     "Conv of groups": (f"({H}[2,16,9,9] x) => ({H}[2,32,7,7] y) {{ y = Conv <group = 4> (x, w) }}", (32, 4, 3, 3)),
     "Conv, by channel": (f"({H}[2,40,9,9] x) => ({H}[2,40,5,5] y) {{ y = Conv <group = 40> (x, w) }}", (40, 1, 5, 5)),
+    "Conv in space": (f"({H}[1,7,6,8,8] x) => ({H}[1,40,5,6,6] y) {{ y = Conv (x, w, b) }}", (40, 7, 2, 3, 3)),
+    "ConvTranspose": (
+        f"({H}[2,16,8,8] x) => ({H}[2,40,18,18] y) {{ y = ConvTranspose <strides = [2,2]> (x, w, b) }}",
+        (16, 40, 4, 4),
+    ),
+    "ConvTranspose into one": (
+        f"({H}[1,7,8,8] x) => ({H}[1,1,16,16] y) {{ y = ConvTranspose <strides = [2,2]> (x, w) }}", (7, 1, 2, 2)
+    ),
+    "MatMul of a large weight": (f"({H}[3,8,600] x) => ({H}[3,8,1000] y) {{ y = MatMul (x, w) }}", (600, 1000)),
     "Conv of a line": (f"({H}[2,16,20] x) => ({H}[2,40,20] y) {{ y = Conv <pads = [1,1]> (x, w, b) }}", (40, 16, 3)),
 }  # fmt: skip
 REDUCTIONS = {
@@ -66,12 +75,14 @@ def shape_of(text: str) -> list[int]:
     return [int(n) for n in text.split("[", 1)[1].split("]", 1)[0].split(",")]
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_are_the_same_to_the_bit(runtime: Runtime, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "opset"), [*((name, 17) for name in PRODUCTS), ("Gemm by fours", 9), ("Conv", 10), ("MatMul", 9)]
+)
+def test_products_are_the_same_to_the_bit(runtime: Runtime, name: str, opset: int) -> None:
     text, shape = PRODUCTS[name]
     weights = {"w": drawn(*shape), "b": drawn(40), "k": np.float16(1e-4)}
     used = {key: value for key, value in weights.items() if f"{key})" in text or f"{key}," in text}
-    real, strict = both(runtime, parse(f"g {text}", used, opset=17), drawn(*shape_of(text)))
+    real, strict = both(runtime, parse(f"g {text}", used, opset=opset), drawn(*shape_of(text)))
     np.testing.assert_array_equal(real, strict)
 
 

@@ -18,22 +18,34 @@ from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime
 from onnx_text import parse
 
-CASES = (  # groups, inputs per group, outputs per group, kernel
+CASES = (  # groups, inputs per group, outputs per group, size of the kernel
     (1, 3, 4, 3), (1, 6, 4, 1), (1, 6, 4, 3), (1, 6, 6, 3), (1, 9, 8, 2), (1, 12, 4, 3), (1, 15, 4, 3), (1, 7, 8, 3),
     (2, 3, 2, 3), (2, 6, 4, 3), (2, 1, 5, 1), (4, 3, 6, 3), (2, 4, 8, 3), (4, 2, 3, 3), (2, 2, 7, 3), (6, 1, 2, 3),
 )  # fmt: skip
+TRANSPOSED = ((1, 4, 1, 2), (2, 1, 1, 2), (2, 2, 1, 2), (3, 3, 1, 2), (4, 4, 1, 2), (2, 4, 2, 2), (8, 6, 1, 3))
 
 
-@pytest.mark.parametrize(("groups", "inputs", "outputs", "size"), CASES)
+@pytest.fixture(scope="module")
+def runtime(webgpu_python: str) -> Runtime:
+    return Runtime("webgpu", webgpu_python)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "inputs", "outputs", "size"),
+    [*(("Conv", *case) for case in CASES), *(("ConvTranspose", *case) for case in TRANSPOSED)],
+)
 def test_the_plan_warns_of_what_is_wrong(
-    webgpu_python: str, tmp_path: Path, groups: int, inputs: int, outputs: int, size: int
+    runtime: Runtime, tmp_path: Path, kind: str, groups: int, inputs: int, outputs: int, size: int
 ) -> None:
     text = f"""g (float[1, {groups * inputs}, 7, 7] x) => (float[1, {groups * outputs}, M, M] y) {{
-        y = Conv <group = {groups}> (x, w) }}"""
-    model = parse(text, w=(groups * outputs, inputs, size, size), opset=17)
+        y = {kind} <group = {groups}> (x, w) }}"""
+    first, second = (groups * outputs, inputs) if kind == "Conv" else (groups * inputs, outputs)
+    model = parse(text, w=(first, second, size, size), opset=17)
     onnx.save(model, tmp_path / "conv.onnx")
     feeds = {"x": np.random.default_rng(0).standard_normal((1, groups * inputs, 7, 7)).astype(np.float32)}
-    (found,) = executed(Runtime("webgpu", webgpu_python), tmp_path / "conv.onnx").run(feeds).values()
+    session = executed(runtime, tmp_path / "conv.onnx")
+    (found,) = session.run(feeds).values()
+    session.close()
     (wanted,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
     wrong = np.linalg.norm(np.asarray(found) - wanted) > 0.01 * np.linalg.norm(wanted)
     notes = [note for note in ampgraph.plan(model, "O2", target="webgpu").notes if note.topic == "fault"]
@@ -52,12 +64,12 @@ def report(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("last", ["Relu", "Clip", "HardSigmoid", "Softmax", "Max", "Tanh"])
-def test_what_is_finite_there_is_not_in_a_strict_run(webgpu_python: str, tmp_path: Path, last: str) -> None:
+def test_what_is_finite_there_is_not_in_a_strict_run(runtime: Runtime, tmp_path: Path, last: str) -> None:
     """As docs/upstream/webgpu_nan.md says: four operators make numbers of NaN. A check for NaN there proves nothing."""
     path, model = tmp_path / "nan.onnx", report("webgpu_nan").model(last, TensorProto.FLOAT16)
     onnx.save(model, path)
     feeds = {"x": np.array([[300, 1, 2, 3]], np.float16)}
-    (found,) = executed(Runtime("webgpu", webgpu_python), path).run(feeds).values()
+    (found,) = executed(runtime, path).run(feeds).values()
     (strict,) = StrictSession(model, target="webgpu").run(feeds).values()
     assert np.isfinite(np.asarray(found, np.float32)).all() == (last not in ("Max", "Tanh"))
     assert not np.isfinite(np.asarray(strict, np.float32)).all()

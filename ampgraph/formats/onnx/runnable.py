@@ -10,7 +10,7 @@ import onnx.inliner
 import onnx_ir as ir
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
+from ...core.dataflow import FLOAT32, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line
 from ...core.graph import LOW
 from ...core.names import FreshNames
@@ -77,15 +77,14 @@ class OnnxStrictEditor:
 
     def _summed(self, sums: Sums, dtype: str) -> tuple[list[ir.Node], ir.Value]:
         """What computes an operator again with an accumulator of the low type, and its result."""
-        op, node = sums.op, sums.op.native
-        shapes = [self._flow.shape(i) for i in op.inputs if i != NONE]
-        if not models(op.kind, self._opset, shapes):
+        node: ir.Node = sums.op.native
+        if not models(sums.op.kind, self._opset, sums.shapes):
             return [], node.outputs[0]
-        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, shapes)
+        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, sums.shapes)
         found.meta[EXACT] = node.outputs[0]
         return made, found
 
-    def read_wide(self, value: Value, *, stays_low: bool = True) -> None:
+    def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """A Cast behind what makes the value, or before all nodes."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
@@ -111,7 +110,7 @@ class OnnxStrictEditor:
         node.graph.insert_before(node, cast)
         node.replace_input_with(position, cast.outputs[0])
 
-    def store_wide(self, value: Value) -> None:
+    def store_float32(self, value: Value) -> None:
         """The same numbers in float32."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
@@ -146,7 +145,7 @@ class OnnxStrictEditor:
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
-    def compute_wide(self, op: Op) -> None:
+    def compute_float32(self, op: Op) -> None:
         """By the attributes that name types, and by those that hold tensors."""
         attributes = op.native.attributes
         for name, attribute in list(attributes.data.items()):
@@ -174,7 +173,7 @@ class OnnxStrictEditor:
 
     # -- types --------------------------------------------------------------------------------------------------------
 
-    def declare_wide(self, value: Value) -> None:
+    def declare_float32(self, value: Value) -> None:
         """A low element type becomes float32, inside containers too."""
         value.native.type = _wide_type(value.native.type)
 

@@ -50,7 +50,7 @@ def strict_model(model: Model | Graph) -> ModelProto:
     """
     with quiet_collector():
         graph = flat_graph(model)
-        rewrite(graph, keep_border=True)
+        rewrite(graph, keep_interface=True)
         strict: ModelProto = ModelProto.FromString(graph.content())
         return strict
 
@@ -78,7 +78,7 @@ class StrictSession:
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
             folder = graph.folder()  # asked before there are twice the nodes
-            rewrite(graph, keep_border=False, target=target)
+            rewrite(graph, keep_interface=False, target=target)
             content = graph.content()
         del graph
         try:
@@ -180,7 +180,7 @@ class SwitchedSession:
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
-            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False, target=target))
+            self.units = graph.switched(given, functools.partial(rewrite, keep_interface=False, target=target))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
         self._session = opened(content, options)
@@ -205,7 +205,7 @@ INLINE_LIMIT = 1 << 20
 LOW_BYTES = 2  # of an element
 
 
-def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> None:
+def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> None:
     """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
@@ -218,10 +218,13 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
         if value.weight and value.producer == NONE and _low(value):
             weights[value.scope].append(value)
     given_out = {i for scope in flow.scopes for i in scope.outputs}
+    sums = (
+        {} if kernels is None else {op.id: found for op in flow.ops if (found := _sums(flow, op, kernels)) is not None}
+    )
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
-            kept = {*scope.inputs, *scope.outputs} if keep_border and scope.id == 0 else set()
-            writer = _Writer(flow, edit, kept, kernels)
+            kept = {*scope.inputs, *scope.outputs} if keep_interface and scope.id == 0 else set()
+            writer = _Writer(flow, edit, kept, sums)
             writer.inputs(scope)
             for value in weights[scope.id]:
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
@@ -239,33 +242,43 @@ def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
     return found if found is not None and found.accumulates in LOW else None
 
 
+def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
+    """How an operator's own kernel adds up, where that is in a low type."""
+    low = kernels.accumulates
+    if all(flow.values[i].dtype != low for i in op.outputs if i != NONE) or not kernels.computes(
+        op.kind, flow.opset, "T", low
+    ):
+        return None
+    return Sums(op, tuple(flow.shape(i) for i in op.inputs if i != NONE), kernels.fused_sums)
+
+
 def _low(value: Value) -> bool:
     """Whether it is a low tensor."""
     return value.dtype in LOW and not value.container
 
 
 class _Writer:
-    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``kernels``: that add up in a low
-    type; None: none do."""
+    """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``sums``: by operator, how its
+    kernel adds up where that is in a low type."""
 
-    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], kernels: Kernels | None) -> None:
-        self._flow, self._edit, self._kept, self._kernels = flow, edit, kept, kernels
+    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
+        self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
         """What is fed to the graph."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
-                self._edit.store_wide(value)  # the default of an input turns float32 with it
+                self._edit.store_float32(value)  # the default of an input turns float32 with it
             elif _low(value):
-                self._edit.read_wide(value)
+                self._edit.read_float32(value)
 
     def weight(self, value: Value, *, outside: bool, given_out: bool) -> None:
         """A low tensor that is stored; ``outside``: in a file; ``given_out``: a graph gives it out as it is."""
         large = outside or LOW_BYTES * self._flow.weights.size(value) > INLINE_LIMIT
         if value.id in self._kept or (large and not given_out):
-            self._edit.read_wide(value)
+            self._edit.read_float32(value)
         else:
-            self._edit.store_wide(value)
+            self._edit.store_float32(value)
 
     def op(self, op: Op) -> None:
         """One operator, and what it makes."""
@@ -278,28 +291,17 @@ class _Writer:
         if has(op.kind, "converts"):
             for value in low:
                 self._edit.name_type(op, value.dtype)
-                self._edit.read_wide(value, stays_low=value.id in self._kept)
+                self._edit.read_float32(value, stays_low=value.id in self._kept)
             return
-        self._edit.compute_wide(op)
+        self._edit.compute_float32(op)
         exact = has(op.kind, "exact")
         for value in low:
             kept = value.id in self._kept
             if kept or not exact:
-                self._edit.round_all(value, stays_low=kept, sums=self._sums(op, value.dtype))
-
-    def _sums(self, op: Op, dtype: str) -> Sums | None:
-        """How an operator's own kernel adds up, where that is in a low type."""
-        kernels = self._kernels
-        if (
-            kernels is None
-            or dtype != kernels.accumulates
-            or not kernels.computes(op.kind, self._flow.opset, "T", dtype)
-        ):
-            return None
-        return Sums(op, kernels.fused_sums)
+                self._edit.round_all(value, stays_low=kept, sums=self._sums.get(op.id))
 
     def border(self, scope: Scope) -> None:
         """The border says what it is, as before or in float32."""
         for value in (self._flow.values[i] for i in {*scope.inputs, *scope.outputs}):
             if value.container or value.id not in self._kept:
-                self._edit.declare_wide(value)
+                self._edit.declare_float32(value)

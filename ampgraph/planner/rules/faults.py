@@ -23,7 +23,18 @@ def groups_by_4(groups: int, outputs: int, *_: int) -> str:
     return text if groups > 1 and each > 4 and each % 4 > 0 else ""
 
 
-CONDITIONS: dict[str, Callable[..., str]] = {"channels_by_3": channels_by_3, "groups_by_4": groups_by_4}
+def even_groups_into_one(groups: int, channels: int, outputs: int, *_: int) -> str:
+    """WebGPU reads two channels at a time, counted from those of the first group. Of a ConvTranspose."""
+    each = channels // groups
+    text = f"{groups} groups of {each} channels each, an even number, into one output each"
+    return text if groups > 1 and outputs == 1 and each % 2 == 0 else ""
+
+
+CONDITIONS: dict[str, Callable[..., str]] = {
+    "channels_by_3": channels_by_3,
+    "groups_by_4": groups_by_4,
+    "even_groups_into_one": even_groups_into_one,
+}
 """As tables of kernels name them under `wrong`: asked with the groups of a convolution and the shape of its weight."""
 
 

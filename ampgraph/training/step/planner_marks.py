@@ -60,7 +60,7 @@ class _Part:
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
 
 
-def hold_border_products(graph: ir.Graph, loss: Value) -> None:
+def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
     """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
     parts = _connected(graph, loss)
     left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
