@@ -5,28 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
 
 from ..core.arguments import a_callable, as_annotated, callables, of_kind, of_path
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe
+from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe, Unpack
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
+from ..numerics.metrics.metric import Function
+from ..report.summary import Summary
 from .calibrate import Measuring
 from .check import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .pictures import picture_conversion, refuse_page
 from .steps import Checking, Job
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ..numerics.metrics.metric import Function
-    from ..report.summary import Summary
 
 
 class ConvertOptions(OtherFields, total=False):

@@ -12,10 +12,10 @@ from ..oplists.kernels import Join, Place
 from ..oplists.options import Options
 from ..oplists.patterns import Region
 from ..rules.fusions import is_closed
+from .facts.values import constants
 
 AXES = 3  # of data that SkipLayerNormalization adds to
 ROWS = 2  # axes of what a Gemm makes
-STEPS = 8  # operators looked back for what is stored
 
 
 class FusedPair(NamedTuple):
@@ -108,15 +108,6 @@ def by_channel(flow: Dataflow, value: int) -> bool:
     return all(size == 1 for size in others)
 
 
-def is_constant(flow: Dataflow, value: int, steps: int = STEPS) -> bool:
-    """Whether a value is stored, or made of stored ones alone, which the runtime folds."""
-    if flow.values[value].weight:
-        return True
-    op = flow.writer(value)
-    read = [v for v in op.inputs if v != NONE] if op is not None and steps else []
-    return bool(read) and all(is_constant(flow, v, steps - 1) for v in read)
-
-
 def _scales(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
     """Whether one of the two multiplies or divides by a stored number."""
     traits = options.lists.traits
@@ -126,10 +117,10 @@ def _scales(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
     return any(flow.scalar(number) is not None for number in numbers)
 
 
-def adds_vector(flow: Dataflow, op: Op) -> bool:
+def adds_vector(flow: Dataflow, options: Options, op: Op) -> bool:
     """Whether an operator adds a stored vector to what is no matrix: a product of matrices takes that itself."""
     shape = flow.shape(op.outputs[0])
-    stored = [v for v in op.inputs if v != NONE and is_constant(flow, v)]
+    stored = [v for v in op.inputs if v != NONE and v in constants(flow, options.lists.traits)]
     vector = len(stored) == 1 and len(op.inputs) == 2 and len(flow.shape(stored[0]) or ()) == 1
     return vector and (shape is None or len(shape) != ROWS)
 
@@ -149,7 +140,7 @@ _WHERE: Mapping[Place, Callable[[Dataflow, Options, FusedPair], bool]] = Mapping
         "number": _scales,
         "same_source": lambda _, __, fused: fused.first.inputs[0] in fused.then.inputs,
         "alike": _add_alike,
-        "vector": lambda flow, _, fused: adds_vector(flow, fused.first),
+        "vector": lambda flow, options, fused: adds_vector(flow, options, fused.first),
     }
 )
 
@@ -179,7 +170,8 @@ def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
 
 def _data(flow: Dataflow, options: Options, op: Op) -> int:
     """What an operator scales or shifts by stored numbers for each channel, if nobody else reads that; or NONE."""
-    stored = [place for place, v in enumerate(op.inputs) if v != NONE and is_constant(flow, v)]
+    known = constants(flow, options.lists.traits)
+    stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
     if places != [0] or not stored or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
         return NONE  # the fusions look for what is stored behind the data
@@ -188,25 +180,12 @@ def _data(flow: Dataflow, options: Options, op: Op) -> int:
     return op.inputs[0] if alone and (statistics or by_channel(flow, op.inputs[stored[0]])) else NONE
 
 
-def folded_into_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a softmax alone reads a product with its bias, and the target adds the bias in the softmax's kernel."""
-    traits = options.lists.traits
-    reader: Op | None = region.result
-    while reader is not None and (reader is region.result or traits.has(reader.role, "nothing_in_inference")):
-        uses = flow.uses[reader.outputs[0]]
-        reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
-    if reader is None or reader.kind not in options.kernels.shifted or reader.scope != region.result.scope:
-        return False
-    shape = flow.shape(region.result.outputs[0])  # last: nothing else may ask for it
-    return shape is None or len(shape) != 2  # a matrix: the product takes it
-
-
 def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | None:
     """The addition of a stored vector to what a region alone reads, where the target makes one kernel of both."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
     if form is None or op is None or region.variant not in form.wide_variants or not is_closed(flow, region):
         return None
     ids, pair = {one.id for one in region.ops}, (op.role, region.kind)
-    known = op.slots and any(pair in join.pairs for join in options.kernels.joined) and adds_vector(flow, op)
+    known = op.slots and any(pair in join.pairs for join in options.kernels.joined) and adds_vector(flow, options, op)
     alone = op.scope == region.result.scope and all(use.op in ids for use in flow.uses[op.outputs[0]])
     return op if known and alone else None

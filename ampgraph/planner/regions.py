@@ -18,7 +18,7 @@ from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
-from .fused_pairs import bias_folded_into, folded_into_softmax
+from .fused_pairs import bias_folded_into
 from .scales import find_scalings
 from .streams import StreamFinder
 
@@ -91,8 +91,6 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
         if own or (region.kind == "Bias" and _passes_alone(facts.passing, region)):
-            continue
-        if region.kind == "Bias" and folded_into_softmax(flow, options, region):
             continue
         governing = region.ops[0].role if region.kind == "Bias" else region.kind
         for op in region.ops:

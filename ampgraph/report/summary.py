@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
+from ..core.light_imports import Later
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
 from ..core.shown import Data, Shown, named
@@ -22,6 +23,8 @@ from .lines import Rows, first, in_rows, plural, rewrite_line, shortened, titled
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
     from .estimate import Speed
+else:  # imported when somebody asks for the types of what names it: it loads the planner
+    Speed = Later(f"{__package__}.estimate", "Speed")
 
 ORDINARY = {
     "level": "by the level",
