@@ -125,7 +125,7 @@ class Plan:
     rewrites: list[Rewrite] = field(default_factory=list)
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges hold in float32
+    pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges pin to float32
     opset: int = 0  # that the model is moved to first, as that frees operators; 0 where it is not
 
     @property
