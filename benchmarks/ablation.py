@@ -52,7 +52,9 @@ SETS = ("zoo", "unseen", "hard", "exports", "fuzz", "steps", "mindir", "backend"
 """In the order in which they are worked on."""
 THRESHOLDS = (("O2", "float16"),)
 """Where thresholds are set to something else."""
-DECISIONS = ("rule", "rewrite", "pattern")
+FEWER = {"backend": WAYS[1:2]}
+"""Ways of sets of many small models."""
+DECISIONS = ("rule", "part", "rewrite", "pattern")
 PHASES = (
     (DECISIONS, WAYS[1:2]),
     (("trait",), WAYS[1:2]),
@@ -230,7 +232,7 @@ class Run:
         """Plans every model as it is, and without each thing of some sorts that may matter to it."""
         for group in dict.fromkeys(model.group for model in self.models):
             for way in (way for way in self.ways() if way.model.group == group):
-                if (way.level, way.dtype) in ways:
+                if (way.level, way.dtype) in ways and (way.level, way.dtype) in FEWER.get(group, WAYS):
                     self._plan_way(way, sorts)
             told(f"{group}: {', '.join(sorts)} planned")
 
@@ -525,7 +527,7 @@ def earned(run: Run) -> list[Earned]:
 def page(run: Run, commit: str) -> str:
     """The table as Markdown."""
     found = earned(run)
-    lines = [INTRODUCTION.format(commit=commit, what=what_was_run(run))]
+    lines = [INTRODUCTION.format(commit=commit, what=what_was_run(run)), "", NOTES.read_text(encoding="utf-8").strip()]
     for sort in dict.fromkeys(switch.sort for switch in run.switches):
         of_sort = [one for one in found if one.switch.sort == sort]
         lines += ["", f"## {HEADS[sort]}", ""]
@@ -566,8 +568,11 @@ def what_was_run(run: Run) -> str:
     return "\n".join(rows)
 
 
+NOTES = Path(__file__).with_name("ablation_notes.md")
+"""What follows from the tables, written by hand."""
 HEADS = {
     "rule": "Rules",
+    "part": "Parts of rules",
     "rewrite": "Rewrites",
     "pattern": "Patterns",
     "trait": "Traits",
@@ -586,8 +591,9 @@ without it.
 
 Things of a sort are switched off together first, and by halves where another plan comes out. Rows of traits are tried
 where their trait, or one that includes it, made another plan. Plans are those of O1, O2 and auto in float16 and of O2
-in bfloat16; traits beyond O2, and thresholds but at O2 in float16, come last and may be missing. What no plan asks for
-may be asked for by others: training, generated inputs, reports. Rules of validity are not switched off.
+in bfloat16, of the backend suite those of O2 in float16; traits beyond O2, and thresholds but at O2 in float16, come
+last and may be missing. What no plan asks for may be asked for by others: training, generated inputs, reports. Rules of
+validity are not switched off.
 
 {what}"""
 

@@ -1,8 +1,9 @@
 """What can be switched off one at a time, and which of it a plan asks at all.
 
 Everything is found where the product keeps it: rewrites and rules in their registries, traits and patterns in op_lists,
-thresholds as numbers at the top of the planner's modules. `Seen` records what a plan asks, so that a switch is tried
-only where it may matter: a trait that answered yes, a pattern that matched, a line that reads a threshold.
+thresholds as numbers at the top of the planner's modules; parts of rules alone are listed here. `Seen` records what a
+plan asks, so that a switch is tried only where it may matter: a trait that answered yes, a pattern that matched, a line
+that reads a threshold.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ Pair = tuple[str, str]
 """A trait and an operator that has it."""
 
 FACTS = (
-    *("AXES", "BITS", "CLASSES", "CUBE", "ENDLESS", "EXACT", "FLOAT32_BITS", "INFINITE", "INVERSES", "NEVER", "NOBODY"),
-    *("NONE", "NOWHERE", "ROWS", "SIDES", "SINCE", "SOFTMAX_BY_ROWS", "UNBOUND", "UNKNOWN", "WHOLE", "WIDE_NODES"),
+    *("AXES", "BITS", "CLASSES", "CUBE", "ENDLESS", "EXACT", "FLOAT32_BITS", "HOLDS", "INFINITE", "INVERSES", "NEVER"),
+    *("NOBODY", "NONE", "NOWHERE", "ROWS", "SIDES", "SINCE", "SOFTMAX_BY_ROWS", "STEPS_OF_SLICE", "UNBOUND"),
+    *("UNKNOWN", "WHOLE", "WIDE_NODES"),
 )
 """Names of numbers that are no thresholds: sizes of types, opsets, ranks, marks."""
 SETTINGS: Mapping[str, Callable[[float], float]] = {
@@ -97,7 +99,7 @@ def all_off(given: Sequence[Switch]) -> Iterator[dict[str, tuple[str, ...]]]:
 
 def switches() -> list[Switch]:
     """All that there is, in a fixed order."""
-    return [*_rules(), *_rewrites(), *_patterns(), *_traits(), *_trait_rows(), *_thresholds()]
+    return [*_rules(), *_parts(), *_rewrites(), *_patterns(), *_traits(), *_trait_rows(), *_thresholds()]
 
 
 def _always(seen: Seen) -> bool:
@@ -115,6 +117,63 @@ def _rules() -> Iterator[Switch]:
     for rule in RULES:
         if not rule.validity:
             yield _rule(rule.name)
+
+
+PARTS: Mapping[str, object] = {
+    "rules.arithmetic._weighed_under_root": [],
+    "rules.arithmetic._square": None,
+    "rules.cancelling.Cancelling._spread": [],
+    "rules.cancelling.Cancelling._distance": [],
+    "rules.cancelling.Cancelling._remainder": [],
+    "rules.cancelling.Cancelling._weights": {},
+    "rules.constants._is_read_beside": False,
+    "rules.integers._fused": [],
+    "rules.integers._among": [],
+    "rules.raw._scores_with_positions": [],
+    "rules.raw.Angles._keeps_angles": False,
+    "rules.raw._from_integers": False,
+    "rules.spectra.Spectra._is_wide": False,
+    "rules.streams._is_added_to": False,
+    "rules.rule._crossed": [],
+    "rules.rule.reaches": [],
+    "facts.squares.Squares._is_form": False,
+    "facts.squares.Squares._same": False,
+    "facts.masks.Masks._shrinks": False,
+    "facts.masks.Masks._hides_by_whole": False,
+    "facts.sizes.OpenSizes._after": None,
+    "scales._gives_back": False,
+    "scales.scaled_results": frozenset(),
+    "scales.find_scalings": (),
+    "classify._left_to_cut": "",
+    "classify.masked_rows": (),
+    "regions.beside_fusion": [],
+    "regions._passes_alone": False,
+    "regions.reads_float32_stream": None,
+    "regions.fused_when_wide": False,
+    "regions.bias_folded_into": None,
+    "regions._does_nothing": False,
+}
+"""Functions of rules and facts that look for one special thing, with what they give where they find nothing."""
+
+
+def _parts() -> Iterator[Switch]:
+    """A part of a rule or a fact, everywhere that it is called from."""
+    for place, nothing in PARTS.items():
+        yield Switch("part", place, _always, lambda place=place, nothing=nothing: _finding(place, nothing))
+
+
+@contextlib.contextmanager
+def _finding(place: str, nothing: object) -> Iterator[None]:
+    *rooms, name = place.split(".")
+    kind = rooms.pop() if rooms[-1][:1].isupper() else ""
+    module = importlib.import_module(".".join(("ampgraph.planner", *rooms)))
+    owner = getattr(module, kind) if kind else module
+    found = getattr(owner, name)
+    owners = [owner] if kind else [m for m in _modules() if vars(m).get(name) is found]
+    with contextlib.ExitStack() as stack:
+        for one in owners:
+            stack.enter_context(_replaced(one, name, lambda *given, **named: nothing))
+        yield
 
 
 def _rule(name: str) -> Switch:
@@ -397,7 +456,7 @@ def _threshold(key: str, name: str, setting: str, value: Any) -> Switch:
 
 
 @contextlib.contextmanager
-def _replaced(module: types.ModuleType, name: str, value: object) -> Iterator[None]:
+def _replaced(module: object, name: str, value: object) -> Iterator[None]:
     old = getattr(module, name)
     setattr(module, name, value)
     try:

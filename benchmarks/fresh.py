@@ -1,7 +1,7 @@
 """Trained models of other makers, out of public repositories: is the default right, and are alarms true.
 
     python benchmarks/fresh.py collect FOLDER --clones DIR     # DIR/OWNER+NAME: clones; FOLDER/models, FOLDER/data
-    python benchmarks/fresh.py judge FOLDER [--set A] [NAME ...] [--with-data]     # zoo_right.py measures
+    python benchmarks/fresh.py judge FOLDER [--set A] [NAME ...] [--parts PART ...]    # those of zoo_right.py
     python benchmarks/fresh.py table FOLDER                    # as fresh.md has it
 
 `fresh.json` lists them: repository, commit and path, what each is for, and of what its inputs are made. Eight inputs
@@ -505,7 +505,7 @@ def judge(folder: Path, names: list[str], sets: str, parts: list[str], again: li
 def table(folder: Path) -> str:
     """As markdown: a row for each model, and what each set comes to."""
     every = rows(folder, [], "AB")
-    lines = ["| model | from | for | set | products low | error | check | with data |", "|" + "---|" * 8]
+    lines = ["| model | from | for | set | products low | error | check | --data | --data --repair |", "|" + "---|" * 9]
     lines += [line(entry, row.known) for entry, row in every]
     for name in "AB":
         lines += ["", f"Set {name}:", "", *(f"- {text}" for text in summed([r for e, r in every if set_of(e) == name]))]
@@ -525,7 +525,7 @@ def line(entry: Entry, known: Entry) -> str:
     ).strip()
 
 
-CELLS = ("error", "generated", "steered")
+CELLS = ("error", "generated", "steered", "repaired")
 
 
 def summed(of: list[Row]) -> list[str]:
@@ -542,9 +542,13 @@ def summed(of: list[Row]) -> list[str]:
         words = [f"{len(names)} {word}{named.get(word, '')}" for word, names in sorted(said.items())]
         total = sum(map(len, said.values()))
         lines.append(f"{'right' if right else 'wrong'}: {total}: {'; '.join(words)}")
-    known = [row for row in of if row.known.get("error", {}).get("right") and "right" in row.known.get("steered", {})]
-    worse = [row.name for row in known if not row.known["steered"]["right"]]
-    return [*lines, f"right without data, with data {len(known)} measured: wrong {', '.join(worse) or 'none'}"]
+    both = [row for row in of if row.known.get("error", {}).get("right") and "steered" in row.known]
+    worse = [row.name for row in both if row.known["steered"].get("right") is False]
+    same = sum("same" in row.known["steered"] for row in both)
+    text = (
+        f"right, and converted with data too: {len(both)}, of which data change {len(both) - same}; wrong with data: "
+    )
+    return [*lines, text + (", ".join(worse) or "none")]
 
 
 def main() -> None:
@@ -554,13 +558,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--clones", type=Path)
     parser.add_argument("--set", default="A", choices=["A", "B", "AB"])
-    parser.add_argument("--with-data", action="store_true", help="convert with the data too")
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=zoo_right.PARTS)
     parser.add_argument("--again", nargs="*", default=[], choices=zoo_right.PARTS)
     args = parser.parse_args()
     if args.what == "collect":
         collect(args.folder, args.clones, args.names)
     elif args.what == "judge":
-        judge(args.folder, args.names, args.set, PARTS + ["steered"] * args.with_data, args.again)
+        judge(args.folder, args.names, args.set, args.parts, args.again)
     else:
         print(table(args.folder))
 

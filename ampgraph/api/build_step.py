@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.arguments import as_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.json_types import JsonObject
 from ..core.plan import Note
-from ..core.recipe import Recipe, RecipeFields
+from ..core.recipe import Recipe, RecipeFields, Unpack
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.options import Options
@@ -32,9 +32,6 @@ from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
 from .prepare import at_given
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 DEFAULT = "default"
 HAZARD = "mask"
@@ -121,7 +118,8 @@ def build_training_step(
         forward = read_forward(_moved(model, wanted))
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
-        joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
+        # who names what is low has thought of it
+        joint.differentiate(policy, extra, pins_boundary_products=not wanted.low)
         notes = lost + _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:

@@ -186,7 +186,7 @@ class Decoding:
                     ours = self.decoder.after(ours, expected, expected, rest)
                     theirs = self.pair.feeds(self.decoder.after(theirs, found, expected, self.pair.feeds(rest)[1]))[1]
 
-    def heard(self, index: int, error: float) -> None:
+    def keep_worst(self, index: int, error: float) -> None:
         """Keeps the feeds of the run that was just made, if none was worse."""
         if error > self._largest:
             self._largest, self.worst = error, (index, *self._feeds)

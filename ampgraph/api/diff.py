@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.arguments import as_annotated
 from ..core.collector import quiet_collector
@@ -15,11 +15,9 @@ from ..core.errors import AmpError
 from ..core.plan import Plan
 from ..core.progress import Progress
 from ..formats.checks import faults_reported
+from ..numerics.metrics.metric import Function
 from ..report.diff import OutputErrors, SideBySide, models_apart, plans_apart
 from .kinds import Data, Model, PathLike, path_of
-
-if TYPE_CHECKING:
-    from ..numerics.metrics.metric import Function
 
 
 def diff(

@@ -24,7 +24,7 @@ from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
 SECONDS = 60.0  # for runs with few nodes low
-BIRTHS = 8  # nodes where values stop being finite: a repair holds so many at once
+MOST_SITES = 8  # nodes where values stop being finite: a repair holds so many at once
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 
 
@@ -37,7 +37,7 @@ class FaultSearch:
         runs: in which few nodes are low, at most; ``seconds``: for them.
         kept: the run to look at, where a sample alone does not give its feeds: its number, and those of both sides.
         seen: the errors of all nodes are wanted, whether one is to be named or not.
-        born: where a value stops being finite; ``born_too``: other nodes where one does.
+        first_nonfinite: where a value stops being finite; ``also_nonfinite``: other nodes where one does.
         growth: the nodes that make the error; ``left``: what remains of it with these in float32.
         traced: the number of the sample that was run.
         errors: of what each node makes, by its name.
@@ -53,8 +53,8 @@ class FaultSearch:
     seconds: float = SECONDS
     kept: tuple[int, Feeds, Feeds] | None = None
     seen: bool = False
-    born: Suspect | None = field(default=None, init=False)
-    born_too: tuple[Suspect, ...] = field(default=(), init=False)
+    first_nonfinite: Suspect | None = field(default=None, init=False)
+    also_nonfinite: tuple[Suspect, ...] = field(default=(), init=False)
     growth: tuple[Suspect, ...] = field(default=(), init=False)
     traced: int | None = field(default=None, init=False)
     notes: list[str] = field(default_factory=list, init=False)
@@ -66,7 +66,7 @@ class FaultSearch:
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """All that were found."""
-        return self.growth if self.born is None else (self.born, *self.born_too)
+        return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
     def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
         """Notes on a chaotic model, none of one that a repair mends; where none does, nothing is suggested."""
@@ -77,8 +77,8 @@ class FaultSearch:
         return notes
 
     def _withdraw(self) -> None:
-        self.born = None if self.born is None else replace(self.born, patterns=())
-        self.born_too = ()
+        self.first_nonfinite = None if self.first_nonfinite is None else replace(self.first_nonfinite, patterns=())
+        self.also_nonfinite = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
@@ -101,7 +101,11 @@ class FaultSearch:
             self.traced = chosen
         except AmpError as error:
             self.notes.append(f"nodes could not be looked at: {error.message}")
-        if self.traced is not None and self.born is None and any(output.nonfinite_mismatches for output in outputs):
+        if (
+            self.traced is not None
+            and self.first_nonfinite is None
+            and any(output.nonfinite_mismatches for output in outputs)
+        ):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
@@ -113,10 +117,14 @@ class FaultSearch:
             self.errors[site.label] = max((trace.error(name) or 0.0 for name in site.outputs), default=0.0)
         if not named:
             return
-        self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
-        self.born_too = tuple(inquest.born_at(i) for i in itertools.islice(inquest.birthplaces(), 1, BIRTHS))
+        self.first_nonfinite = inquest.nonfinite_input() or self._descended(inquest, tracer, ours, theirs)
+        self.also_nonfinite = tuple(
+            inquest.nonfinite_at(i) for i in itertools.islice(inquest.nonfinite_sites(), 1, MOST_SITES)
+        )
         least = 0.0 if self.asked else WORTH * self.tolerance
-        reached = self.born is not None and any(output.nonfinite_mismatches for output in self.compared.outputs)
+        reached = self.first_nonfinite is not None and any(
+            output.nonfinite_mismatches for output in self.compared.outputs
+        )
         measured = not reached and pair.strict and self.runs > 0
         if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
@@ -154,7 +162,7 @@ class FaultSearch:
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
         """The birthplace, in the body of an If where that is where it is."""
-        place = next(inquest.birthplaces(), None)
+        place = next(inquest.nonfinite_sites(), None)
         if place is None:
             return None
         site = tracer.sites[place]
@@ -170,7 +178,7 @@ class FaultSearch:
                         return found
             except AmpError as error:  # the If itself is still a good answer
                 self.notes.append(f"the body of '{site.label}' could not be looked at: {error.message}")
-        return inquest.born_at(place)
+        return inquest.nonfinite_at(place)
 
 
 @dataclass(frozen=True)

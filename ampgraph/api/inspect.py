@@ -4,10 +4,9 @@ lists in force."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..core.arguments import as_annotated, of_kind
-from ..core.recipe import Recipe, RecipeFields
+from ..core.recipe import Recipe, RecipeFields, Unpack
 from ..oplists.kernels import load_kernels
 from ..oplists.options import DEFAULT_TARGETS
 from ..planner.resolve import lists_of
@@ -17,9 +16,6 @@ from ..report.listing import ListRows, listed
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
 from .pictures import picture_inspection, refuse_page
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @takes_recipe

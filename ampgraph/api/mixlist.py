@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ..core.arguments import as_annotated
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
 from ..core.json_types import JsonObject
-from ..core.recipe import Recipe, RecipeFields
+from ..core.recipe import Recipe, RecipeFields, Unpack
 from ..oplists.files import data_folder, read_file
 from ..oplists.kernels import load_kernels
 from ..oplists.levels import Level
@@ -33,9 +32,6 @@ from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import level_of, lists_of
 from .keywords import recipe_for, takes_recipe
 from .kinds import PathLike
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 NAMES_FILE = "ascend_names.toml"
 CAUTION = ("low", "cut", "float32")

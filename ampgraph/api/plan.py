@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..core.arguments import a_callable, as_annotated, of_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.recipe import Given, OtherFields, Recipe
+from ..core.recipe import Given, OtherFields, Recipe, Unpack
 from ..formats.checks import faults_reported
 from ..planner.steps import decide, find_rewrites
 from ..report.explain import SHOWN, Explanation, replaced_nodes
@@ -19,9 +17,6 @@ from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, path_of
 from .steps import ready
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @takes_recipe

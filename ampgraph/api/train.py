@@ -14,10 +14,12 @@ from ..core.errors import AmpError
 from ..core.files import text_file
 from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
+from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
 from ..report.step_log import EventLog, StepLog, check_events, check_log
 from ..report.training import closing_lines, history_dict
+from ..training.run.dataset import TrainingData
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
 from ..training.run.normalized import normalized
 from ..training.run.options import FitOptions, RunOptions
@@ -30,9 +32,12 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from ..training.mindspore.step_trainer import MindirTrainer
-    from ..training.run.dataset import TrainingData
     from ..training.run.trainer import Trainer
     from ..training.step.step_result import StepResult
+else:  # imported when somebody asks for the types of what names them
+    ProcessGroup = Later("torch.distributed", "ProcessGroup")
+    MindirTrainer = Later("ampgraph.training.mindspore.step_trainer", "MindirTrainer")
+    Trainer = Later("ampgraph.training.run.trainer", "Trainer")
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,12 +176,12 @@ def _logged(
 
 
 def _both(*listeners: OnStep | None) -> OnStep:
-    def heard(done: int, total: int, result: StepResult[object]) -> None:
+    def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
             if listener is not None:
                 listener(done, total, result)
 
-    return heard
+    return on_step
 
 
 def _text(path: PathLike | None) -> str | None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.arguments import as_annotated
 from ..core.collector import quiet_collector
@@ -20,7 +20,7 @@ from ..core.files import sources_of, try_folder
 from ..core.graph import is_mindir
 from ..core.plan import Plan
 from ..core.progress import Progress
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import OtherFields, Recipe, Unpack
 from ..core.verdict import chaotic_in_itself
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_result
@@ -49,9 +49,6 @@ from .pairs import in_types_of
 from .pictures import picture_tuning, refuse_page
 from .prepare import at_given, frozen
 from .steps import interface
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @takes_recipe

@@ -136,8 +136,9 @@ def _verification(
     pair, compared = seen.pair, seen.compared
     return Verification(
         _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
-        tuple(compared.outputs), job.born, job.growth, job.traced, tuple(pair.fallback), notes, compared.metric.name,
-        compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended, pair.layers,
+        tuple(compared.outputs), job.first_nonfinite, job.growth, job.traced, tuple(pair.fallback), notes,
+        compared.metric.name, compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended,
+        pair.layers,
     )  # fmt: skip
 
 
@@ -191,7 +192,7 @@ class Comparison:
         for number, (expected, found) in enumerate(runs):
             error = seen.add(expected, found)
             if decoding is not None:
-                decoding.heard(number, error)
+                decoding.keep_worst(number, error)
         if not seen.found:
             raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
         by_step = () if decoding is None else decoding.by_step(seen.outputs)

@@ -106,7 +106,7 @@ VOLUME = {
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandOutput:
     """What a command prints: ``data`` as JSON, or else ``lines``, on stderr where it is ``aside``, and ``notes`` there
     too. The exit code is ``code`` where it is not ``ok``."""
 
@@ -127,12 +127,12 @@ class Told:
             sys.exit(self.code)
 
 
-def told(found: Shown, ok: bool = True) -> Told:
+def printed(found: Shown, ok: bool = True) -> CommandOutput:
     """A report that shows itself."""
-    return Told(found, found.lines, ok)
+    return CommandOutput(found, found.lines, ok)
 
 
-Body = Callable[..., Told | None]
+Body = Callable[..., CommandOutput | None]
 ABOUT: dict[str, str] = {}
 """By command, what it does."""
 

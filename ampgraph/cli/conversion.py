@@ -18,7 +18,7 @@ from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from ..core.shown import plain
 from ..core.verdict import CheckVerdict
-from .command import HTML, MODEL, Told, argument, command, option, recipe_fields, switch
+from .command import HTML, MODEL, CommandOutput, argument, command, option, recipe_fields, switch
 from .terminal import Display, done, signals_wait, verbose
 
 PIPE = "-"
@@ -91,7 +91,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
         "Strict run of the result on a few samples, --data or generated; require: no file unless it is met.",
     ),
     tolerance=option("X", "Of the check; 0.01 if not given, 0.05 in bfloat16.", kind=float),
-    repair=switch("Where the check is missed, hold in float32 what ranges, else a search, find."),
+    repair=switch("Where the check is missed, pin to float32 what ranges, else a search, find."),
     metric=option("NAME|FUNCTION", f"Of the check. {metrics_help()}"),
     check_memory=option("GB", "That the check may take; 4.3 if not given.", kind=float),
     metadata=switch(
@@ -110,7 +110,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
 )
 def convert(
     bar: Display, *, model: str, output: str | None, jobs: int | None, transformers_js: bool, **options: Any
-) -> Told:
+) -> CommandOutput:
     """Convert a model, or each model of a folder, to mixed precision.
 
     \b
@@ -146,7 +146,7 @@ def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
     unmatched: list[str] = []
     while True:
         try:
-            told = _converted(Display(), **options)
+            output = _converted(Display(), **options)
             break
         except AmpError as error:
             fields = options["fields"]
@@ -158,18 +158,18 @@ def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
             for name in found:
                 fields[name] = [given for given in fields[name] if given != word]
             unmatched.append(word)
-    report: Any = plain(told.data)
+    report: Any = plain(output.data)
     verdict, said = report["check"], "not checked" if report["changed"] else "nothing to lower"
     if verdict is not None:
         verdict["seconds"] = 0.0  # the one thing that differs from run to run
         said = str(CheckVerdict.from_dict(verdict))
-    answer({"ok": told.ok, "said": said, "report": report, "unmatched": unmatched})
+    answer({"ok": output.ok, "said": said, "report": report, "unmatched": unmatched})
 
 
 def _converted(
     bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
     plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
-) -> Told:  # fmt: skip
+) -> CommandOutput:  # fmt: skip
     """One model."""
     with signals_wait():
         from ..api.calibrate import Measuring
@@ -212,13 +212,13 @@ def _converted(
     missed = summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok))
     data = summary.to_dict() | ({"build": built.to_dict()} if built else {})
     ok = not missed and (built is None or built.ok)
-    return Told(
+    return CommandOutput(
         data, lambda: summary.lines(verbose()) + (built.lines() if built else []), ok, aside=pipe.result is not None
     )
 
 
 @command(folder=argument("[DIR]", "Where its files go; ampgraph-demo if not given.", "ampgraph-demo"))
-def demo(bar: Display, *, folder: str) -> Told:
+def demo(bar: Display, *, folder: str) -> CommandOutput:
     """Write a small transformer, convert it to float16, and verify the result on 360 images.
 
     \b
@@ -249,7 +249,7 @@ def demo(bar: Display, *, folder: str) -> Told:
             "  " + _line("explain", model, "node_add_77"), "  " + _line("convert", "your_model.onnx"),
         ]  # fmt: skip
 
-    return Told({"convert": summary.to_dict(), "verify": verified.to_dict() if verified else None}, lines)
+    return CommandOutput({"convert": summary.to_dict(), "verify": verified.to_dict() if verified else None}, lines)
 
 
 def _line(*words: object) -> str:

@@ -32,7 +32,7 @@ from ..formats.checks import MODEL_SUFFIXES
 from ..planner.resolve import resolve
 from ..report.lines import plural
 from ..runtime.child import Answer, in_child
-from .command import Told
+from .command import CommandOutput
 from .terminal import Display
 
 MANIFEST = "ampgraph-convert.json"
@@ -88,7 +88,7 @@ class Done:
 
 def convert_folder(
     bar: Display, one: One, options: Mapping[str, Any], *, model: str, output: str | None, jobs: int, web: bool
-) -> Told:
+) -> CommandOutput:
     """Converts a folder, ``jobs`` models at once; ``web``: by the names that transformers.js loads.
 
     Raises AmpError AMP105, AMP106 for a place that is none, AMP404 for an option that is about one model."""
@@ -129,7 +129,7 @@ def _unmatched(done: list[Done]) -> list[AmpError]:
 
 def _told(
     model: str, target: Path, done: list[Done], copied: list[str], faults: list[AmpError], linked: list[str]
-) -> Told:
+) -> CommandOutput:
     """The end of the report."""
     counts = Counter(found.state for found in done)
     said = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
@@ -141,7 +141,7 @@ def _told(
         "links": linked, "counts": {state: counts[state] for state in STATES}, "errors": [*map(str, faults)],
     }  # fmt: skip
     failed = bool(counts["failed"] or faults)
-    return Told(report, lambda: end, not failed and not counts["missed"], code=2 if failed else 1)
+    return CommandOutput(report, lambda: end, not failed and not counts["missed"], code=2 if failed else 1)
 
 
 def _options_digest(options: Mapping[str, Any], model: str) -> str:
@@ -150,8 +150,8 @@ def _options_digest(options: Mapping[str, Any], model: str) -> str:
     resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
     words = {name: value for name, value in options.items() if name != "fields"}
     files = [_file_digest(file) for file in sources_of(recipe.lists)]
-    told = [__version__, os.environ.get("AMPGRAPH_CHECK"), str(recipe), recipe.to_json(), words, files]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    decides = [__version__, os.environ.get("AMPGRAPH_CHECK"), str(recipe), recipe.to_json(), words, files]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 
 
 def _places(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:

@@ -23,13 +23,13 @@ from .command import (
     SAMPLES,
     SEED,
     TARGET,
-    Told,
+    CommandOutput,
     argument,
     command,
     option,
+    printed,
     recipe_fields,
     switch,
-    told,
 )
 from .terminal import Display, quiet, signals_wait
 
@@ -46,7 +46,7 @@ FORMATS = ("text", "json", "junit", "sarif")
     model_explorer=option("FILE", "Write node data of Model Explorer: precision by colour."),
     html=HTML,
 )
-def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | None, **options: Any) -> Told:
+def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | None, **options: Any) -> CommandOutput:
     """Show nodes, weights and casts by precision, by layer, and against the original.
 
     \b
@@ -64,7 +64,7 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
         bar.stage("reading")
         with text_file(model_explorer, lambda: f"{json.dumps(overlay(model), indent=1)}\n", "--model-explorer"):
             pass
-        return told(look(model, recipe=recipe_of(None, fields), progress=bar.stage, **options))
+        return printed(look(model, recipe=recipe_of(None, fields), progress=bar.stage, **options))
 
 
 @command(
@@ -78,7 +78,7 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
     runtime=RUNTIME,
     form=option("|".join(FORMATS), "How the report is written.", "text", flag=("--format",)),
 )
-def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, **options: Any) -> Told:
+def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, **options: Any) -> CommandOutput:
     """Say whether model files are sound: for continuous integration, or before a commit.
 
     \b
@@ -109,7 +109,7 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     def lines() -> list[str]:
         return written(found).splitlines() if written else [line for one in found for line in one.lines()]
 
-    return Told(found, lines, all(one.ok for one in found))
+    return CommandOutput(found, lines, all(one.ok for one in found))
 
 
 @command(
@@ -122,7 +122,7 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     dim=DIM,
     metric=METRIC,
 )
-def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **options: Any) -> Told:
+def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **options: Any) -> CommandOutput:
     """Show in what two conversions of one model, or two plans for it, differ, and with --reference in error.
 
     \b
@@ -137,7 +137,7 @@ def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **opti
 
     bar.stage("reading")
     found = compared(first, second, dims=dict(dims(dim)), progress=bar.part, **options)
-    return told(found, found.alike)
+    return printed(found, found.alike)
 
 
 @command(
@@ -150,7 +150,7 @@ def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **opti
         None,
     ),
 )
-def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Told:
+def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> CommandOutput:
     """Say why a node has its precision: list and line, guard and number, region, or costs.
 
     \b
@@ -165,8 +165,8 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Tol
     found = explain_all(model, node or "*", recipe=recipe_of(None, fields), progress=bar.part)
     if node is None:
         found = [one for one in found if one.held]
-        return Told(found, lambda: float32_lines(*found))
-    return Told(found[0] if len(found) == 1 else found, lambda: explanation_lines(*found))
+        return CommandOutput(found, lambda: float32_lines(*found))
+    return CommandOutput(found[0] if len(found) == 1 else found, lambda: explanation_lines(*found))
 
 
 @command(
@@ -182,7 +182,7 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Tol
 )
 def run(
     bar: Display, *, model: str, data: str | None, output: str | None, dim: list[str] | None, **options: Any
-) -> Told:
+) -> CommandOutput:
     """Run a model once: ONNX on ONNX Runtime, MindIR on MindSpore.
 
     \b
@@ -210,7 +210,7 @@ def run(
     rows = describe_outputs(found.outputs)
     by = [f"executed by {found.by}: {line}" for line in layer_lines(found.layers)]
     report: object = {"outputs": rows, "by": found.by, "layers": found.layers} if found.by else rows
-    return Told(report, lambda: [*map(str, rows), *by], notes=tuple(notes))
+    return CommandOutput(report, lambda: [*map(str, rows), *by], notes=tuple(notes))
 
 
 @command(
@@ -237,7 +237,7 @@ def run(
 def verify(
     bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
     target: str, runtime: str, **options: Any,
-) -> Told:  # fmt: skip
+) -> CommandOutput:  # fmt: skip
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
 
     \b
@@ -268,10 +268,10 @@ def verify(
         else ()
     )
     if not builds:
-        return Told(found, found.lines, found.ok, notes=served)
+        return CommandOutput(found, found.lines, found.ok, notes=served)
     built = check_build(model, reference, runtime, options["data"], sizes)
     data = found.to_dict() | {"build": built.to_dict()}
-    return Told(data, lambda: found.lines() + built.lines(), found.ok and built.ok, notes=served)
+    return CommandOutput(data, lambda: found.lines() + built.lines(), found.ok and built.ok, notes=served)
 
 
 @command(
@@ -283,7 +283,9 @@ def verify(
     seed=SEED,
     dim=DIM,
 )
-def bench(bar: Display, *, models: list[str], dim: list[str] | None, runtime: list[str] | None, **options: Any) -> Told:
+def bench(
+    bar: Display, *, models: list[str], dim: list[str] | None, runtime: list[str] | None, **options: Any
+) -> CommandOutput:
     """Time models side by side, on one thread and on all, on the runtimes that are here.
 
     \b
@@ -298,7 +300,7 @@ def bench(bar: Display, *, models: list[str], dim: list[str] | None, runtime: li
         from ..api.bench import bench as timed
 
     found = timed(models, dims=dict(dims(dim)), runtime=runtime or (), progress=bar.part, **options)
-    return Told(found, found.lines, notes=() if quiet() else found.notes)
+    return CommandOutput(found, found.lines, notes=() if quiet() else found.notes)
 
 
 @command(
@@ -313,7 +315,7 @@ def bench(bar: Display, *, models: list[str], dim: list[str] | None, runtime: li
     sensitivity=option("FILE.json|FILE.csv", "Write which nodes matter how much; 18 runs more."),
     html=HTML,
 )
-def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **options: Any) -> Told:
+def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **options: Any) -> CommandOutput:
     """Find as little float32 as meets a tolerance, by at most 20 strict runs over the samples.
 
     \b
@@ -338,7 +340,7 @@ def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **
         written = table.to_csv if sensitivity.endswith(".csv") else table.to_json
         with text_file(sensitivity, written, "--sensitivity"):
             pass
-    return told(found, found.met)
+    return printed(found, found.met)
 
 
 @command(
@@ -346,7 +348,7 @@ def tune(bar: Display, *, model: str, fields: Given, sensitivity: str | None, **
     operator=argument("[OPERATOR]", "An operator or a glob; all if not given.", None),
     rules=switch("The planner's rules instead of the operators."),
 )
-def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> Told:
+def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> CommandOutput:
     """Show the lists in force: class, what the level does with it, why, and which line says so.
 
     \b
@@ -360,9 +362,9 @@ def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> 
     from ..report.listing import rule_lines, rule_rows
 
     if rules:
-        return Told(rule_rows(), rule_lines)
+        return CommandOutput(rule_rows(), rule_lines)
     found = listed(operator, recipe=recipe_of(None, fields))
-    return Told(list(found), found.lines)
+    return CommandOutput(list(found), found.lines)
 
 
 @command(
@@ -370,7 +372,7 @@ def lists(bar: Display, *, fields: Given, operator: str | None, rules: bool) -> 
         "[TERM]...", "A word of a report, a rule, a rewrite, a metric or an error code.", None, kind=list[str]
     )
 )
-def help(bar: Display, *, term: list[str] | None) -> Told:
+def help(bar: Display, *, term: list[str] | None) -> CommandOutput:
     """Say what a word of a report means.
 
     \b
@@ -381,14 +383,14 @@ def help(bar: Display, *, term: list[str] | None) -> Told:
     """
     from ..report.glossary import meanings, overview
 
-    return told(meanings(" ".join(term), ABOUT) if term else overview())
+    return printed(meanings(" ".join(term), ABOUT) if term else overview())
 
 
 @command(
     output=option("OUT.json", "Where the list goes.", ..., flag=("-o", "--output")),
     fields=recipe_fields("level", "policy", "lists"),
 )
-def export_mixlist(bar: Display, *, output: str, fields: Given) -> Told:
+def export_mixlist(bar: Display, *, output: str, fields: Given) -> CommandOutput:
     """Write the lists as CANN's modify_mixlist file, for its own mixed precision on Ascend (docs/ascend.md).
 
     \b
@@ -399,4 +401,4 @@ def export_mixlist(bar: Display, *, output: str, fields: Given) -> Told:
     from ..api.mixlist import mixlist_lines
 
     mixlist = export(output, recipe=recipe_of(None, fields))
-    return Told({"output": output, **mixlist.to_dict()}, lambda: mixlist_lines(mixlist, output))
+    return CommandOutput({"output": output, **mixlist.to_dict()}, lambda: mixlist_lines(mixlist, output))

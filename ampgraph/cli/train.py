@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import AmpError
 from ..core.recipe import Given, recipe_of
 from ..core.renamed import is_now
-from .command import Told, argument, command, option, recipe_fields, switch, told
+from .command import CommandOutput, argument, command, option, printed, recipe_fields, switch
 from .terminal import INTERRUPTED, Display, Interrupted, Volume, done, fail, set_volume, show, signals_wait
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -106,7 +106,7 @@ def build_step(
     bar: Display, *, model: str, output: str, optimizer: list[str], fields: Given, loss: list[str] | None,
     loss_scale: str | None, freeze: list[str] | None, gradient: list[str] | None, seed_input: str | None,
     **options: Any,
-) -> Told:  # fmt: skip
+) -> CommandOutput:  # fmt: skip
     """Build a mixed-precision training step of a forward graph: one ONNX model for stock ONNX Runtime.
 
     \b
@@ -137,7 +137,7 @@ def build_step(
         report = describe_step(step, model, output)
         bar.stage("writing")
         step.save(output)
-    return told(report)
+    return printed(report)
 
 
 @command(
@@ -169,7 +169,7 @@ def build_step(
 )
 def train(
     bar: Display, *, step: str, epochs: int, lr_schedule: list[str] | None, plot: str | None, **options: Any
-) -> Told | None:
+) -> CommandOutput | None:
     """Train: run a step over data, epoch by epoch.
 
     \b
@@ -197,7 +197,7 @@ def train(
             on_epoch=lambda epoch: bar.line(epoch_line(epoch, epochs)), **options,
         )  # fmt: skip
         done()
-    return told(found) if found.first else None
+    return printed(found) if found.first else None
 
 
 @contextlib.contextmanager
@@ -220,7 +220,7 @@ def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
     output=option("TRAINED.onnx", "Where the model goes.", ..., flag=("-o", "--output")),
     ema=switch("Their running average, of a step that was built with one."),
 )
-def export_weights(bar: Display, *, step: str, checkpoint: str, output: str, ema: bool) -> Told:
+def export_weights(bar: Display, *, step: str, checkpoint: str, output: str, ema: bool) -> CommandOutput:
     """Write the forward model with the weights of a checkpoint: float32, for inference, ready for convert.
 
     \b
@@ -230,4 +230,4 @@ def export_weights(bar: Display, *, step: str, checkpoint: str, output: str, ema
     with signals_wait():
         from ..api.weights import export_weights as export
 
-    return told(export(step, checkpoint, output, ema=ema, progress=bar.stage))
+    return printed(export(step, checkpoint, output, ema=ema, progress=bar.stage))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Union
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+if TYPE_CHECKING:
+    Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+else:  # no type holds itself when a program asks for it
+    Json = Union[None, bool, int, float, str, Sequence[object], Mapping[str, object]]  # noqa: UP007  None comes first
 JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON, as json.dumps takes it."""

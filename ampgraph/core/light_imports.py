@@ -27,6 +27,20 @@ def stand_in(name: str) -> ModuleType:
     return module
 
 
+class Later:
+    """A class by its module, for annotations that name it beside others (``Later("torch.distributed", "ProcessGroup") |
+    None``): the module is imported when somebody asks for the types of a function."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __or__(self, other: object) -> object:
+        return getattr(importlib.import_module(self.module), self.name) | other
+
+    def __ror__(self, other: object) -> object:
+        return other | getattr(importlib.import_module(self.module), self.name)
+
+
 def install() -> None:
     """Lets the first import of onnx_ir be a light one; nothing to save where it or sympy is there already."""
     if sys.modules.keys().isdisjoint({"onnx_ir", *LATER}):

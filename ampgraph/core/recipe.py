@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -22,13 +23,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
 from .json_types import JsonObject
+from .light_imports import Later, stand_in
 from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_of, level_word
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack as Unpack
+else:
+    from typing_extensions import Unpack as Unpack
 
 if TYPE_CHECKING:
     import numpy as np
-    from typing_extensions import Unpack
 
     from .ranges import Ranges
+else:  # imported when somebody asks for the types of what names them
+    np, Ranges = stand_in("numpy"), Later(f"{__package__}.ranges", "Ranges")
 
 
 _PART = re.compile(r'(?:[^",]|"(?:[^"]|"")*")*')

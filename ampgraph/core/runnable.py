@@ -50,7 +50,7 @@ class StrictEditor(Protocol):
         where its kernel accumulates in the low type."""
         ...
 
-    def read_wide(self, value: Value, *, stays_low: bool = True) -> None:
+    def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """A value that stays low is read as float32. ``stays_low`` as in `round_all`; inputs and weights always do."""
         ...
 
@@ -58,11 +58,11 @@ class StrictEditor(Protocol):
         """An operator reads the low type itself at a position whose value is float32 by now."""
         ...
 
-    def store_wide(self, value: Value) -> None:
+    def store_float32(self, value: Value) -> None:
         """A stored tensor is float32; nothing for a value without one."""
         ...
 
-    def compute_wide(self, op: Op) -> None:
+    def compute_float32(self, op: Op) -> None:
         """Attributes of an operator that name a low type, or hold low tensors, are float32."""
         ...
 
@@ -70,7 +70,7 @@ class StrictEditor(Protocol):
         """An operator that converts says by an attribute to which type, not by an operand."""
         ...
 
-    def declare_wide(self, value: Value) -> None:
+    def declare_float32(self, value: Value) -> None:
         """An input or output of a graph is declared float32, where it was declared low."""
         ...
 

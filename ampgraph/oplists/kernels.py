@@ -254,11 +254,6 @@ class Kernels:
         products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
 
-    @cached_property
-    def shifted(self) -> frozenset[str]:
-        """Operators whose kernel adds to their data what is added in front of them."""
-        return frozenset(then for join in self.joined for _, then in join.pairs if join.where == "last_axis")
-
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
         """Whether this slot may be low here; None: nothing here says no, so the schema decides.
 

@@ -10,7 +10,7 @@ from ..core.plan import Note, Why
 from ..oplists.options import Options
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
-from .joints import taken_by_product
+from .fused_pairs import folded_into_product
 from .opsets import freed_at
 from .rules.kernels import broken_kernels
 
@@ -176,7 +176,7 @@ def _left_to_cut(facts: Facts, op: Op) -> str:
     if options.level.infer == "float32":
         if traits.has(op.role, "dequantizes") and facts.flow.values[op.inputs[0]].weight:
             return "a stored weight has the type of what reads it"
-        fusion = taken_by_product(facts.flow, options, op)
+        fusion = folded_into_product(facts.flow, options, op)
         return f"on {options.target} {fusion} takes it into the product before it" if fusion else ""
     kept = options.level.infer == "low" and options.level.fp32 == "float32"
     if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:

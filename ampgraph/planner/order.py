@@ -24,7 +24,7 @@ from .rules.raw import positions, raw_inputs
 from .rules.releases import branches, epilogue, fusion, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
-from .rules.streams import recurrences, residual_streams, wide_streams
+from .rules.streams import float32_streams, recurrences, residual_streams
 from .rules.weights import unstorable_weights
 
 LOOKS = (
@@ -41,7 +41,7 @@ LOOKS = (
 """Accuracy, one operator after the other."""
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
-    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, wide_streams),
+    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, float32_streams),
     (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),

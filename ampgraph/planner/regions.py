@@ -18,7 +18,7 @@ from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
-from .joints import bias_taken_by, taken_by_softmax
+from .fused_pairs import bias_folded_into
 from .scales import find_scalings
 from .streams import StreamFinder
 
@@ -84,15 +84,13 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
-    joined = {joint.first.id for joint in facts.joints}
+    joined = {pair.first.id for pair in facts.fused_pairs}
     products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
     for region in [*fusions.regions(flow), *fusions.joined_regions(flow, options), *find_biases(flow, products)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
         if own or (region.kind == "Bias" and _passes_alone(facts.passing, region)):
-            continue
-        if region.kind == "Bias" and taken_by_softmax(flow, options, region):
             continue
         governing = region.ops[0].role if region.kind == "Bias" else region.kind
         for op in region.ops:
@@ -106,14 +104,14 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
             decided = HIGH, Why("region", text)
         if (known := options.kernels.fuses.get(region.kind)) and known.float32_inside and is_trusted(options, region):
             decided = FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {known.why}")
-        bias = bias_taken_by(flow, options, region) if decided[0] == HIGH else None
+        bias = bias_folded_into(flow, options, region) if decided[0] == HIGH else None
         joined |= set() if bias is None else {bias.id}
         ties.append((_units([*core, *([] if bias is None else [bias])]), *decided))
         if form is None:
             beside += beside_fusion(facts, region, _units(core), decided[0])
         elif behind := _units([op for op in region.ops if op not in core]):
             fused.update(op.id for op in core)
-            same, wide = in_one_type(flow, options, region), reads_wide_stream(facts, region, wide_ops)
+            same, wide = in_one_type(flow, options, region), reads_float32_stream(facts, region, wide_ops)
             why = Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")
             ties.append((behind, HIGH, wide) if same and wide else (behind, FREE, why))
             if same and not wide:
@@ -123,7 +121,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 
-def reads_wide_stream(facts: Facts, region: Region, held: Collection[int]) -> Why | None:
+def reads_float32_stream(facts: Facts, region: Region, held: Collection[int]) -> Why | None:
     """Why all of a norm is float32 under `--fp32-stream`: additions read the same data, in float32. ``held``: those
     operators that the option, the user, or what the file says of itself keeps in float32."""
     flow, additions = facts.flow, facts.traits.operators("additions")

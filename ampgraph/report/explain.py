@@ -16,7 +16,7 @@ from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
 from ..planner.assemble import DecidedModel, Price, Reason, reasons_of
 from ..planner.cut import LAUNCH
-from ..planner.joints import taken_by_product
+from ..planner.fused_pairs import folded_into_product
 from .casts import label
 from .lines import Rows, columns, first, in_rows, plural, titled
 
@@ -118,7 +118,7 @@ class Explanation(Shown):
             ("region", self.region),
             *(row for slot in self.slots for row in _slot_rows(slot, self.dtype)),
             ("", "" if self.slots else "nothing to decide: it has no float32 tensor"),
-            ("given", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
+            ("existing", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
         ]
         return in_rows((name, text) for name, text in rows if text)
 
@@ -207,7 +207,7 @@ def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explan
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
-    inside, taken = _inside(options, op.kind, listing), taken_by_product(flow, options, op)
+    inside, taken = _inside(options, op.kind, listing), folded_into_product(flow, options, op)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})

@@ -7,24 +7,20 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
-from ..numerics.metrics.agreement import Scores, deciding_part
+from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import met
+from ..numerics.trace.suspects import Suspect, TracedValue
+from ..runtime.executed import ExecutedLayer
 from .lines import Rows, first, in_rows, plural, titled
 from .outputs import layer_lines
 from .quantized import QuantizedParts
-
-if TYPE_CHECKING:
-    from ..numerics.metrics.agreement import Agreement
-    from ..numerics.trace.suspects import Suspect, TracedValue
-    from ..runtime.executed import ExecutedLayer
 
 SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",

@@ -34,12 +34,12 @@ class Ended:
 
 def in_child(
     function: Callable[[Any, Answer], None], argument: object, *, seconds: float, memory: int,
-    heard: Answer = lambda answer: None,
+    on_answer: Answer = lambda answer: None,
 ) -> Ended:  # fmt: skip
     """Calls ``function(argument, answer)`` in another process, which imports it from its module.
 
-    ``argument`` is pickled; ``seconds``: when the process is killed; ``memory``: bytes that it may hold; ``heard``: is
-    given each answer while the process runs on."""
+    ``argument`` is pickled; ``seconds``: when the process is killed; ``memory``: bytes that it may hold; ``on_answer``:
+    is given each answer while the process runs on."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         answers = Path(folder, "answers.jsonl")
         # in two parts: the second can be read once modules are found as here
@@ -51,7 +51,7 @@ def in_child(
             for line in lines[len(known) :]:
                 if line.endswith("\n"):
                     known.append(json.loads(line))
-                    heard(known[-1])
+                    on_answer(known[-1])
 
         said, crashed = _run([sys.executable, "-I", __file__], sent, seconds, read)
         read()

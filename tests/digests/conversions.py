@@ -10,7 +10,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import ampgraph
-from ampgraph.core import annotations
 from digests.table import DIGITS, SAME, Row, digest
 
 LEVELS = ("O0", "O1", "O2", "O3", "auto")
@@ -50,7 +49,7 @@ def written(write: Callable[[Path], object], suffix: str, given: str) -> str:
     """The digest of every file that ``write`` leaves beside the path that it is given; the code where it refuses."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with patch.object(annotations, "__version__", VERSION):
+            with patch("ampgraph.core.annotations.__version__", VERSION):
                 write(Path(folder) / f"model{suffix}")
         except ampgraph.AmpError as error:
             return error.code

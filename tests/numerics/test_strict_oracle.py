@@ -265,7 +265,7 @@ def steps(name: str, low: int) -> tuple[int, list[str]]:
     kept = ir.to_proto(flat.model)
     types, versions = types_by_name(kept), kept.opset_import
     names = [o for node in kept.graph.node for o in node.output if types.get(o, ("", ""))[1] and not types[o][0]]
-    rewrite(flat, keep_border=False)
+    rewrite(flat, keep_interface=False)
     strict = SegmentedModel(flat, names)
     stored = {i.name: onnx.numpy_helper.to_array(i) for i in kept.graph.initializer}
     count, wrong = 0, []

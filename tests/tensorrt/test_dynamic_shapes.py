@@ -71,6 +71,34 @@ def test_open_batch_and_length_are_built(text_model: Path, trt_python: str) -> N
     assert ended.returncode == 0 and "builds it" in ended.stdout
 
 
+CACHED = """g (float[batch,1,64] x, float[batch,4,past,16] keys, float[batch,4,past,16] values)
+    => (float[batch,1,64] y, float[batch,4,total,16] new_keys, float[batch,4,total,16] new_values) {
+    q0 = MatMul (x, wq)  k0 = MatMul (x, wk)  v0 = MatMul (x, wv)
+    q1 = Reshape (q0, split)  k1 = Reshape (k0, split)  v1 = Reshape (v0, split)
+    q = Transpose <perm = [0, 2, 1, 3]> (q1)  k = Transpose <perm = [0, 2, 1, 3]> (k1)
+    v = Transpose <perm = [0, 2, 1, 3]> (v1)
+    new_keys = Concat <axis = 2> (keys, k)  new_values = Concat <axis = 2> (values, v)
+    t = Transpose <perm = [0, 1, 3, 2]> (new_keys)  s = MatMul (q, t)  p = Softmax <axis = -1> (s)
+    c = MatMul (p, new_values)  j = Transpose <perm = [0, 2, 1, 3]> (c)  f = Reshape (j, joined)
+    y = MatMul (f, wo) }"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("io", ["keep", "low"])
+def test_a_decoder_with_its_cache_is_built(io: str, tmp_path: Path, trt_python: str) -> None:
+    """The whole: benchmarks/tensorrt/open_models.py."""
+    path, given = tmp_path / "m.onnx", {name: WEIGHTS[name] for name in ("wq", "wk", "wv", "wo")}
+    onnx.save(parse(CACHED, {**given, **SHAPES}), path)
+    sizes, values = engine_sizes(str(path), dict(dims(["batch=1:2:8", "past=1:32:128"])))
+    ways = [("O1", "bfloat16"), ("O2", "float16")]
+    models = [
+        ampgraph.convert(onnx.load(path), level, dtype=dtype, target="tensorrt", io=io, check="off")
+        for level, dtype in ways
+    ]
+    for answer in build_all([BuildJob(one, "", sizes, values) for one in models], python=trt_python):
+        assert answer.ok and answer.engine is not None and answer.engine.attentions == 1, answer.why
+
+
 def test_values_of_shapes_are_built(trt_python: str) -> None:
     model = parse("g (float[1] x, int64[1] n) => (float[M] y) { a = Expand (x, n)  y = Relu (a) }")
     jobs = [BuildJob(model, values={"n": values}) for values in ([4], [[3], [4], [9]])]

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.mindspore
 BAD_STEPS = (5, 20, 21)
 DIGITS = ("mlp", "cnn", "transformer")
 STARTS = [(name, 1e9) for name in (DIGITS if FULL else ("mlp",))] + [("cnn", 2**16)]
-Told = tuple[list[list[float]], dict[str, np.ndarray]]
+CommandOutput = tuple[list[list[float]], dict[str, np.ndarray]]
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def data(injected: bool) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @functools.cache
-def own(name: str, level: str, start: float, injected: bool) -> Told:
+def own(name: str, level: str, start: float, injected: bool) -> CommandOutput:
     """(loss, finite, scale) by step and the parameters after MindSpore's own training of the Cell."""
     scaler = amp.DynamicLossScaler(start, 2, 10)
     told, parameters = nets.own_training(nets.loss_net(name, level), nets.LOSSES[name][1], scaler, data(injected))
@@ -84,14 +84,14 @@ def trained(step: TrainStep, batches: Any) -> list[list[float]]:
     return [[result.loss, float(result.finite), result.scale] for result in (step(x, y) for x, y in batches)]
 
 
-def assert_same(got: Told, expected: Told) -> None:
+def assert_same(got: CommandOutput, expected: CommandOutput) -> None:
     np.testing.assert_array_equal(got[0], expected[0])
     assert set(got[1]) == set(expected[1])
     for name, array in expected[1].items():
         np.testing.assert_array_equal(got[1][name], array, err_msg=name)
 
 
-def after(step: TrainStep, told: list[list[float]]) -> Told:
+def after(step: TrainStep, told: list[list[float]]) -> CommandOutput:
     return told, {_plain(name): parameter.asnumpy() for name, parameter in step.parameters.items()}
 
 
@@ -331,7 +331,7 @@ EVERY = [(name, *case) for name in nets.BACKBONES for case in LEVELS]
 DEFAULT = [("layernorm", "O2", "ampgraph"), ("layernorm", "O1", "mindspore")]
 
 
-def of_file(path: Path, data: Any) -> Told:
+def of_file(path: Path, data: Any) -> CommandOutput:
     return nets.trained(nn.GraphCell(ms.load(str(path))).set_train(), data)
 
 

@@ -146,7 +146,7 @@ def test_first_and_last_products_stay_float32(level, monkeypatch):
     step = built(normed(), level)
     wide, low = {"FLOAT"}, {"FLOAT16"}
     assert computed(step) == {"conv0": wide, "conv1": low, "conv2": low, "body": wide, "head": wide}
-    monkeypatch.setattr(gradient_graph, "hold_border_products", lambda *_: None)
+    monkeypatch.setattr(gradient_graph, "pin_boundary_products", lambda *_: None)
     assert casts(step) <= casts(built(normed(), level)) - 7
 
 
@@ -181,5 +181,5 @@ def test_a_head_behind_a_norm_that_is_low(monkeypatch):
     model = parse(text, arrays | {"axes": np.array([1])}, opset=20)
     step = built(model)
     assert computed(step) == {"one": {"FLOAT16"}, "two": {"FLOAT16"}, "head": {"FLOAT"}}
-    monkeypatch.setattr(gradient_graph, "hold_border_products", lambda *_: None)
+    monkeypatch.setattr(gradient_graph, "pin_boundary_products", lambda *_: None)
     assert casts(step) == casts(built(model)) - 2

@@ -255,7 +255,7 @@ def test_the_gradient_of_nan_is_not_lost():
     x[0, 0, 1, 1] = np.nan
     model = network("y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)", {"x": x}, rank=4)
     found = gradients(model, {"x": x}, ["x"], np.full((1, 1, 2, 2), np.nan, np.float32))["x"]
-    assert np.isnan(found[0, 0, :2, :2]).sum() == 1 and np.isnan(found).sum() == 4
+    assert np.isnan(found[0, 0]).reshape(2, 2, 2, 2).any((1, 3)).all()  # in every window
 
 
 def test_indices_that_the_model_uses_are_used():

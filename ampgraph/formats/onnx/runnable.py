@@ -84,7 +84,7 @@ class OnnxStrictEditor:
         found.meta[EXACT] = node.outputs[0]
         return made, found
 
-    def read_wide(self, value: Value, *, stays_low: bool = True) -> None:
+    def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """A Cast behind what makes the value, or before all nodes."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
@@ -110,7 +110,7 @@ class OnnxStrictEditor:
         node.graph.insert_before(node, cast)
         node.replace_input_with(position, cast.outputs[0])
 
-    def store_wide(self, value: Value) -> None:
+    def store_float32(self, value: Value) -> None:
         """The same numbers in float32."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
@@ -145,7 +145,7 @@ class OnnxStrictEditor:
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
-    def compute_wide(self, op: Op) -> None:
+    def compute_float32(self, op: Op) -> None:
         """By the attributes that name types, and by those that hold tensors."""
         attributes = op.native.attributes
         for name, attribute in list(attributes.data.items()):
@@ -173,7 +173,7 @@ class OnnxStrictEditor:
 
     # -- types --------------------------------------------------------------------------------------------------------
 
-    def declare_wide(self, value: Value) -> None:
+    def declare_float32(self, value: Value) -> None:
         """A low element type becomes float32, inside containers too."""
         value.native.type = _wide_type(value.native.type)
 

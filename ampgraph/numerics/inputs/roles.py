@@ -167,7 +167,7 @@ class InputReader:
             elif other.size == 1 and at.scale == 1 and at.low == at.high:
                 found.equals = int(low - at.low)
             return []
-        if role == "Mul" and (high <= VERY_NEGATIVE or (low >= -VERY_NEGATIVE and self._is_taken_from_scores(op))):
+        if role == "Mul" and (high <= VERY_NEGATIVE or (low >= -VERY_NEGATIVE and self._is_subtracted_from_scores(op))):
             found.masks, found.one_masks = True, not at.flipped
         if has(role, "scalings"):
             if low != high or not low or (role == "Div" and index):
@@ -219,7 +219,7 @@ class InputReader:
             return False
         return self._reaches_softmax(op) and self._are_scores(other, source)
 
-    def _is_taken_from_scores(self, op: Op) -> bool:
+    def _is_subtracted_from_scores(self, op: Op) -> bool:
         """Whether what an operator makes is subtracted, moved or not, before a Softmax."""
         for readers in self._following(op, lambda reader: has(reader.role, "passes_on")):
             if any(reader.role == "Sub" and index for reader, index in readers):

@@ -183,8 +183,8 @@ def _sequences(reference: Result, result: Result) -> Apart:
         for name in ("infinite", "nan", "nonfinite_mismatches", "compared")
     }
     silent = not counts["compared"] and any(part.silent for part in parts)
-    heard = parts if silent else [part for part in parts if not part.silent or part.nonfinite_mismatches]
-    worst = max(heard, key=lambda part: part.error)
+    informative = parts if silent else [part for part in parts if not part.silent or part.nonfinite_mismatches]
+    worst = max(informative, key=lambda part: part.error)
     floating = any(part.floating for part in parts)
     return Apart(
         worst.error, max(p.max_abs for p in parts), **counts, reason=worst.reason, silent=silent, floating=floating,
@@ -306,9 +306,9 @@ class Agreement(Spread):
         return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 
     def counting(self) -> list[float]:
-        return self._heard(self.errors)
+        return self._informative(self.errors)
 
-    def _heard(self, errors: list[float]) -> list[float]:
+    def _informative(self, errors: list[float]) -> list[float]:
         """Those of samples whose reference says something, all if none does."""
         silent = self.silent
         return [error for i, error in enumerate(errors) if i not in silent] or errors
@@ -344,13 +344,13 @@ class Agreement(Spread):
     @property
     def held(self) -> Scores:
         """The errors that are held against a tolerance."""
-        return replace(self.scores, errors=self._heard(self.held_errors))
+        return replace(self.scores, errors=self._informative(self.held_errors))
 
     @property
     def scores(self) -> Scores:
         """The errors by the metric."""
         sort = self.judged[0].sort if self.judged else "numbers" if self.floating else "integers"
-        return Scores(sort, self._heard(self.judged_errors), self.over_all)
+        return Scores(sort, self._informative(self.judged_errors), self.over_all)
 
     @property
     def paired(self) -> tuple[int, int] | None:

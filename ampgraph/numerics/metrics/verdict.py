@@ -113,9 +113,9 @@ class Compared:
         if any(parts[output.name].nonfinite_mismatches for output in self._finite):
             return math.inf
         judged, scales = self.metric.judge(expected, result, parts), {o.name: o.scale for o in self._judged}
-        heard = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
+        scored = {name: one for name, one in judged.items() if name in scales or name == SAMPLE}
         shares = [part_error(each, parts[o.name]) / PART for o in self._judged for each, _ in o.by_part]
-        return max((*shares, *(one.error(scales.get(name, 0.0)) for name, one in heard.items())), default=0.0)
+        return max((*shares, *(one.error(scales.get(name, 0.0)) for name, one in scored.items())), default=0.0)
 
     def distance(self, expected: Outputs, result: Outputs) -> float:
         """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
@@ -128,19 +128,19 @@ class Compared:
     def verdict(self, tolerance: float, generated: bool) -> CheckVerdict:
         """Right, doubtful or missed, and by how much at which output."""
         lenient = generated and self.numbers_first
-        heard = [output for output in self._judged if not output.mute]
-        heard += [output for output in self._finite if output.nonfinite_mismatches and output not in heard]
-        if not heard:
+        scored = [output for output in self._judged if not output.mute]
+        scored += [output for output in self._finite if output.nonfinite_mismatches and output not in scored]
+        if not scored:
             return unchecked("the float32 model itself gives nothing finite on these inputs", GIVE_DATA)
-        missed = [output for output in heard if _missed(output, tolerance, lenient)]
-        doubted = [output for output in heard if lenient and _doubtful(output.held.errors, tolerance)]
+        missed = [output for output in scored if _missed(output, tolerance, lenient)]
+        doubted = [output for output in scored if lenient and _doubtful(output.held.errors, tolerance)]
         outcome = MISSED if missed else DOUBTFUL if doubted else OK
 
         def size(output: Agreement, largest: bool) -> float:
             """The error that is reported: infinite for what is not finite, else what decides, or the largest."""
             return math.inf if output.nonfinite_mismatches else output.held.worst if largest else output.held.decisive
 
-        worst = max(missed or doubted or heard, key=lambda output: size(output, lenient))
+        worst = max(missed or doubted or scored, key=lambda output: size(output, lenient))
         part = deciding_part(worst) if outcome != OK else None
         name, times = (worst.name, 1.0) if part is None else (f"{worst.name}{part[0]}", PART)
         error = times * size(worst, lenient and outcome != OK)

@@ -63,7 +63,7 @@ class _Runner:
         self._low = {v.name for v in (flow.values[i] for i in flow.scopes[0].inputs) if v.dtype in LOW}
         self._inputs = {flow.values[i].name for i in flow.scopes[0].inputs} & set(keys)
         if any(value.dtype in LOW for value in flow.values):
-            rewrite(flat, keep_border=False)
+            rewrite(flat, keep_interface=False)
         inside = {value_key(flow, v.id) for v in _wanted(flow) if v.scope in _bodies(flow)}
         self.rows = {name: key for name, key in expose_bodies(flat).items() if key in inside}
         self.keys = {**keys, **{name: [key] for name, key in self.rows.items()}}

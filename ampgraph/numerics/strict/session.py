@@ -50,7 +50,7 @@ def strict_model(model: Model | Graph) -> ModelProto:
     """
     with quiet_collector():
         graph = flat_graph(model)
-        rewrite(graph, keep_border=True)
+        rewrite(graph, keep_interface=True)
         strict: ModelProto = ModelProto.FromString(graph.content())
         return strict
 
@@ -78,7 +78,7 @@ class StrictSession:
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
             folder = graph.folder()  # asked before there are twice the nodes
-            rewrite(graph, keep_border=False, target=target)
+            rewrite(graph, keep_interface=False, target=target)
             content = graph.content()
         del graph
         try:
@@ -180,7 +180,7 @@ class SwitchedSession:
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
-            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False, target=target))
+            self.units = graph.switched(given, functools.partial(rewrite, keep_interface=False, target=target))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
         self._session = opened(content, options)
@@ -205,7 +205,7 @@ INLINE_LIMIT = 1 << 20
 LOW_BYTES = 2  # of an element
 
 
-def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> None:
+def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> None:
     """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
@@ -223,7 +223,7 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool, target: str = "") -> Non
     )
     with graph.strict_editor(flow) as edit:
         for scope in flow.scopes:
-            kept = {*scope.inputs, *scope.outputs} if keep_border and scope.id == 0 else set()
+            kept = {*scope.inputs, *scope.outputs} if keep_interface and scope.id == 0 else set()
             writer = _Writer(flow, edit, kept, sums)
             writer.inputs(scope)
             for value in weights[scope.id]:
@@ -268,17 +268,17 @@ class _Writer:
         """What is fed to the graph."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
-                self._edit.store_wide(value)  # the default of an input turns float32 with it
+                self._edit.store_float32(value)  # the default of an input turns float32 with it
             elif _low(value):
-                self._edit.read_wide(value)
+                self._edit.read_float32(value)
 
     def weight(self, value: Value, *, outside: bool, given_out: bool) -> None:
         """A low tensor that is stored; ``outside``: in a file; ``given_out``: a graph gives it out as it is."""
         large = outside or LOW_BYTES * self._flow.weights.size(value) > INLINE_LIMIT
         if value.id in self._kept or (large and not given_out):
-            self._edit.read_wide(value)
+            self._edit.read_float32(value)
         else:
-            self._edit.store_wide(value)
+            self._edit.store_float32(value)
 
     def op(self, op: Op) -> None:
         """One operator, and what it makes."""
@@ -291,9 +291,9 @@ class _Writer:
         if has(op.kind, "converts"):
             for value in low:
                 self._edit.name_type(op, value.dtype)
-                self._edit.read_wide(value, stays_low=value.id in self._kept)
+                self._edit.read_float32(value, stays_low=value.id in self._kept)
             return
-        self._edit.compute_wide(op)
+        self._edit.compute_float32(op)
         exact = has(op.kind, "exact")
         for value in low:
             kept = value.id in self._kept
@@ -304,4 +304,4 @@ class _Writer:
         """The border says what it is, as before or in float32."""
         for value in (self._flow.values[i] for i in {*scope.inputs, *scope.outputs}):
             if value.container or value.id not in self._kept:
-                self._edit.declare_wide(value)
+                self._edit.declare_float32(value)

@@ -77,7 +77,7 @@ class Inquest:
 
     # -- infinities and NaN -------------------------------------------------------------------------------------------
 
-    def birthplaces(self) -> Iterator[int]:
+    def nonfinite_sites(self) -> Iterator[int]:
         """The nodes, in the order of the file, whose inputs are finite and whose result is not, as it should."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.mismatches(out) for out in site.outputs) and not any(
@@ -85,7 +85,7 @@ class Inquest:
             ):
                 yield self._upstream(i)
 
-    def born_in_input(self) -> Suspect | None:
+    def nonfinite_input(self) -> Suspect | None:
         """An input that is infinite as soon as it is low."""
         for name in self.trace.inputs:
             seen = self.trace.values.get(name)
@@ -98,7 +98,7 @@ class Inquest:
                 return Suspect(name, "input", "", self.inside, dtype, (), made, why, (), (hint,))
         return None
 
-    def born_at(self, i: int) -> Suspect:
+    def nonfinite_at(self, i: int) -> Suspect:
         """The report on a birthplace."""
         site, limit = self.trace.sites[i], low_type(self.low_type).largest
         spoiled = self._spoiled_weight(site)

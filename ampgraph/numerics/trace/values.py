@@ -249,7 +249,7 @@ class Tracer:
     def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
         if strict and any(value.dtype in LOW for value in self._flows[side].values):
-            rewrite(graph, keep_border=False)
+            rewrite(graph, keep_interface=False)
         return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
     def _fed(self, side: int, feeds: Feeds) -> dict[str, Result]:

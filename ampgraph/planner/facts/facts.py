@@ -12,7 +12,7 @@ from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
-from ..joints import Joint, find_joints
+from ..fused_pairs import FusedPair, find_fused_pairs
 from .masks import Masks
 from .measured import MeasuredRanges, Passing
 from .sizes import OpenSizes
@@ -97,9 +97,9 @@ class Facts:
         return self._before[ops]
 
     @cached_property
-    def joints(self) -> list[Joint]:
+    def fused_pairs(self) -> list[FusedPair]:
         """Pairs of operators that the target would make one kernel of in float32."""
-        return find_joints(self.flow, self.options)
+        return find_fused_pairs(self.flow, self.options)
 
     # -- values -------------------------------------------------------------------------------------------------------
 

@@ -303,6 +303,19 @@ def _of_array(array: Array) -> Interval:
     return Interval(float(numbers.min()), float(numbers.max()), whole, row)
 
 
+def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
+    """Values that are made of nothing but what the file holds; none is one."""
+    if constants not in flow.memo:
+        found = {NONE, *(value.id for value in flow.values if value.weight)}
+        apart = traits.operators("random") | traits.operators("control_flow")
+        for op in flow.ops:
+            if op.role not in apart and found.issuperset(op.inputs):
+                found.update(op.outputs)
+        flow.memo[constants] = frozenset(found)
+    known: frozenset[int] = flow.memo[constants]
+    return known
+
+
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 

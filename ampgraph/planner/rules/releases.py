@@ -100,14 +100,14 @@ def fusion(sight: Sight, decided: Decisions) -> Findings:
     released: dict[int, Why] = {}
     wide: dict[int, Why] = {}
     priced: set[int] = set()
-    for joint in facts.joints:
-        units = joint.units(facts.flow)
+    for pair in facts.fused_pairs:
+        units = pair.units(facts.flow)
         held = [decided.is_high(unit) for unit in units]
-        if any(held) or facts.options.dtype in joint.join.low:
-            priced.update(joint.values)
+        if any(held) or facts.options.dtype in pair.join.low:
+            priced.update(pair.values)
         if held.count(True) == 1:
-            name = describe(facts.flow, joint.first if held[0] else joint.then)
-            text = f"both are one kernel on {facts.options.target}, {joint.join.makes}"
+            name = describe(facts.flow, pair.first if held[0] else pair.then)
+            text = f"both are one kernel on {facts.options.target}, {pair.join.makes}"
             root = decided.find(units[held.index(False)])
             wide[root] = why = Why("fusion", f"with '{name}', which is float32: {text}")
             if decided.sides[root] == LOW and _may_be_free(decided, root):

@@ -1,22 +1,20 @@
 """Powers whose small ones count: before a logarithm, or below a quotient.
 
 A transform adds large numbers up to small ones, so that its inputs' rounding is a floor under every power, far above
-the floor that the model sets itself (log(p + 1e-10)). A logarithm makes small powers as large as the others, and that
-floor with them; what divides by a power does the same. Float32 must then begin where the powers come from.
+the floor that models set (log(p + 1e-10)). A logarithm makes small powers as large as the others, and that floor with
+them; what divides by a power does the same. Float32 must then begin where the powers come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from functools import cached_property
-from types import MappingProxyType
 
 from ...core.dataflow import NONE, Op
 from ...core.walk import upstream
+from ..facts.values import constants
 from .rule import Sight, Spoilt, looks
 
-FLOOR = MappingProxyType({"float16": 1e-3, "bfloat16": 6e-2})
-"""Powers below this are made of the roundings of large ones: 32 steps of the type at 1, squared."""
 NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary part, is a power; one of many is a norm
 
 
@@ -25,7 +23,7 @@ NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary p
     "logarithms",
     "divides",
     "powers",
-    trigger="powers of a transform before a logarithm or below a quotient, with no floor that is high enough",
+    trigger="powers of a transform before a logarithm or below a quotient",
     action="float32 from the product that they come from",
 )
 def small_powers(sight: Sight, op: Op) -> Spoilt:
@@ -37,13 +35,9 @@ def small_powers(sight: Sight, op: Op) -> Spoilt:
     divides = traits.has(op.role, "divides")
     value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
     divides |= bool(exponents)
-    found = sight.of(Spectra).behind(op, value, narrow=divides)
-    if found is None:
-        return None
-    ops, floor = found
-    under = f"a floor of {floor:g} under them" if floor else "no floor under them"
+    ops = sight.of(Spectra).behind(op, value, narrow=divides)
     verb = "divides by powers" if divides else "magnifies small powers"
-    return f"{op.kind} {verb}, with {under}: {facts.options.dtype} rounds large ones by more", ops
+    return (f"{op.kind} {verb}: {facts.options.dtype} rounds large ones by as much", ops) if ops else None
 
 
 class Spectra:
@@ -54,57 +48,24 @@ class Spectra:
         self.regions = sight.regions
         self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
         self.squares = {op for op in facts.squares if self._is_free(op)}
+        self._constant = constants(self.flow, self.traits)
 
-    def behind(self, sink: Op, value: int, narrow: bool) -> tuple[list[Op], float] | None:
-        """All that must be float32 for the powers in a value that ``sink`` reads, with the model's own floor under
-        them; None where there are none, or the floor is high enough. ``narrow``: for powers of single coefficients of
-        the model's own input alone."""
-        found = self._climb(value, narrow)
-        if found is None:
-            return None
-        between, squares, floor = found
-        origins = self._origins(squares, narrow)
-        if narrow and not any(op.id in self._raw and self._is_product(op) for op in origins):
-            return None
-        return [sink, *between, *squares, *origins], floor
+    def behind(self, sink: Op, value: int, narrow: bool) -> list[Op]:
+        """All that must be float32 for the powers in a value that ``sink`` reads; empty where there are none.
+        ``narrow``: for powers of single coefficients of the model's own input alone."""
 
-    def _climb(self, value: int, narrow: bool) -> tuple[list[Op], list[Op], float] | None:
-        """From a sink up to the squares whose floor is too low: what lies between, the squares, the lowest floor."""
-        between: dict[int, Op] = {}
-        squares: dict[int, Op] = {}
-        floors: dict[int, float] = {}
-        lowest, work = float("inf"), [(value, 0.0)]
-        while work:
-            value, floor = work.pop()
-            for origin in self.borders.origins(value):
-                op = self.flow.writer(origin)
-                if op is None or origin not in self._powers or floors.get(origin, float("inf")) <= floor:
-                    continue
-                floors[origin] = floor
-                if op.id in self.squares:
-                    if not (narrow and self._is_wide(op)) and floor < FLOOR[self.facts.options.dtype]:
-                        squares[op.id], lowest = op, min(lowest, floor)
-                elif not (narrow and self._is_wide(op)):
-                    between[op.id] = op
-                    below = self._floor_before(op, floor)
-                    work += [(v, below) for v in op.inputs if v != NONE]
-        return (list(between.values()), list(squares.values()), lowest) if squares else None
+        def is_power(op: Op) -> bool:
+            return not self._powers.isdisjoint(op.outputs) and not (narrow and self._is_wide(op))
 
-    def _floor_before(self, op: Op, floor: float) -> float:
-        """The floor under what an operator reads that makes ``floor`` under what it writes, with its own."""
-        numbers = [n for v in op.inputs if v != NONE and (n := self.flow.scalar(v)) is not None]
-        number = abs(numbers[0]) if numbers else None
-        traits = self.traits
-        if traits.has(op.role, "roots"):
-            return floor**2
-        if number is None:
-            lowest = self.flow.number(op, "min") if traits.has(op.role, "adds_epsilon") else None
-            return max(floor, float(lowest or 0))
-        if traits.has(op.role, "powers"):
-            return floor ** (1 / number) if number else floor
-        if traits.has(op.role, "scalings"):
-            return floor if not number else floor * number if traits.has(op.role, "divides") else floor / number
-        return max(floor, number) if traits.has(op.role, "adds_epsilon") else floor
+        def further(op: Op) -> list[int]:
+            return op.inputs if is_power(op) and op.id not in self.squares else []
+
+        before = list(filter(is_power, upstream(self.flow, [value], further, self.borders.origins)))
+        squares = [op for op in before if op.id in self.squares]
+        origins = self._origins(squares, narrow) if squares else []
+        if not squares or (narrow and not any(op.id in self._raw and self._is_product(op) for op in origins)):
+            return []
+        return [sink, *before, *origins]
 
     def _origins(self, squares: list[Op], narrow: bool) -> list[Op]:
         """What squares are made of: up to the first product, and on where nothing but sums and products of the model's
@@ -139,7 +100,7 @@ class Spectra:
     # -- seen forwards ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _powers(self) -> Collection[int]:
+    def _powers(self) -> set[int]:
         """Values that squares were summed, scaled and moved to."""
         found = set[int]()
         for op in self.flow.ops:
@@ -155,21 +116,8 @@ class Spectra:
             return False
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 
-    @cached_property
-    def _constant(self) -> Set[int]:
-        """Values that are made of nothing but what the file holds; none is one."""
-        found = {NONE, *self.facts.stored}
-        for op in self.flow.ops:
-            if self._sees_only(op, found):
-                found.update(op.outputs)
-        return found
-
     def _is_constant(self, op: Op) -> bool:
-        return self._sees_only(op, self._constant)
-
-    @staticmethod
-    def _sees_only(op: Op, values: Set[int]) -> bool:
-        return bool(op.outputs) and all(v in values for v in op.inputs)
+        return bool(op.outputs) and self._constant.issuperset(op.outputs)
 
     @cached_property
     def _raw(self) -> Collection[int]:

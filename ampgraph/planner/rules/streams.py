@@ -41,7 +41,7 @@ def residual_streams(sight: Sight, decided: Decisions) -> Findings:
     action="float32 for the additions, the norms that read them and what moves them there",
     levels="every",
 )
-def wide_streams(sight: Sight, decided: Decisions) -> Findings:
+def float32_streams(sight: Sight, decided: Decisions) -> Findings:
     facts = sight.facts
     if not facts.options.recipe.fp32_stream:
         return Findings()

@@ -27,6 +27,7 @@ import onnx_ir as ir
 from ...core.arguments import as_annotated
 from ...core.errors import AmpError, first_line
 from ...core.installing import pip_install
+from ...core.light_imports import stand_in
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
 from ..gradients.registry import DETACHED, PADDING
@@ -38,6 +39,8 @@ from .read import SIGNATURE, STACK
 
 if TYPE_CHECKING:
     import torch
+else:  # imported when somebody asks for the types of what names it
+    torch = stand_in("torch")
 
 CALL = "pkg.torch.onnx.fx_node"
 PADDED = re.compile(r"\baten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d+)")

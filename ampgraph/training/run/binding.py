@@ -116,7 +116,7 @@ class Binding:
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             self._places, self._bindings, self._scale = {}, [], None
             size = sum(array.nbytes for array in state.values())
-            raise _not_taken(error, self.device, size) from error
+            raise _upload_error(error, self.device, size) from error
         self._torn = ""
         self.holders.update({entry.name: self for entry in self._shared()})
 
@@ -351,7 +351,7 @@ def open_graph(
     proto, folder = session_model(step)
     if options.strict:
         graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
-        rewrite(graph, keep_border=True)
+        rewrite(graph, keep_interface=True)
         proto = ir.to_proto(graph.model)
     ort, how = import_onnxruntime(), _session_options(device, options.strict, options.threads)
     if folder:
@@ -381,7 +381,7 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
     return options
 
 
-def _not_taken(error: Exception, device: str, size: int) -> AmpError:
+def _upload_error(error: Exception, device: str, size: int) -> AmpError:
     if isinstance(error, MemoryError) or out_of_memory(error):
         message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
         return NoMemory(message, hint="free memory there, or --device cpu")

@@ -31,10 +31,8 @@ from ...core.errors import AmpError, first_line
 from ...runtime.data import by_input, cannot_read, header
 from .normalized import Normalized
 
-Batches: TypeAlias = "Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]"
-TrainingData: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Normalized | Batches"
-"""A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""
-Prepare: TypeAlias = "Callable[[Mapping[str, Array]], dict[str, Array]]"
+Batches: TypeAlias = Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]
+Prepare: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array]]
 PIECE = 1 << 24  # bytes of the samples that are looked at together
 
 
@@ -80,6 +78,10 @@ class Dataset:
         end = self.samples - self.samples % batch_size if whole else self.samples
         for start in range(0, end, batch_size):
             yield self.prepare({name: array[start : start + batch_size] for name, array in self.arrays.items()})
+
+
+TrainingData: TypeAlias = str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Normalized | Batches
+"""A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""
 
 
 class Drawn(Mapping[str, Array]):

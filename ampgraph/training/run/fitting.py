@@ -91,7 +91,7 @@ class Fittable(Protocol):
     def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]: ...
 
 
-OnStep = Callable[[int, int, "StepResult[object]"], None]
+OnStep = Callable[[int, int, StepResult[object]], None]
 """Called after every step with how many are done, how many there are, and the result."""
 OnEpoch = Callable[[Epoch], None]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, first_line, nearest
+from ...core.light_imports import Later
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.state_tensors import PARAMETER, SCALE
@@ -30,6 +31,8 @@ from .step_inputs import StepInputs
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+else:
+    ProcessGroup = Later("torch.distributed", "ProcessGroup")
 
 
 class Trainer:

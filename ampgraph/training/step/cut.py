@@ -89,7 +89,7 @@ class _Side:
             self._made[name] = piece
         return [(state, piece.name or "") for state, piece in zip(states, pieces, strict=True)]
 
-    def taken_in(self, name: str, pieces: Mapping[str, str]) -> None:
+    def replaced_by_inputs(self, name: str, pieces: Mapping[str, str]) -> None:
         """Inputs take the place of a value: of several running statistics, whose names are given, one each."""
         value = self.value(name)
         inputs = {one.name: one for one in self.graph.inputs}
@@ -142,9 +142,9 @@ def _update(
 ) -> tuple[TrainingStep, str]:
     graph = model.graph
     for name in summed:
-        side.taken_in(name, {})
+        side.replaced_by_inputs(name, {})
     for name, states in layout.moved:
-        side.taken_in(name, {state: moved[state] for state in states})
+        side.replaced_by_inputs(name, {state: moved[state] for state in states})
     number = next(index for index, value in enumerate(graph.outputs) if value.name == layout.loss)
     old, given = graph.outputs[number], Value(name=side.b.fresh("step/loss_given"))
     graph.inputs.append(side.b.typed(given, old))

@@ -34,8 +34,8 @@ from .loss_scale import LossScale
 from .norms_together import run_norms_together
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty, PenaltyBuilder
-from .planner_marks import hold_border_products, hold_norms, hold_seed, mark_branches
-from .running_state import RunningMove, running_moves, told_by_gradients
+from .planner_marks import hold_norms, hold_seed, mark_branches, pin_boundary_products
+from .running_state import RunningMove, covered_by_gradients, running_moves
 from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
 from .update import Scale, Updated, UpdateOptions, add_scale, add_update
@@ -161,14 +161,14 @@ class GradientGraph:
         self.graph.outputs[0] = self.loss
 
     def differentiate(
-        self, policy: LossScale | None, penalty: GradientPenalty | None = None, holds_borders: bool = True
+        self, policy: LossScale | None, penalty: GradientPenalty | None = None, pins_boundary_products: bool = True
     ) -> None:
         """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far.
 
-        ``holds_borders``: whether small products at the border may stay float32.
+        ``pins_boundary_products``: whether small products at the border may stay float32.
         """
-        if self.backward is None and holds_borders:
-            hold_border_products(self.graph, self.loss)
+        if self.backward is None and pins_boundary_products:
+            pin_boundary_products(self.graph, self.loss)
         self.scale = add_scale(self.states, policy)
         self.penalty = penalty
         if penalty is not None:
@@ -223,12 +223,12 @@ class GradientGraph:
         how = Together.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
-        gradients = self._taken_back(self.handed)
-        batch, new = self._sources(len(self.running)), self._taken_back(self.moved[len(self.running) :])
+        gradients = self._withdrawn(self.handed)
+        batch, new = self._sources(len(self.running)), self._withdrawn(self.moved[len(self.running) :])
         self.states.builder = b = Builder(self.graph, "step")
         parts = parts_of(self.states, self.parameters, gradients, self.groups, how)
         skips = self.scale is not None and self.scale.skips
-        told = told_by_gradients(self.graph, self.parameters) if skips else ()
+        told = covered_by_gradients(self.graph, self.parameters) if skips else ()
         averages = [replace(one, batch=value) for one, value in zip(self.running, batch, strict=True)]
         others = [(old, value) for (old, _), value in zip(self.buffers, new, strict=True)]
         running = running_moves(b, averages, others, skips, told)
@@ -241,7 +241,7 @@ class GradientGraph:
         update.join(self.graph)
         return self._written(updated, running, said)
 
-    def _taken_back(self, names: Sequence[str]) -> list[ir.Value]:
+    def _withdrawn(self, names: Sequence[str]) -> list[ir.Value]:
         """Outputs, which are none of the step."""
         found = {value.name: value for value in self.graph.outputs}
         for name in names:
@@ -251,7 +251,7 @@ class GradientGraph:
     def _sources(self, count: int) -> list[ir.Value]:
         """What the first of the values that move state are, without the Identity that made an output of each."""
         found = []
-        for value in self._taken_back(self.moved[:count]):
+        for value in self._withdrawn(self.moved[:count]):
             made = value.producer()
             source = made.inputs[0] if made is not None and made.op_type == "Identity" else None
             found.append(value if source is None else source)

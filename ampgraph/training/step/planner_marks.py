@@ -60,7 +60,7 @@ class _Part:
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
 
 
-def hold_border_products(graph: ir.Graph, loss: Value) -> None:
+def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
     """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
     parts = _connected(graph, loss)
     left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
@@ -104,7 +104,7 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
 
 
 def _computed_from(loss: Value) -> set[Value]:
-    """What a loss is computed from by nodes that are held in float32; itself too."""
+    """What a loss is computed from by nodes that are pinned to float32; itself too."""
     found, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()

@@ -74,7 +74,7 @@ def _gathered(
     return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
 
 
-def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
+def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
     """Means and variances of a batch that, from here on, are finite if the gradients of ``trained`` are."""
     found: set[Value] = set()
     for node in graph:

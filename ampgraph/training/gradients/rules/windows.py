@@ -323,17 +323,17 @@ def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
 
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
-    """Place by place of the window: it gets the gradient where it holds y, and no place before it does."""
+    """Place by place of the window: it gets the gradient where it holds y, and no place before it does.
+
+    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU."""
+    *before, _ = _places(b, x, w)
     parts: list[Value] = []
-    open_: Value | None = None  # windows of which no place held y so far
-    zero = b.number(0, g)
-    for held in _places(b, x, w):
+    for held in before:
         smaller = b.op("Less", held, y)  # nothing is smaller than NaN
-        left = smaller if open_ is None else b.op("And", open_, smaller)
-        chosen = b.op("Not", smaller) if open_ is None else b.op("Xor", open_, left)
-        parts.append(b.op("Where", chosen, g, zero))
-        open_ = left
-    return _side_by_side_again(b, parts, w, x)
+        left = b.op("Mul", g, b.op("Cast", smaller, to=int(g.dtype or FLOAT)))
+        parts.append(b.op("Sub", g, left))
+        g = left
+    return _side_by_side_again(b, [*parts, g], w, x)
 
 
 def _places(b: Builder, x: Value, w: Windows) -> list[Value]:

@@ -12,13 +12,13 @@ from ..oplists.kernels import Join, Place
 from ..oplists.options import Options
 from ..oplists.patterns import Region
 from ..rules.fusions import is_closed
+from .facts.values import constants
 
 AXES = 3  # of data that SkipLayerNormalization adds to
 ROWS = 2  # axes of what a Gemm makes
-STEPS = 8  # operators looked back for what is stored
 
 
-class Joint(NamedTuple):
+class FusedPair(NamedTuple):
     """Two operators with the fusion that joins them. ``values``: what the first makes and only the second reads, with
     what it is handed on as unchanged."""
 
@@ -37,18 +37,18 @@ class Joint(NamedTuple):
         return flow.values[self.values[0]].unit, flow.uses[self.value][0].unit
 
 
-def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
+def find_fused_pairs(flow: Dataflow, options: Options) -> list[FusedPair]:
     """All that the target would join in float32, in the order of the model."""
     by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs if _both(flow, pair)}
     idle = options.lists.traits.operators("nothing_in_inference")
     ends = {first: idle | {then for one, then in by_pair if one == first} for first, _ in by_pair}
-    found: list[Joint] = []
+    found: list[FusedPair] = []
     for role, behind in ends.items():
         for op in flow.with_roles((role,)):
             then = sole_reader(flow, op.outputs[0], op.scope)
-            if then is not None and then.role in behind and (joint := _joint(flow, options, op, then, by_pair)):
-                found.append(joint)
-    return sorted(found, key=lambda joint: joint.first.id)
+            if then is not None and then.role in behind and (fused := _fused_pair(flow, options, op, then, by_pair)):
+                found.append(fused)
+    return sorted(found, key=lambda fused: fused.first.id)
 
 
 def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
@@ -56,9 +56,9 @@ def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
     return all(flow.with_roles((role,)) for role in pair)
 
 
-def _joint(
+def _fused_pair(
     flow: Dataflow, options: Options, op: Op, then: Op | None, by_pair: Mapping[tuple[str, str], Join]
-) -> Joint | None:
+) -> FusedPair | None:
     """What an operator is the first of, by its one reader."""
     values = [op.outputs[0]]
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
@@ -67,8 +67,8 @@ def _joint(
     join = by_pair.get((op.role, then.role)) if then is not None else None
     if join is None or then is None or not then.slots or not op.slots or len(op.outputs) != 1:
         return None
-    joint = Joint(tuple(values), op, then, join)
-    return joint if NONE not in joint.units(flow) and _WHERE[join.where](flow, options, joint) else None
+    fused = FusedPair(tuple(values), op, then, join)
+    return fused if NONE not in fused.units(flow) and _WHERE[join.where](flow, options, fused) else None
 
 
 def _beside(op: Op, value: int) -> Iterator[int]:
@@ -76,26 +76,26 @@ def _beside(op: Op, value: int) -> Iterator[int]:
     return (v for v in op.inputs if v not in (NONE, value))
 
 
-def _over_last_axis(flow: Dataflow, options: Options, joint: Joint) -> bool:
+def _over_last_axis(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
     """Of what has the shape of its input."""
-    axes, shape = flow.integers(joint.then, "axis"), flow.shape(joint.value) or flow.shape(joint.then.outputs[0])
+    axes, shape = flow.integers(fused.then, "axis"), flow.shape(fused.value) or flow.shape(fused.then.outputs[0])
     axis = axes[0] if axes else -1
-    return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, joint, shape)
+    return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, fused, shape)
 
 
-def _goes_to_product(flow: Dataflow, options: Options, joint: Joint, shape: Shape) -> bool:
+def _goes_to_product(flow: Dataflow, options: Options, fused: FusedPair, shape: Shape) -> bool:
     """Whether the first adds what is stored to a product that takes it before: to rows, or to what has known sizes."""
-    computed = [v for v in joint.first.inputs if not flow.values[v].weight]
+    computed = [v for v in fused.first.inputs if not flow.values[v].weight]
     writer = flow.writer(computed[0]) if len(computed) == 1 else None
     if writer is None or not options.lists.traits.has(writer.role, "products"):
         return False
     return len(shape) == ROWS or all(isinstance(size, int) for size in shape)
 
 
-def _reads_stored(flow: Dataflow, options: Options, joint: Joint) -> bool:
+def _reads_stored(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
     """Whether all that the second reads beside is stored: statistics, or a number for each channel."""
-    statistics = options.lists.traits.has(joint.then.role, "stored_statistics")
-    beside = _beside(joint.then, joint.value)
+    statistics = options.lists.traits.has(fused.then.role, "stored_statistics")
+    beside = _beside(fused.then, fused.value)
     return all(flow.values[v].weight and (statistics or by_channel(flow, v)) for v in beside)
 
 
@@ -108,48 +108,39 @@ def by_channel(flow: Dataflow, value: int) -> bool:
     return all(size == 1 for size in others)
 
 
-def is_constant(flow: Dataflow, value: int, steps: int = STEPS) -> bool:
-    """Whether a value is stored, or made of stored ones alone, which the runtime folds."""
-    if flow.values[value].weight:
-        return True
-    op = flow.writer(value)
-    read = [v for v in op.inputs if v != NONE] if op is not None and steps else []
-    return bool(read) and all(is_constant(flow, v, steps - 1) for v in read)
-
-
-def _scales(flow: Dataflow, options: Options, joint: Joint) -> bool:
+def _scales(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
     """Whether one of the two multiplies or divides by a stored number."""
     traits = options.lists.traits
-    op = joint.first if traits.has(joint.first.role, "scalings") else joint.then
+    op = fused.first if traits.has(fused.first.role, "scalings") else fused.then
     places = traits.positions(op.role, "divides") or range(len(op.inputs))
-    numbers = (op.inputs[place] for place in places if op.inputs[place] not in joint.values)
+    numbers = (op.inputs[place] for place in places if op.inputs[place] not in fused.values)
     return any(flow.scalar(number) is not None for number in numbers)
 
 
-def adds_vector(flow: Dataflow, op: Op) -> bool:
+def adds_vector(flow: Dataflow, options: Options, op: Op) -> bool:
     """Whether an operator adds a stored vector to what is no matrix: a product of matrices takes that itself."""
     shape = flow.shape(op.outputs[0])
-    stored = [v for v in op.inputs if v != NONE and is_constant(flow, v)]
+    stored = [v for v in op.inputs if v != NONE and v in constants(flow, options.lists.traits)]
     vector = len(stored) == 1 and len(op.inputs) == 2 and len(flow.shape(stored[0]) or ()) == 1
     return vector and (shape is None or len(shape) != ROWS)
 
 
-def _add_alike(flow: Dataflow, options: Options, joint: Joint) -> bool:
+def _add_alike(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
     """Whether the first adds two computed values of one shape, of rows of vectors."""
-    shapes = [flow.shape(v) for v in joint.first.inputs]
+    shapes = [flow.shape(v) for v in fused.first.inputs]
     known = shapes[0] is not None and len(shapes[0]) == AXES and len(shapes) == 2
-    return known and shapes[0] == shapes[1] and not any(flow.values[v].weight for v in joint.first.inputs)
+    return known and shapes[0] == shapes[1] and not any(flow.values[v].weight for v in fused.first.inputs)
 
 
-_WHERE: Mapping[Place, Callable[[Dataflow, Options, Joint], bool]] = MappingProxyType(
+_WHERE: Mapping[Place, Callable[[Dataflow, Options, FusedPair], bool]] = MappingProxyType(
     {
         "last_axis": _over_last_axis,
         "stored": _reads_stored,
-        "inverse": lambda flow, _, joint: flow.scalar(joint.first.inputs[0]) == 1,
+        "inverse": lambda flow, _, fused: flow.scalar(fused.first.inputs[0]) == 1,
         "number": _scales,
-        "same_source": lambda _, __, joint: joint.first.inputs[0] in joint.then.inputs,
+        "same_source": lambda _, __, fused: fused.first.inputs[0] in fused.then.inputs,
         "alike": _add_alike,
-        "vector": lambda flow, _, joint: adds_vector(flow, joint.first),
+        "vector": lambda flow, options, fused: adds_vector(flow, options, fused.first),
     }
 )
 
@@ -157,7 +148,7 @@ _WHERE: Mapping[Place, Callable[[Dataflow, Options, Joint], bool]] = MappingProx
 LONGEST = 16  # operators behind a product that are looked at
 
 
-def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
+def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
     """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
     of its channels, where the level would make the product low alone; or an empty string."""
     taken = options.kernels.taken
@@ -179,7 +170,8 @@ def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
 
 def _data(flow: Dataflow, options: Options, op: Op) -> int:
     """What an operator scales or shifts by stored numbers for each channel, if nobody else reads that; or NONE."""
-    stored = [place for place, v in enumerate(op.inputs) if v != NONE and is_constant(flow, v)]
+    known = constants(flow, options.lists.traits)
+    stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
     if places != [0] or not stored or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
         return NONE  # the fusions look for what is stored behind the data
@@ -188,25 +180,12 @@ def _data(flow: Dataflow, options: Options, op: Op) -> int:
     return op.inputs[0] if alone and (statistics or by_channel(flow, op.inputs[stored[0]])) else NONE
 
 
-def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a softmax alone reads a product with its bias, and the target adds the bias in the softmax's kernel."""
-    traits = options.lists.traits
-    reader: Op | None = region.result
-    while reader is not None and (reader is region.result or traits.has(reader.role, "nothing_in_inference")):
-        uses = flow.uses[reader.outputs[0]]
-        reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
-    if reader is None or reader.kind not in options.kernels.shifted or reader.scope != region.result.scope:
-        return False
-    shape = flow.shape(region.result.outputs[0])  # last: nothing else may ask for it
-    return shape is None or len(shape) != 2  # a matrix: the product takes it
-
-
-def bias_taken_by(flow: Dataflow, options: Options, region: Region) -> Op | None:
+def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | None:
     """The addition of a stored vector to what a region alone reads, where the target makes one kernel of both."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
     if form is None or op is None or region.variant not in form.wide_variants or not is_closed(flow, region):
         return None
     ids, pair = {one.id for one in region.ops}, (op.role, region.kind)
-    known = op.slots and any(pair in join.pairs for join in options.kernels.joined) and adds_vector(flow, op)
+    known = op.slots and any(pair in join.pairs for join in options.kernels.joined) and adds_vector(flow, options, op)
     alone = op.scope == region.result.scope and all(use.op in ids for use in flow.uses[op.outputs[0]])
     return op if known and alone else None
