@@ -1,6 +1,6 @@
 """A conversion with the check with which it ends: a strict run of the result, in a child process with limits.
 
-Where that is asked for, a result that misses is repaired: what is to blame is held in float32 by the ranges of the
+Where that is asked for, a result that misses is repaired: what is to blame is pinned to float32 by the ranges of the
 samples, by what the check has tried, then by tune's search.
 """
 

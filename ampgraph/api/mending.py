@@ -58,7 +58,7 @@ class Outcome:
 
 
 Trial = tuple[tuple[str, ...], Outcome]
-"""Patterns that a conversion held in float32 besides, and what became of it."""
+"""Patterns that a conversion pinned to float32 besides, and what became of it."""
 
 
 @dataclass

@@ -389,7 +389,7 @@ def test_what_is_no_state_stays() -> None:
     grows = "g (float[1, 4] past) => (float[1, 5] present) { present = Concat <axis=1> (past, one) }"
     picture = "g (float[1, 4] x) => (float[1, 4] x_out) { x_out = Neg(x) }"
     for text, stored in ((grows, {"one": np.ones((1, 1), np.float32)}), (picture, {})):
-        samples = load_samples(parse(text, **stored), count=3)
+        samples = load_samples(parse(text, stored), count=3)
         assert samples.fitted(lambda feeds: {}) is samples
 
 
