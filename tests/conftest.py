@@ -63,12 +63,12 @@ def check_here(monkeypatch):
     What the process itself is for (its limits, its end, its path) is tested without this, in tests/api/test_check.py.
     """
 
-    def run(function, argument, heard, **limits):
+    def run(function, argument, on_answer, **limits):
         answers = []
         with warnings.catch_warnings(record=True):
             function(pickle.loads(pickle.dumps(argument)), lambda found: answers.append(json.loads(json.dumps(found))))
         for answer in answers:
-            heard(answer)
+            on_answer(answer)
         return Ended(answers)
 
     monkeypatch.setattr(check, "in_child", run)

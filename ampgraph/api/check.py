@@ -1,6 +1,6 @@
 """A conversion with the check with which it ends: a strict run of the result, in a child process with limits.
 
-Where that is asked for, a result that misses is repaired: what is to blame is held in float32 by the ranges of the
+Where that is asked for, a result that misses is repaired: what is to blame is pinned to float32 by the ranges of the
 samples, by what the check has tried, then by tune's search.
 """
 
@@ -26,7 +26,7 @@ from ..core.graph import LOW, Graph, StepGraph
 from ..core.installing import pip_install
 from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
-from ..core.verdict import OK, TOLERANCES, CheckVerdict, unchecked
+from ..core.verdict import ALL, TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported
 from ..numerics.metrics.metric import Function, address_of, metric_of
@@ -270,17 +270,26 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
 
 
 def repaired(missed: Conversion, progress: Progress) -> Conversion:
-    """The first of some conversions that is right; the one that is given where none is."""
+    """The first of some conversions that is right and has something low; else the model as it is, which is no repair,
+    where only that is right; else what is given."""
     verdict = missed.verdict
     if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
         return missed
     if not verdict.refused and missed.graph.format != "ONNX":
         return replace(missed, verdict=replace(verdict, reason=f"{missed.graph.format} models are not repaired"))
+    whole = None
     for way in (by_patterns,) if verdict.refused else (by_ranges, by_patterns, by_search):
+        if way is by_search and whole is not None:
+            break
         found = way(missed.job, verdict, progress)
         if found is not None and found.verdict is not None and found.verdict.ok:
             return found
-    return missed
+        if found is not None and found.verdict is None:
+            whole = whole or found
+    if whole is None:
+        return missed
+    whole.plan.notes.append(Note("repair", "", ALL))
+    return whole
 
 
 def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
@@ -289,12 +298,12 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
         return None
     done = made(replace(job, measuring=Measuring(samples=missed.samples)), progress)
     held = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
-    return _tried(done, missed, tuple(held.values()), progress)
+    return _tried(done, tuple(held.values()), progress)
 
 
 def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
     """The conversion with what the check has found, and tried."""
-    return _holding(job, missed, missed.mended_by, progress) if missed.mended_by else None
+    return _holding(job, missed.mended_by, progress) if missed.mended_by else None
 
 
 def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
@@ -310,17 +319,16 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
     tuned = tune(
         job.model, recipe=job.recipe, data=data, tolerance=limit, metric=metric, samples=count, progress=progress
     )
-    return _holding(job, missed, tuned.patterns, progress) if tuned.met else None
+    return _holding(job, tuned.patterns, progress) if tuned.met else None
 
 
-def _holding(job: Job, missed: CheckVerdict, patterns: tuple[str, ...], progress: Progress) -> Conversion:
+def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
     """The conversion with more in float32."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
-    return _tried(made(replace(job, recipe=recipe), progress), missed, patterns, progress)
+    return _tried(made(replace(job, recipe=recipe), progress), patterns, progress)
 
 
-def _tried(done: Conversion, of: CheckVerdict, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with its verdict, and what it holds in it; where nothing is low any more, on the samples that the
-    first one missed on."""
-    exact = CheckVerdict(OK, 0.0, of.tolerance, of.samples, of.generated, of.output, seconds=of.seconds)
-    return replace(done, verdict=replace(trial(done, progress) or exact, pinned=held))
+def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
+    """The conversion with its verdict, and what it holds in it; without one where nothing is low any more."""
+    found = trial(done, progress)
+    return replace(done, verdict=None if found is None else replace(found, pinned=held))

@@ -345,7 +345,7 @@ def seen_by_users(request: Request) -> tuple[CheckVerdict | None, str]:
 
 
 def _opening_repaired(verdict: CheckVerdict, request: Request, until: float) -> CheckVerdict:
-    """The verdict on a file that ONNX Runtime refuses with the first kind of operators that, held in float32, lets it
+    """The verdict on a file that ONNX Runtime refuses with the first kind of operators that, pinned to float32, lets it
     open: the rarest come first."""
     recipe, count, seconds = request.recipe, 0, 0.0
     if recipe is None:

@@ -129,12 +129,12 @@ def convert(
             says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
-        repair: where it is missed, what is to blame is searched for, and held in float32: by the ranges of the samples,
-            by what the check has tried, else by `tune`.
+        repair: where it is missed, what is to blame is searched for, and pinned to float32: by the ranges of the
+            samples, by what the check has tried, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         check_memory: GB that it may take; 4.3 if not given. What needs more is not checked.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
-            entry of the model), version, level and patterns held in float32, which a later conversion heeds.
+            entry of the model), version, level and patterns pinned to float32, which a later conversion heeds.
         html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
         optimize: ONNX Runtime's own offline optimisation for the target comes first, where it saves nodes: its fused
             operators are part of the result. True, or the Python of an environment that has onnxruntime.

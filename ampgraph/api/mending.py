@@ -15,7 +15,7 @@ from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
 from ..core.repairs import SHOWN, Mended, Repair
 from ..core.runnable import RunnableGraph
-from ..core.verdict import CheckVerdict
+from ..core.verdict import ALL, CheckVerdict
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.metrics.verdict import Compared
@@ -58,7 +58,7 @@ class Outcome:
 
 
 Trial = tuple[tuple[str, ...], Outcome]
-"""Patterns that a conversion held in float32 besides, and what became of it."""
+"""Patterns that a conversion pinned to float32 besides, and what became of it."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Mending:
         floor = 0.0 if search is None else search.left(range(len(search.costs)))
         if floor > found.tolerance:
             return f"none found: with every node in float32 that a run can switch the error is {floor:.2g}"
-        return "none found: only all of it in float32 helps"
+        return ALL
 
     def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
         """The first trial that is right, else the last."""

@@ -51,7 +51,7 @@ def ranged(options: Options, rewrites: Sequence[Rewrite]) -> Options:
 
 
 def heeding(graph: Graph, options: Options) -> Options:
-    """The options with what the file says that it holds in float32."""
+    """The options with what the file says that it pins to float32."""
     return replace(options, pinned=pinned_in(graph.metadata())) if isinstance(graph, DescribedGraph) else options
 
 

@@ -91,7 +91,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
         "Strict run of the result on a few samples, --data or generated; require: no file unless it is met.",
     ),
     tolerance=option("X", "Of the check; 0.01 if not given, 0.05 in bfloat16.", kind=float),
-    repair=switch("Where the check is missed, hold in float32 what ranges, else a search, find."),
+    repair=switch("Where the check is missed, pin to float32 what ranges, else a search, find."),
     metric=option("NAME|FUNCTION", f"Of the check. {metrics_help()}"),
     check_memory=option("GB", "That the check may take; 4.3 if not given.", kind=float),
     metadata=switch(

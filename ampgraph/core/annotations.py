@@ -40,7 +40,7 @@ def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The patterns of what earlier conversions held in float32; anything but a list of texts is ignored."""
+    """The patterns of what earlier conversions pinned to float32; anything but a list of texts is ignored."""
     found: list[str] = []
     for key, text in metadata.items():
         if _PINNED.fullmatch(key):

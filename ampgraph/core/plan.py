@@ -15,11 +15,12 @@ from .files import read_text, text_file
 from .json_types import JsonObject
 from .renamed import OLD_RULES
 from .rewrites import Rewrite, read_row
-from .sketches import bar, strip, table
+from .sketches import bar, folded, strip, table
 from .spellings import LEVELS
 from .typed import reader
 
 FORMAT = 2
+KINDS = 4  # operators that a row of a page names
 """1 had one row for all rewrites, and did not say what is rounded together."""
 GRAPH = "graph"
 """The kind of what decides the type of a graph's input or output."""
@@ -124,7 +125,7 @@ class Plan:
     rewrites: list[Rewrite] = field(default_factory=list)
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges hold in float32
+    pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges pin to float32
     opset: int = 0  # that the model is moved to first, as that frees operators; 0 where it is not
 
     @property
@@ -143,16 +144,50 @@ class Plan:
         return f"Plan({head}: {counts})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: types along the graph, and how many decisions have which type and which kind of reason."""
-        counts = Counter((d.dtype, d.why.rule) for d in self.decisions)
-        most = max(counts.values(), default=1)
-        rows = [(a, b, f"{n:,}", bar({a: n}, most, 160)) for (a, b), n in counts.most_common()]
+        """For notebooks: types along the graph, decisions by type and reason with an example of each, what is edited,
+        and all that is float32 behind a fold."""
+        if not self.decisions:
+            return f"<p>{html.escape(repr(self))}</p>"
         types = Counter(d.dtype for d in self.decisions)
         words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
-        drawn = strip([d.dtype for d in self.decisions], words)
-        if not counts:
-            return f"<p>{html.escape(repr(self))}</p>"
-        return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
+        edits = [(words, f"{count:,}") for words, count in self._edits().most_common()]
+        notes = [f"{note.topic}: {note.where} {note.text}" for note in self.notes]
+        held = [
+            f"{d.scope} #{d.index} {d.kind} {d.slot}: {d.why.rule}: {d.why.text}"
+            for d in self.decisions
+            if d.dtype == "float32"
+        ]
+        return "".join([
+            f"<p>{html.escape(repr(self))}</p><p>{words}</p>", strip([d.dtype for d in self.decisions], words),
+            table(("type", "by", "decisions", "", "operators", "such as"), self._reasons()),
+            table(("what is edited", ""), edits) if edits else "",
+            folded(f"notes: {len(notes):,}", notes) if notes else "",
+            folded(f"float32: {len(held):,}", held) if held else "",
+        ])  # fmt: skip
+
+    def _reasons(self) -> list[tuple[str, ...]]:
+        """Rows of decisions by type and rule, the most first: the operators, and the reason of the first."""
+        groups: dict[tuple[str, str], list[Decision]] = {}
+        for one in self.decisions:
+            groups.setdefault((one.dtype, one.why.rule), []).append(one)
+        ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+        most = len(ordered[0][1]) if ordered else 1
+        rows: list[tuple[str, ...]] = []
+        for (dtype, rule), some in ordered:
+            kinds = Counter(one.kind for one in some).most_common()
+            shown = [f"{count:,} {kind}" for kind, count in kinds[:KINDS]] + ["..."] * (len(kinds) > KINDS)
+            rows.append(
+                (dtype, rule, f"{len(some):,}", bar({dtype: len(some)}, most, 160), ", ".join(shown), some[0].why.text)
+            )
+        return rows
+
+    def _edits(self) -> Counter[str]:
+        """What is written beside types, by what it is."""
+        found = Counter(f"Casts to {one.to}" for one in self.casts)
+        stored = {"low": f"weights stored as {self.dtype}", "both": "weights stored in both types"}
+        found.update(stored.get(one.store, "weights with another floor") for one in self.weights)
+        found.update(f"rewrites: {one.name}" for one in self.rewrites)
+        return found
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON, as in `to_json`."""

@@ -17,7 +17,7 @@ class Repair:
     """Options with which a model was converted again and run on the same samples.
 
     Attributes:
-        patterns: what is held in float32, as ``fp32`` takes it.
+        patterns: what is pinned to float32, as ``fp32`` takes it.
         error: what is left of the error, measured as before.
         recipe: what it was converted with beside, as the short text of a recipe.
     """

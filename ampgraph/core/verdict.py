@@ -12,6 +12,7 @@ from .repairs import fp32_options, listed
 from .shown import Data, with_old_names
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
+ALL = "none found: only all of it in float32 helps"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 

@@ -29,7 +29,7 @@ class Options:
         target: whose kernels count.
         store_weights: ``low`` or ``keep``: parameters stay float32 in the file and are cast when it runs.
         ranges: what values were measured to reach.
-        pinned: patterns of what an earlier conversion of the file held in float32, as the file says.
+        pinned: patterns of what an earlier conversion of the file pinned to float32, as the file says.
         moved_to: the opset that the model was moved to as it frees operators; 0 where it was not.
         cast_together: inputs with a first value of up to so many numbers are cast by one node for all.
     """

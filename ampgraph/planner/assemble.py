@@ -44,7 +44,7 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
-    """Patterns by which a later conversion knows what the user's words and measured ranges held in float32; of what a
+    """Patterns by which a later conversion knows what the user's words and measured ranges pinned to float32; of what a
     stream holds together one is enough."""
     held: dict[tuple[str, int], int] = {}
     for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):

@@ -16,7 +16,7 @@ NAMED = 2  # readers named in a reason; the others are counted
 @dataclass(frozen=True, slots=True)
 class CastReport:
     """One Cast. ``sort``: ``input``, ``output``, ``between`` (two operators), ``rounding`` (low and back),
-    ``conversion`` (not between float types, so no matter of precision) or ``given`` (in the original already)."""
+    ``conversion`` (not between float types, so no matter of precision) or ``existing`` (in the original already)."""
 
     name: str
     value: str
@@ -41,7 +41,7 @@ def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastRep
     made, sort = _maker(flow, lists, op.inputs[0])
     read, output = _readers(flow, lists, op.outputs[0])
     if target.name in before:
-        sort, note = "given", "in the file before: "
+        sort, note = "existing", "in the file before: "
     elif not floats:
         sort, note = "conversion", "a conversion of the model: "
     else:

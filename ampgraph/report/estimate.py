@@ -9,7 +9,8 @@ Roofline, https://doi.org/10.1145/1498765.1498785.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice, product
@@ -49,18 +50,20 @@ class Device:
     reached: float
     share: tuple[float, float]
     launch: tuple[float, float]
+    casts: tuple[float, float]
     source: str
     measured: str = ""
 
-    def seconds(self, kernels: Iterable[KernelWork], share: float, launch: float) -> float:
-        """What kernels take that start in so many microseconds, and of which low ones reach such a share of what those
-        in float32 reach of the peaks."""
+    def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
+        """What kernels take, each so often: those that start in so many microseconds, of which low ones reach such a
+        share of what those in float32 reach of the peaks, and such a share of the Casts is left by the runtime."""
         total = 0.0
-        for one in kernels:
+        for one, count in kernels.items():
             reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
             computing = one.operations / (1e12 * self.products.get(one.dtype, self.products[FLOAT32]))
             moving = one.moved / (1e9 * self.memory)
-            total += one.times * (max(computing, moving) / reached + 1e-6 * launch * one.starts)
+            left = count * one.times * (casts if one.casts else 1.0)
+            total += left * (max(computing, moving) / reached + 1e-6 * launch * one.starts)
         return total
 
 
@@ -97,13 +100,14 @@ class Speed(Data):
 
 class KernelWork(NamedTuple):
     """What a device does for an operator. ``operations``: of floating point, in ``dtype``; ``moved``: bytes;
-    ``starts``: 1, or 0 where it is part of another kernel; ``times``: how often it runs."""
+    ``starts``: 1, or 0 where it is part of another kernel; ``times``: how often it runs; ``casts``: a Cast."""
 
     operations: float
     moved: float
     dtype: str
     starts: int
     times: int
+    casts: bool = False
 
 
 def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -> Speed | None:
@@ -127,8 +131,11 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device) -> DeviceSpeed:
     """The range of the ratio of the times that both take on a device."""
-    ways = [device.seconds(before, 1.0, launch) / device.seconds(after, share, launch) for share, launch in
-            product(device.share, device.launch)]  # fmt: skip
+    alike, alike_after = Counter(before), Counter(after)  # layers repeat
+    ways = [
+        device.seconds(alike, 1.0, launch, 1.0) / device.seconds(alike_after, share, launch, casts)
+        for share, launch, casts in product(device.share, device.launch, device.casts)
+    ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
     return DeviceSpeed(device.name, round(low * excess, 1), round(high / excess, 1))
@@ -170,9 +177,16 @@ class GraphReader:
         self.unknown: set[int] = set()
         """Values whose sizes do not follow from those of the inputs."""
         self.products_unknown = False
+        self._sizes: dict[int, list[int]] = {}
 
     def dims(self, value: int) -> list[int]:
         """Sizes of a value, open ones as they follow from those of the inputs, else guessed."""
+        found = self._sizes.get(value)
+        if found is None:
+            found = self._sizes[value] = self._follow(value)
+        return found
+
+    def _follow(self, value: int) -> list[int]:
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -228,7 +242,7 @@ class GraphReader:
         operations = 2.0 * self._multiplications(op) if op.role in self.products else 0.0
         self.products_unknown |= op.role in self.products and not self.unknown.isdisjoint(floats)
         starts = 0 if any(self._is_inside(v) for v in op.outputs if v != NONE) else 1
-        yield KernelWork(operations, moved, low, starts, self.flow.scopes[op.scope].times)
+        yield KernelWork(operations, moved, low, starts, self.flow.scopes[op.scope].times, traits.has(op.role, "casts"))
 
     def _is_inside(self, value: int) -> bool:
         return _place(self.flow, value) in self.inside

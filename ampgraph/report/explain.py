@@ -118,7 +118,7 @@ class Explanation(Shown):
             ("region", self.region),
             *(row for slot in self.slots for row in _slot_rows(slot, self.dtype)),
             ("", "" if self.slots else "nothing to decide: it has no float32 tensor"),
-            ("given", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
+            ("existing", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
         ]
         return in_rows((name, text) for name, text in rows if text)
 

@@ -26,7 +26,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "O3": "all becomes low that can; guards only warn",
     "auto": "products become low, and the minimum cut decides what is in doubt",
     "policy": "whose lists and rules decide: ampgraph, or pytorch, apex, tensorflow, mxnet or mindspore, as they would",
-    "low": "the low-precision type asked for, float16 or bfloat16; the other one is float32",
+    "low": "short for reduced precision: float16 or bfloat16, whichever was asked for; else float32",
     "target": "where the result will run: which kernels exist there, and which of them compute in float32 inside",
     "slot": "one type variable of an operator's schema; decisions are for each operator and slot: Resize's data may be "
     "low while its scales stay float32",
@@ -94,7 +94,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "not checked": "nothing was run, for the reason that stands behind it",
     "tolerance": "the error that 9 of 10 samples must meet at every output; 0.01 in float16, 0.05 in bfloat16",
     "strict": "a CPU run in which every low value is really rounded, which a plain run of ONNX Runtime does not do",
-    "repair": "what is held in float32 where the check is missed: options that were tried, or with --repair "
+    "repair": "what is pinned to float32 where the check is missed: options that were tried, or with --repair "
     "are applied",
     "chaotic": "a model that the rounding of its inputs alone changes beyond the tolerance; no plan mends that",
     "vanishes": "an output so small that the low type has nothing left of it",
@@ -111,7 +111,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "scope": "the module that a node comes from: layers.3.attention; scope:PATTERN names its nodes",
     "node": "an operator of the graph, with its name",
     "kernel": "the target's implementation of an operator for a type",
-    "given": "types that stand in the file, which are facts",
+    "existing": "types that stand in the file, which are facts",
     "fused operators": "nodes that the runtime makes one kernel of",
     "placement": "which device the runtime gives each node to",
     "first": "the one that was named first, or where something begins",

@@ -14,6 +14,7 @@ from ..core.light_imports import Later
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
 from ..core.shown import Data, Shown, named
+from ..core.sketches import bar, folded, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
@@ -162,6 +163,23 @@ class Summary(Shown):
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, nodes and weights by precision as bars, and the report behind a fold."""
+        weights = [
+            (title, {name: of.bytes for name, of in stored.items()})
+            for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
+        ]
+        whole = max(sum(parts.values()) for _, parts in weights)
+        counts = {**self.nodes, "other": self.other}
+        rows: list[tuple[str, ...]] = [
+            ("nodes", bar(counts), ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
+        ]
+        rows += [(title, bar(parts, whole), plural(sum(parts.values()), "byte")) for title, parts in weights]
+        rows.append(("Casts", "", f"{self.casts_before:,} before, {self.casts_after:,} after"))
+        head = f"{self.output or self.model}: {self.level}, {self.dtype}, for {self.target}"
+        verdict = f"<p><b>check: {markup(str(self.check))}</b></p>" if self.check else ""
+        return f"<p><b>{markup(head)}</b></p>{verdict}{table((), rows)}{folded('report', self.lines(every=True))}"
 
     def lines(self, every: bool = False) -> list[str]:
         """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""

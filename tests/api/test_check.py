@@ -261,14 +261,20 @@ def test_repair_holds_what_overflows_by_its_range(amp, path):
     code, out, _ = amp("convert", source, "--check", "auto", "--repair", "--json")
     found = json.loads(out)
     assert code == 0 and found["nodes"] == {"float32": 1}
+    # all of it in float32 is right, and no repair
+    assert found["check"] is None and found["notes"][-1]["text"] == "none found: only all of it in float32 helps"
+    said = rows(amp("convert", source, "--check", "auto", "--repair")[1])
+    assert "check" not in said and said["repair"] == "none found: only all of it in float32 helps"
 
 
 @here
 @pytest.mark.slow
 def test_repair_searches_where_no_range_says_it(amp, tmp_path):
     """Values far within the type, whose last digits are what the output is."""
-    text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
-    weights = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 100, np.float32)}
+    text = """agraph (float[4,64] x) => (float[4,64] z) {
+        a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big)  c = MatMul(y, v)  z = Relu(c) }"""
+    one = np.eye(64, dtype=np.float32)
+    weights = {"w": one, "v": one, "big": np.full(64, 100, np.float32)}
     source = tmp_path / "model.onnx"
     source.write_bytes(parse(text, weights).SerializeToString())
     missed = amp("convert", source, "--check", "auto")

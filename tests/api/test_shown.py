@@ -45,6 +45,7 @@ def reports() -> dict[str, Any]:
         "verify": verified(low),
         "diff": ampgraph.diff(ampgraph.plan(model(), "O1"), ampgraph.plan(model(), "O3")),
         "plan": ampgraph.plan(model(), "O2"),
+        "summary": ampgraph.convert(model(), "O2", report=True)[1],
         "lists": ampgraph.lists("*Softmax"),
         "ranges": ampgraph.calibrate(model(), [{"x": np.full((4, 8), 300, np.float32)}]),
     }
@@ -95,7 +96,8 @@ def test_pictures_for_notebooks_need_no_script_and_no_style() -> None:
     said = {
         "inspect": ("1 float32, 1 float16", "MatMul"),
         "verify": ("ok", "error behind each of", "tolerance 0.01"),
-        "plan": ("types along the graph:", "float16"),
+        "plan": ("types along the graph:", "float16", "such as", "1 MatMul", "Casts to float", "float32: 3"),
+        "summary": ("1 float16, 1 float32", "weights after", "Casts", "options"),
         "tune": ("chosen", "bytes in float32"),
         "lists": ("Softmax", "deny", "at O2"),
         "ranges": ("3 values of 1 sample, up to ", "in 'h'", "lost to zero in float16"),

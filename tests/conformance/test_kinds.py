@@ -152,6 +152,6 @@ def test_what_leaves_float16_is_scaled_where_it_was_measured(level: str) -> None
     expected = outputs(model, feeds)
     lost = run_strict(proto(ampgraph.convert(model, level, check="off")), feeds)["y"]
     assert not np.isfinite(lost).all(), "without samples the check has to say so"
-    made, report = ampgraph.convert(model, level, data=feeds, check="off", report=True)
+    made, report = ampgraph.convert(model, level, data=[feeds], check="off", report=True)
     assert distance(expected[0], run_strict(made, feeds)["y"]) <= TOLERANCES["float16"]
     assert (report.products.low, report.products.float32, report.casts_after) == (5, 0, 2)

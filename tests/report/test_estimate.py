@@ -52,7 +52,9 @@ def test_what_a_low_layer_computes_and_moves() -> None:
     found = read(parse(LAYER, HALF))
     x, w, p = 64 * 512, 512 * 256, 64 * 256
     cast, product, relu, back = found.kernels()
-    assert cast == KernelWork(0.0, 6 * x, "float32", 1, 1) and back == KernelWork(0.0, 6 * p, "float32", 1, 1)
+    assert cast == KernelWork(0.0, 6 * x, "float32", 1, 1, True) and back == KernelWork(
+        0.0, 6 * p, "float32", 1, 1, True
+    )
     assert product == KernelWork(2.0 * p * 512, 2 * (x + w + p), "float16", 1, 1)
     assert relu == KernelWork(0.0, 4 * p, "float16", 1, 1)
     assert found.kernels(wide=True) == [
@@ -94,9 +96,11 @@ def test_fusions_of_the_target_start_one_kernel() -> None:
 
 
 def test_the_roofline() -> None:
-    device = Device("a", frozenset(), {"float32": 1.0, "float16": 2.0}, 100.0, 0.5, (1.0, 1.0), (0.0, 0.0), "")
-    assert device.seconds([KernelWork(2e12, 1e9, "float16", 1, 1)], 1.0, 0.0) == 2.0  # computing takes longer
-    assert device.seconds([KernelWork(1.0, 100e9, "float16", 3, 2)], 1.0, 1e6) == 2 * (2.0 + 3.0)
+    fixed = {"share": (1.0, 1.0), "launch": (0.0, 0.0), "casts": (1.0, 1.0), "source": ""}
+    device = Device("a", frozenset(), {"float32": 1.0, "float16": 2.0}, 100.0, 0.5, **fixed)  # type: ignore[arg-type]
+    assert device.seconds({KernelWork(2e12, 1e9, "float16", 1, 1): 1}, 1.0, 0.0, 1.0) == 2.0  # computing takes longer
+    assert device.seconds({KernelWork(1.0, 100e9, "float16", 3, 2): 2}, 1.0, 1e6, 1.0) == 2 * 2 * (2.0 + 3.0)
+    assert device.seconds({KernelWork(0.0, 100e9, "float32", 1, 1, True): 1}, 1.0, 0.0, 0.5) == 1.0
     high, low = [KernelWork(1e12, 0.0, "float32", 1, 1)], [KernelWork(1e12, 0.0, "float16", 1, 1)]
     found = estimate(high, low, device)
     assert (found.low, found.high) == (2.0, 2.0)

@@ -276,7 +276,8 @@ LATE = "c = Constant <value = float {0.3}> ()  q = Mul (t, c)"
 def test_a_number_scales_before_what_it_scales_is_moved(scaling: str) -> None:
     operator = "Div" if "Div" in scaling else "Mul"
     text = SCALED.replace("q = OPERATOR (t, number)", scaling)
-    model = parse(text, PROJECTION, **({} if scaling == LATE else {"number": np.float32(3)}), opset=20)
+    number = {} if scaling == LATE else {"number": np.float32(3)}
+    model = parse(text, {**PROJECTION, **number}, opset=20)
 
     def converted(**options: Any) -> ModelProto:
         return ampgraph.convert(model, **{"target": "tensorrt", "check": "off", **options})

@@ -225,16 +225,11 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
         if _takes_bytes(flow, port.value):
             return "pixels", "pictures of 0 to 255"
         return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
-    length = _along(shape)[-1] if shape and len(shape) <= 3 else 0
+    length = shape[-1] if shape and len(shape) <= 3 else 0
     named = sounds(port.name) and length >= SOUND // 10
     if length and (length >= SOUND or named or _hears(flow, port.value)):
         return "sound", "speech-like sound, tones, noise and silence"
     return PLAIN, "about standard normal, and of 4 and 1/16 times that"
-
-
-def _along(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape up to its time, where one channel is behind it."""
-    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
@@ -322,7 +317,7 @@ def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
 def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
     """float32 numbers of one of `KINDS`; samples differ in content and in size."""
     if kind == "sound":
-        return sound(numbers, _along(shape), index).reshape(shape)
+        return sound(numbers, shape, index)
     if kind == "spectrum":
         return spectrum(numbers, shape, index)
     if kind == PLAIN:

@@ -156,7 +156,7 @@ class Begun:
         roundings: Sequence[Rounding] = (),
     ) -> DecidedModel:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
-        that it would make low and that are held in float32, with why it would."""
+        that it would make low and that are pinned to float32, with why it would."""
         settled = self.ledger.take(types)
         added = [*self._changed(framework), *self._refused(framework, refused), *notes]
         flow = self.flow

@@ -104,7 +104,7 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
 
 
 def _computed_from(loss: Value) -> set[Value]:
-    """What a loss is computed from by nodes that are held in float32; itself too."""
+    """What a loss is computed from by nodes that are pinned to float32; itself too."""
     found, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
