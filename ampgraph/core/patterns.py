@@ -24,6 +24,7 @@ class Number:
     unchecked: bool = False
 
     def admits(self, number: float) -> bool:
+        """Whether a number fits ``value`` by ``relation``; ``unchecked`` is the matcher's to look at."""
         if self.relation == ">":
             return number > self.value
         return number == self.value if not self.relation else math.isclose(number, self.value, rel_tol=CLOSE)

@@ -119,8 +119,11 @@ class RunnableGraph(Graph, Protocol):
         ``reads``: its inputs, ``makes``: its outputs."""
         ...
 
-    def branch(self, op: Op, name: str) -> Self:
-        """The body of an If as a model of its own: what it reads from outside are its inputs, or weights."""
+    def branch(self, op: Op, attribute: str) -> Self:
+        """The body of an If as a model of its own: what it reads from outside are its inputs, or weights.
+
+        ``attribute``: ``then_branch`` or ``else_branch``. What the If captures must be tensors of known types.
+        """
         ...
 
     def sites(self, flat: Self) -> tuple[Site, ...]:

@@ -1,5 +1,7 @@
 """Small pictures and tables for notebooks, where scripts, styles and even images may be left out: text stays then.
 
+They are in the core since plans and ranges, which are there, show themselves in notebooks.
+
 Every picture is an ``img`` with its drawing in it and with words in ``alt``; tables have no attributes but those.
 """
 
@@ -23,12 +25,13 @@ class Html(str):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """Cells are escaped but where they are `Html`."""
+    """An HTML table; cells are escaped but where they are `Html`."""
     lines = [_row("th", head)] if head else []
     return Html(f"<table>{''.join([*lines, *(_row('td', row) for row in rows)])}</table>")
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
+    """A row of a table in markup; ``tag``: ``th`` for its head, ``td`` for the others."""
     return f"<tr>{''.join(f'<{tag}>{markup(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
@@ -115,6 +118,7 @@ def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int 
 
 
 def _pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
+    """At most `PARTS` pieces of one length, but for the last."""
     size = math.ceil(len(values) / PARTS) or 1
     return [values[start : start + size] for start in range(0, len(values), size)]
 

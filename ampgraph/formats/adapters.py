@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
     from torch.onnx import ONNXProgram
 
-FREE = 4  # the IR version since which a stored tensor need not be an input
+UNLISTED_SINCE = 4  # the IR version since which a stored tensor need not be an input
 
 Back = Callable[[Graph, bool], object]
 """Turns a graph into the caller's kind of model. It takes whether anything changed."""
@@ -41,11 +41,11 @@ def load(model: object) -> tuple[Graph, Back]:
         return _from_path(Path(model)) if not is_mindir(model) else _from_mindir(model)
     if isinstance(model, onnx.ModelProto):
         check_tensors(tensors(holders(model)), Path("."), "model")
-        graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
-        return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _copy(model)
+        graph = OnnxGraph(onnx_io.deserialize(_proto_copy(model), None))
+        return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _proto_copy(model)
     if isinstance(model, ir.Model):
-        graph = OnnxGraph(onnx_io.hold_attributes(_copied(model)))
-        return graph, lambda graph, changed: _model(graph) if changed else _copied(model)
+        graph = OnnxGraph(onnx_io.hold_attributes(_model_copy(model)))
+        return graph, lambda graph, changed: _model(graph) if changed else _model_copy(model)
     module = type(model).__module__.split(".")[0]
     if module == "onnx_graphsurgeon":
         return _from_graphsurgeon(cast("gs.Graph", model))
@@ -55,8 +55,8 @@ def load(model: object) -> tuple[Graph, Back]:
     raise AmpError("AMP104", f"cannot convert a {type(model).__name__}", hint=hint)
 
 
-def _onnx(graph: Graph) -> OnnxGraph:
-    """Raises AmpError AMP307 for another format."""
+def _as_onnx(graph: Graph) -> OnnxGraph:
+    """The graph as an ONNX one. Raises AmpError AMP307 for another format."""
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
     return graph
@@ -64,43 +64,45 @@ def _onnx(graph: Graph) -> OnnxGraph:
 
 def at_opset(graph: Graph, opset: int) -> Graph:
     """An ONNX model in another opset. Raises AmpError AMP307 where there is no way."""
-    return opsets.at_opset(_onnx(graph), opset)
+    return opsets.at_opset(_as_onnx(graph), opset)
 
 
 def copied(graph: Graph) -> Graph:
     """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
-    return OnnxGraph(walk.copied(_onnx(graph).model))
+    return OnnxGraph(walk.copied(_as_onnx(graph).model))
 
 
 def defaults(graph: Graph) -> dict[str, int]:
     """The bytes of float32 tensors that are stored and inputs too, by name: defaults, in the place of which a caller
     may give other values. Before IR version 4 every stored tensor had to be one; MindIR has none."""
-    tensors = {value.name or "": value.const_value for value in _listed(graph)}
+    tensors = {value.name or "": value.const_value for value in _stored_inputs(graph)}
     return {name: t.nbytes for name, t in tensors.items() if t is not None and t.dtype == ir.DataType.FLOAT}
 
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
     """Makes constants of stored tensors that are inputs too, of every type: how many there were. ``wanted`` None: only
     where the file's version left no choice but to list them."""
-    found = _listed(graph) if wanted or (wanted is None and _had_to_list(graph)) else []
+    found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
             graph.model.graph.inputs.remove(value)
-        graph.model.ir_version = max(graph.model.ir_version or 0, FREE)
+        graph.model.ir_version = max(graph.model.ir_version or 0, UNLISTED_SINCE)
         graph.edited()
     return len(found)
 
 
-def _had_to_list(graph: Graph) -> bool:
-    return isinstance(graph, OnnxGraph) and (graph.model.ir_version or FREE) < FREE
+def _must_list_stored(graph: Graph) -> bool:
+    """Whether the file's IR version has every stored tensor among the inputs, so that being one says nothing of it."""
+    return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
-def _listed(graph: Graph) -> list[ir.Value]:
+def _stored_inputs(graph: Graph) -> list[ir.Value]:
+    """The inputs that are stored tensors too; none in MindIR."""
     inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
     return [value for value in inputs if value.is_initializer()]
 
 
-def _copied(model: ir.Model) -> ir.Model:
+def _model_copy(model: ir.Model) -> ir.Model:
     """A copy to edit. Raises AmpError AMP102 for what makes no sense, as a model that reads what nothing defines."""
     try:
         return walk.copied(model)
@@ -112,13 +114,15 @@ def _copied(model: ir.Model) -> ir.Model:
         raise AmpError("AMP102", f"cannot be understood: {first_line(cause)}", where="model", hint=hint) from error
 
 
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _proto_copy(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Another proto of the same content: the caller's own is never handed back, nor edited."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     return copy
 
 
 def _model(graph: Graph) -> ir.Model:
+    """The native model of a graph that is known to be ONNX."""
     assert isinstance(graph, OnnxGraph)
     return graph.model
 

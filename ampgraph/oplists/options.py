@@ -66,8 +66,8 @@ class Options:
         return self.recipe.low
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """Patterns of nodes that somebody speaks of."""
+    def named_patterns(self) -> tuple[str, ...]:
+        """Patterns of nodes that the user or an earlier conversion speaks of: rewrites leave these alone."""
         return (*self.fp32, *self.low, *self.pinned)
 
     @cached_property

@@ -54,17 +54,18 @@ class Costs:
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         self.flow, self.options = flow, options
-        self.named, self.together = options.dims, options.cast_together
+        self.dims, self.together = options.dims, options.cast_together
         self._elements: dict[int, int] = {}
 
     def elements(self, value: int) -> int:
+        """The number of elements of a value, at least 1; guessed where its shape is open."""
         found = self._elements.get(value)
         if found is None:
             item = self.flow.values[value]
             if item.weight:
                 found = self.flow.weights.size(item)
             elif self._is_static(value):
-                found = math.prod(self.flow.dims(value, self.named))
+                found = math.prod(self.flow.dims(value, self.dims))
             else:
                 found = self._guessed(value)
             self._elements[value] = found = max(found, 1)
@@ -72,26 +73,28 @@ class Costs:
 
     def _guessed(self, value: int) -> int:
         """The size of a value whose shape is not known: that of one of the same size, where there is one."""
-        root = self._classes[value]
+        root = self._roots[value]
         if root != value:
             return self.elements(root)  # a guess must be the same on both sides of a Transpose
         known = next((member for member in self._members.get(value, ()) if self._is_static(member)), value)
-        return math.prod(self.flow.dims(known, self.named))
+        return math.prod(self.flow.dims(known, self.dims))
 
     @cached_property
-    def _classes(self) -> Sequence[int]:
-        return size_classes(self.flow, self.options)
+    def _roots(self) -> Sequence[int]:
+        """By value id, the root whose guess holds for all of its size."""
+        return same_size_roots(self.flow, self.options)
 
     @cached_property
     def _members(self) -> Mapping[int, Sequence[int]]:
         """By value, those further down that have its size."""
         members: dict[int, list[int]] = {}
-        for value, root in enumerate(self._classes):
+        for value, root in enumerate(self._roots):
             if value != root:
                 members.setdefault(root, []).append(value)
         return members
 
     def _is_static(self, value: int) -> bool:
+        """Whether every dimension is known as a number."""
         shape = self.flow.shape(value)
         return shape is not None and all(isinstance(dim, int) for dim in shape)
 
@@ -104,6 +107,7 @@ class Costs:
         return 0 if self.is_cast_with_others(value) else self._times(value)
 
     def _times(self, value: int) -> int:
+        """How often the scope runs that makes a value: a Loop's body more than once."""
         return self.flow.scopes[self.flow.values[value].scope].times
 
     def is_cast_with_others(self, value: int) -> bool:
@@ -140,15 +144,18 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs, byte: int) -> tuple[
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 
 
-def size_classes(flow: Dataflow, options: Options) -> list[int]:
-    """For every value one of the same size further up, through operators that keep the number of elements."""
-    classes = list(range(len(flow.values)))
+def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
+    """By value id, the id of a value of the same size as far up as operators go that keep the number of elements.
+
+    It is the value itself where there is none: two values with one root have the same size.
+    """
+    roots = list(range(len(flow.values)))
     same_size = options.lists.traits.operators("same_size")
     for value in flow.values:  # writers come before what they write, their inputs before them
         op = flow.writer(value.id)
         if op is not None and op.role in same_size and op.inputs[0] != NONE and op.outputs[0] == value.id:
-            classes[value.id] = classes[op.inputs[0]]
-    return classes
+            roots[value.id] = roots[op.inputs[0]]
+    return roots
 
 
 def extra_of(task: CutTask, unit: int, ops: Iterable[Op], costs: Costs) -> int:

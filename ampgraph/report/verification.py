@@ -15,7 +15,7 @@ from ..core.shown import Data, Shown, named, plain
 from ..core.sketches import Html, folded, heights, table
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
-from ..numerics.metrics.verdict import met
+from ..numerics.metrics.verdict import all_within
 from ..numerics.trace.suspects import Suspect, TracedValue
 from ..runtime.executed import ExecutedLayer
 from .lines import Rows, first, in_rows, plural, titled
@@ -77,9 +77,9 @@ class Verification(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether the tolerance is met, see `met`, and at every step."""
+        """Whether the tolerance is met, see `all_within`, and at every step."""
         late = any(step.error > self.tolerance for step in self.steps)
-        return not late and met(self.outputs, self.overall, self.tolerance)
+        return not late and all_within(self.outputs, self.overall, self.tolerance)
 
     @property
     def verdict(self) -> str:

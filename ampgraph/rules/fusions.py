@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_regions, joined_patterns
-from .known import Known, named
+from .known import Known, named_ops
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
 WIDE_NODES = 3  # a kernel in float32 and its two Casts
@@ -106,7 +106,7 @@ def fused_regions(known: Known) -> Iterator[Region]:
     fuses = options.kernels.fuses
     if not fuses or options.level.allow == "float32" or not any(_is_product(options, op) for op in flow.ops):
         return
-    spoken = named(known)
+    spoken = named_ops(known)
     for region in regions(flow):
         shared = flow.scopes[region.result.scope].kind == "function"
         if region.kind in fuses and not shared and not any(op.id in spoken for op in region.ops):

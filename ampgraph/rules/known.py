@@ -52,6 +52,6 @@ IsLow = Callable[[int], bool]
 """Whether a unit is low in a trial plan."""
 
 
-def named(known: Known) -> set[int]:
+def named_ops(known: Known) -> set[int]:
     """Operators that the user speaks of, or an earlier conversion: they stay."""
-    return touched(known.flow, known.options.named)
+    return touched(known.flow, known.options.named_patterns)

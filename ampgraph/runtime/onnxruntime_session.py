@@ -124,7 +124,22 @@ def as_numpy(value: OrtTensor) -> Array:
     return np.frombuffer(words, numpy_type("bfloat16")).reshape(value.shape()).copy()
 
 
+def device_value(array: Array, memory: str) -> OrtTensor:
+    """A copy of an array as a runtime's tensor in ``memory`` (``cpu``, ``cuda``); bfloat16, which the runtime takes no
+    array of, stays on the host.
+
+    Always a copy: the runtime keeps an array's own memory where it can, and may write there.
+    """
+    ort, own = import_onnxruntime().OrtValue, np.array(array, order="C")
+    if own.dtype.kind == "V" and own.dtype.name == "bfloat16":  # the name is slow to make
+        held: OrtTensor = ort.ortvalue_from_numpy_with_onnx_type(own.view(np.uint16), onnx.TensorProto.BFLOAT16)
+    else:
+        held = ort.ortvalue_from_numpy(own, memory, 0)
+    return held
+
+
 def _port(item: Any) -> Port:
+    """What a session says of an input or an output; a type that is no tensor's is empty."""
     kind = item.type
     if not kind.startswith("tensor("):
         return Port(item.name, "", ())

@@ -20,7 +20,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.report.fusions import TargetGraph, fused_operators
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
-from ampgraph.runtime.onnxruntime_session import OnnxSession
+from ampgraph.runtime.onnxruntime_session import OnnxSession, as_numpy, device_value
 from ampgraph.runtime.optimized import name_nodes, placements, read_optimized
 from ampgraph.runtime.optimizing import NotOptimized, optimized
 from ampgraph.runtime.ports import Port, Session, check_feeds
@@ -70,6 +70,16 @@ def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
     for fed in (low, low.view("V2")):  # numpy's files say V2
         got = session.run({"x": fed})["y"]
         assert got.dtype == ml_dtypes.bfloat16 and (got == low).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
+def test_a_value_of_the_runtime_is_a_copy(dtype: Any) -> None:
+    """Of a view, too: what happens to the array later is nothing to the runtime, nor the reverse."""
+    array = np.arange(6).astype(dtype).reshape(2, 3).T
+    value = device_value(array, "cpu")
+    array[:] = 0
+    found = as_numpy(value)
+    assert found.dtype == dtype and found.tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_strict_runs_and_placement() -> None:

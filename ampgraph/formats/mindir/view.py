@@ -212,7 +212,11 @@ _CLASS = re.compile(r"-[^-/]*$")
 
 
 def cells(domain: str) -> list[tuple[str, str]]:
-    """(attribute, class) of the cells around a node: ``Default/seq-SequentialCell/0-Dense/MatMul-op0``."""
+    """(attribute, class) of the cells around a node: ``Default/seq-SequentialCell/0-Dense/MatMul-op0``.
+
+    ``Default`` or ``Gradients`` in front is no cell. Behind ``Gradients``, ``Default`` stays as ("Default", ""): a
+    backward has other cells than its forward; `layer`, which names both alike, leaves it out.
+    """
     parts = domain.split("/")[:-1]
     found = []
     for part in parts[1:] if parts[:1] in (["Default"], ["Gradients"]) else parts:

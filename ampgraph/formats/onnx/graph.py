@@ -35,16 +35,18 @@ class OnnxGraph(RunnableOnnx):
     format, suffix = "ONNX", ".onnx"
 
     def __init__(self, model: ir.Model) -> None:
+        """Takes ``model`` over: edits change it in place. Whoever needs theirs unchanged gives a copy."""
         self.model = model
-        self._all: list[ir.Graph] | None = None
-        self._sorted = self._inside = False
+        self._found_graphs: list[ir.Graph] | None = None  # the main graph, bodies, functions; None until asked for
+        self._known_sorted = False  # every node stands behind what it reads; False: not known
+        self._weights_inside = False  # the file has no data files beside it; False: not known
         super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
-        graph._sorted, graph._inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
+        graph._known_sorted, graph._weights_inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
@@ -55,19 +57,19 @@ class OnnxGraph(RunnableOnnx):
 
     def edited(self) -> None:
         """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
-        self._all, self._sorted, self._inside = None, False, False
+        self._found_graphs, self._known_sorted, self._weights_inside = None, False, False
         super().edited()
 
     def prepare(self) -> None:
         """Sorts what is unsorted, and looks at nothing that was not edited since."""
-        if self._sorted:
+        if self._known_sorted:
             return
         unsorted = [graph for graph in self._graphs() if not is_sorted(graph)]
         for graph in unsorted:
             graph.sort()
         if unsorted:
             self.edited()
-        self._sorted = True
+        self._known_sorted = True
 
     def repairs(self) -> list[str]:
         """What was put right when the model was read, as ONNX Runtime does."""
@@ -96,9 +98,9 @@ class OnnxGraph(RunnableOnnx):
 
     def _graphs(self) -> list[ir.Graph]:
         """Every graph, bodies and functions included; the walk over all attributes is done once."""
-        if self._all is None:
-            self._all = list(all_graphs(self.model))
-        return self._all
+        if self._found_graphs is None:
+            self._found_graphs = list(all_graphs(self.model))
+        return self._found_graphs
 
     def refuse_training(self) -> None:
         """Raises AmpError AMP205 for a training step of ours; `training_info` is refused when the model is read."""
@@ -153,7 +155,7 @@ class OnnxGraph(RunnableOnnx):
         return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
 
     def data_files(self) -> list[Path]:
-        if self._inside:
+        if self._weights_inside:
             return []
         taken: set[Path] = self.model.graph.meta.get(onnx_io.TAKEN, set())
         return sorted(taken | {Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})

@@ -72,7 +72,7 @@ class PartsReader:
     def of(self, node: NodeProto) -> Parts:
         """The parts of a node; of one that cannot be taken apart the kind alone is right."""
         if self._heavy.get(node.op_type, True):
-            kind = self._meet(node)
+            kind = self._kind_of_first(node)
             if self._heavy[kind.op_type]:
                 return _texts(node.input), _texts(node.output), _texts([node.name])[0], kind
         data = node.SerializeToString()
@@ -98,7 +98,7 @@ class PartsReader:
         rest = data[at:] if end - at <= LONG else b""
         return inputs, outputs, name, self._kinds.get(rest) or self._kind(node, rest, inputs, outputs, name)
 
-    def _meet(self, node: NodeProto) -> Kind:
+    def _kind_of_first(self, node: NodeProto) -> Kind:
         """Of an operator that is heavy, or new: the first node says which of both."""
         kind = Kind(node)
         self._heavy.setdefault(kind.op_type, kind.heavy)
@@ -177,6 +177,7 @@ def holders(proto: ModelProto) -> list[Holder]:
 
 
 def _opsets(owner: ModelProto | FunctionProto) -> dict[str, int]:
+    """The opset by domain; that of the standard operators is empty, whichever of its two names the file has."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in owner.opset_import}
 
 
@@ -186,7 +187,11 @@ def tensors(held: Iterable[Holder]) -> Iterator[TensorProto]:
 
 
 def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Holder:
-    """One walk over the nodes."""
+    """What a graph holds, found in one walk over its nodes.
+
+    An attribute that refers to one of a function (``ref_attr_name``) holds nothing itself. A sparse tensor counts in a
+    Constant alone, whose ``value`` it becomes dense (`_densify`); in another operator nothing takes its place.
+    """
     reader, nodes = PartsReader(), list[Parts]()
     held = Holder(graph, opsets, [], [], nodes)
     for node in graph.node:
@@ -195,7 +200,7 @@ def _holder(graph: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> Hol
         kind = parts[3]
         if kind.op_type == "Constant" and node.domain in ("", "ai.onnx"):
             held.constants.append(node)
-        for attribute in () if kind.shared else node.attribute:
+        for attribute in () if kind.shared else node.attribute:  # a shared kind has numbers and texts alone
             sparse = attribute.type == AttributeProto.SPARSE_TENSOR and kind.op_type != "Constant"
             if attribute.type in HOLDING and not attribute.ref_attr_name and not sparse:
                 held.attributes.append(attribute)
@@ -259,6 +264,7 @@ def _densify(holder: Holder, where: str) -> int:
 
 
 def _dense(sparse: SparseTensorProto, where: str) -> TensorProto:
+    """A sparse tensor written out; its indices are flat, or a row of coordinates each. Raises AmpError AMP102."""
     name, shape = sparse.values.name, tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)

@@ -312,9 +312,13 @@ class RunnableOnnx(EditableGraph):
         imports = opsets if "" in opsets or "ai.onnx" in opsets else {**opsets, "": DEFAULT_OPSET}
         return graph_file(self.model.ir_version, imports, inputs, [_port(value) for value in makes], nodes, stored)
 
-    def branch(self, op: Op, name: str) -> Self:
-        """The body of an If as a model of its own: what it reads from outside are its inputs, or weights."""
-        body, outer = op.native.attributes[name].as_graph(), captured(op.native)
+    def branch(self, op: Op, attribute: str) -> Self:
+        """The body of an If as a model of its own: what it reads from outside are its inputs, or weights.
+
+        ``attribute``: ``then_branch`` or ``else_branch``. What the If captures must be tensors of known types; their
+        shapes are left open, since a run brings its own.
+        """
+        body, outer = op.native.attributes[attribute].as_graph(), captured(op.native)
         types = {value.native: value for value in self.dataflow().values}
         stored = [v for v in outer if v.const_value is not None and not v.is_graph_input()]
         inputs = [v for v in outer if v not in stored]

@@ -19,7 +19,7 @@ from ...core.low_types import numpy_type
 from ...oplists.traits import has, positions
 from .painted import Numbers, is_line, is_picture, pictures, sound, spectrum
 from .roles import InputReader, Reading
-from .sizes import GraphInput, Place, Sizes, reads_text, sounds
+from .sizes import GraphInput, Place, Sizes, reads_text_lines, sounds
 
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
 HIDDEN = -1e4  # in a mask that is added: zero after Softmax, and within float16
@@ -52,7 +52,7 @@ class Generator:
     ) -> None:  # fmt: skip
         """``dims`` and ``learnt``: as `Sizes` has them."""
         self.seed, self.flow = seed, flow
-        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text(flow))
+        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text_lines(flow))
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
 

@@ -167,15 +167,17 @@ class InputReader:
             elif other.size == 1 and at.scale == 1 and at.low == at.high:
                 found.equals = int(low - at.low)
             return []
-        if role == "Mul" and (high <= VERY_NEGATIVE or (low >= -VERY_NEGATIVE and self._is_subtracted_from_scores(op))):
+        if role == "Mul" and (
+            high <= VERY_NEGATIVE or (low >= -VERY_NEGATIVE and self._is_subtracted_before_softmax(op))
+        ):
             found.masks, found.one_masks = True, not at.flipped
         if has(role, "scalings"):
-            if low != high or not low or (role == "Div" and index):
+            if low != high or not low or (role == "Div" and index == 1):
                 return []
             k = low if role == "Mul" else 1 / low
             low, high = sorted((at.low * k, at.high * k))
             return [_State(v, at.scale * k, low, high, at.flipped) for v in op.outputs]
-        if role == "Sub" and index:  # a constant minus the input
+        if role == "Sub" and index == 1:  # a constant minus the input
             return [_State(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
         low, high = (-high, -low) if role == "Sub" else (low, high)
         return [_State(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
@@ -219,10 +221,13 @@ class InputReader:
             return False
         return self._reaches_softmax(op) and self._are_scores(other, source)
 
-    def _is_subtracted_from_scores(self, op: Op) -> bool:
-        """Whether what an operator makes is subtracted, moved or not, before a Softmax."""
+    def _is_subtracted_before_softmax(self, op: Op) -> bool:
+        """Whether what an operator makes is subtracted before a Softmax, through Reshapes and the like or at once.
+
+        What it is subtracted from is not looked at: unlike a mask that is added, it has large numbers already.
+        """
         for readers in self._following(op, lambda reader: has(reader.role, "passes_on")):
-            if any(reader.role == "Sub" and index for reader, index in readers):
+            if any(reader.role == "Sub" and index == 1 for reader, index in readers):
                 return any(self._reaches_softmax(reader) for reader, _ in readers if reader.role == "Sub")
         return False
 

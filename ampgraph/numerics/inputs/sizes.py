@@ -83,6 +83,7 @@ class Sizes:
         return sorted(places, key=lambda place: place[1] == 0)
 
     def _size_of(self, port: GraphInput, axis: int, dim: int | str | None) -> int:
+        """The size at one place: what was learnt of it, else by its name, else by where it stands."""
         if (port.name, axis) in self.learnt:
             return self.learnt[port.name, axis]
         unnamed = dim is None or (isinstance(dim, str) and _is_anonymous(dim) and dim not in self.known)
@@ -94,6 +95,7 @@ class Sizes:
         return next((size for name, size in self.known.items() if self._is_past(name)), 0)
 
     def _is_past(self, name: str) -> bool:
+        """Whether a name is that of what came before: by the word, or as caches alone have it, not in front."""
         if _is_sum(name) or "total" in name.lower():
             return False
         holders = [p for p in self.ports if name in p.shape]
@@ -108,6 +110,7 @@ class Sizes:
         return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
 
     def _sum(self, name: str) -> int:
+        """The size of a dimension that is named by a sum of others, or that is the past and the present together."""
         if not _is_sum(name):
             tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
             return self.past + self.size(tokens[0] if tokens else "")
@@ -185,14 +188,19 @@ def _evaluate(text: str) -> int | None:
 LETTERS = 20  # classes at least: those of an alphabet
 
 
-def reads_text(flow: Dataflow) -> bool:
-    """Whether all outputs are probabilities of letters, place by place along a line: ``[batch, places, letters]``."""
+def reads_text_lines(flow: Dataflow) -> bool:
+    """Whether all outputs are probabilities of letters, place by place along a line: ``[batch, places, letters]``.
+
+    Its pictures are lines of text then (`Sizes.text`). A tagger of words looks alike, which does no harm: it has no
+    picture.
+    """
     outputs, roles = flow.scopes[0].outputs, roles_of(flow)
     return bool(outputs) and all(
-        roles[flow.values[v].name] in (PROBABILITIES, LOGARITHMS) and _of_letters(flow.shape(v)) for v in outputs
+        roles[flow.values[v].name] in (PROBABILITIES, LOGARITHMS) and _is_of_letters(flow.shape(v)) for v in outputs
     )
 
 
-def _of_letters(shape: tuple[int | str | None, ...] | None) -> bool:
+def _is_of_letters(shape: tuple[int | str | None, ...] | None) -> bool:
+    """Whether a shape is ``[batch, places, letters]`` with an alphabet's number of them."""
     letters = shape[-1] if shape is not None and len(shape) == 3 else 0
     return isinstance(letters, int) and letters >= LETTERS

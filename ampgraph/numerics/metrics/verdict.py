@@ -78,6 +78,7 @@ class Compared:
 
     @property
     def _judged(self) -> list[Agreement]:
+        """What errors are read from: the samples as a whole where the metric judges them so, else what counts."""
         return [self.whole] if self.whole is not None else [output for output in self.outputs if output.counts]
 
     @property
@@ -105,7 +106,7 @@ class Compared:
 
     def within(self, tolerance: float) -> bool:
         """Whether a tolerance is met at every output that counts."""
-        return met(self.outputs, self.overall, tolerance)
+        return all_within(self.outputs, self.overall, tolerance)
 
     def error_of(self, expected: Outputs, result: Outputs) -> float:
         """The largest error of another run on one of the samples, against the scales over all of them."""
@@ -155,16 +156,21 @@ class Compared:
         return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
 
 
-def met(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
-    """Whether a tolerance is met by every output, one of which has elements, or by what is said of samples as a whole,
-    with nothing infinite or NaN that should not be."""
+def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
+    """Whether a tolerance is met.
+
+    By outputs: every one is within it, and at least one has something to compare: finite elements, or rows that are to
+    be paired, even if none found its partner. By samples as a whole where the metric judges these (``overall``): that
+    is within it, and no output is infinite or NaN that should not be.
+    """
     if overall is not None:
         return overall.decisive <= tolerance and not any(output.nonfinite_mismatches for output in outputs)
-    compared = any(output.compared or output.paired for output in outputs)
+    compared = any(output.compared or output.paired is not None for output in outputs)
     return compared and all(output.within(tolerance) for output in outputs)
 
 
 def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
+    """Whether an output misses the tolerance; ``lenient``: only where half of the generated samples do."""
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors

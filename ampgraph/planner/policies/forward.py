@@ -85,7 +85,7 @@ class ForwardTypes(ABC):
         return changed
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low."""
+        """Whether a value reaches a reader low: an operator by its id, `NONE` for a border or whoever reads it."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         return value.unit != NONE and self.is_low(value.unit)

@@ -57,7 +57,7 @@ class Rules(ForwardTypes):
         return any(changed)
 
     def adds_low(self, value: Value) -> bool:
-        """Whether gradients of a value are added low."""
+        """Whether gradients of a value are added low: where it is low itself, whoever reads it (hence `NONE`)."""
         return self.comes_low(value, NONE)
 
     def converts(self, op: Op) -> bool:
@@ -133,6 +133,7 @@ class O1(Rules):
     """White operators and what white cells make are low, each result is float32 again."""
 
     def adds_low(self, value: Value) -> bool:
+        """Never: results are float32 again here, and so are the gradients that meet."""
         return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:

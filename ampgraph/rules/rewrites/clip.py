@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ..known import IsLow, Known, named
+from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
 UNBOUND = 3.4e38  # beyond it a bound is none: the default of old Clips
@@ -33,7 +33,7 @@ class MaxAndMin(RewriteRule):
     def find(cls, known: Known) -> Iterator[MaxAndMin]:
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("bounds")):
-            if _lacks_a_kernel(known, op) and _has_low_bounds(known, op) and op.id not in named(known):
+            if _lacks_a_kernel(known, op) and _has_low_bounds(known, op) and op.id not in named_ops(known):
                 yield cls("clip", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def supposes(self, known: Known) -> frozenset[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.dataflow import FLOAT32, Dataflow, Op
 from ...core.graph import NodeEditor
 from ...core.walk import source
-from ..known import Known, named
+from ..known import Known, named_ops
 from ..rewrite import RewriteRule, is_inside
 
 
@@ -89,7 +89,7 @@ def _moves(known: Known, scaling: Op) -> list[Op]:
             break
         found.append(op)
         value = op.inputs[0]
-    spoken = named(known)
+    spoken = named_ops(known)
     computed = flow.writer(value) is not None and flow.values[value].dtype == FLOAT32
     ranks = len(flow.shape(scaling.inputs[1]) or ()), len(flow.shape(value) or ())
     fits = computed and ranks[0] <= ranks[1] and not any(op.id in spoken for op in (*found, scaling))

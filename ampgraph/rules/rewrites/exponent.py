@@ -18,7 +18,7 @@ from ...core.graph import NodeEditor
 from ...core.rewrites import known_rewrites
 from ...oplists.traits import Traits, traits
 from ..fusions import regions
-from ..known import Known, named
+from ..known import Known, named_ops
 from ..rewrite import RewriteRule
 
 EPSILON = -1  # the place of an edit of the attribute
@@ -240,7 +240,10 @@ class _Growth:
                 self.makeable.update({*op.outputs} - {NONE})
 
     def around(self, seed: int, taken: Exponents) -> dict[int, int]:
-        """The degrees of the values that have to be scaled with one; none where they cannot be."""
+        """The degrees of the values that have to be scaled with one; none where they cannot be.
+
+        A visit of all operators may force more values, further up: visits are repeated until no more are forced.
+        """
         self.forced, self.degrees, before = set(), {}, -1
         try:
             self._force(seed)
@@ -256,7 +259,7 @@ class _Growth:
 
     def holds(self, exponents: Exponents, new: Exponents) -> bool:
         """Whether every operator around new values can be written so, by numbers that the low type holds as well."""
-        spoken, wide = named(self.known), self.known.options.level.fp32 == "low"
+        spoken, wide = named_ops(self.known), self.known.options.level.fp32 == "low"
         one = min(e for e in new.values() if e > 0)
         if any(not self._is_inner(v) for v in new) or (wide and len({*new.values()}) > 1):
             return False
@@ -303,12 +306,15 @@ class _Growth:
         return self._absorbs(op)
 
     def _readers(self, op: Op) -> list[Op]:
+        """All who read what an operator makes."""
         return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
 
     def _is_ready(self, v: int) -> bool:
+        """Whether an operand can come with another exponent: made so, or stored so."""
         return v in self.makeable or self.flow.values[v].weight
 
     def _data(self, op: Op) -> list[int]:
+        """The operands in which an operator is homogeneous."""
         return [v for p, v in enumerate(op.inputs) if v != NONE and self.traits.at(op.role, "homogeneous", p)]
 
     def _absorbs(self, op: Op) -> bool:
@@ -344,10 +350,14 @@ class _Growth:
             self.degrees.update({v: degree for v in op.outputs if v != NONE})
 
     def _degree(self, op: Op, given: list[int], wanted: bool) -> int:
+        """The degree of an operator's result: of operands of degrees ``given``, 1 where it is ``wanted`` and can be.
+
+        Raises _Ends where an operand cannot have its degree, or the result none.
+        """
         if self.traits.has(op.role, "shapes"):
             return 0
         if _is_homogeneous(self.flow, self.traits, op):
-            return self._joined(op, wanted)
+            return self._common_degree(op, wanted)
         if self._absorbs(op):
             return int(wanted)
         if _is_scaling(self.traits, op) or self.traits.positions(op.role, "linear_in"):
@@ -365,8 +375,13 @@ class _Growth:
             raise _Ends
         return 0
 
-    def _joined(self, op: Op, wanted: bool) -> int:
-        """The one degree of all operands; those that have none yet get it, or are multiplied."""
+    def _common_degree(self, op: Op, wanted: bool) -> int:
+        """The degree that all data of a homogeneous operator and its result share, 0 where none has one.
+
+        Operands without one yet need it: they are forced where what makes them can give it, else the edit multiplies
+        them by a power of two where they are read. ``wanted``: the result is forced, so that its degree is 1. Raises
+        _Ends where two differ.
+        """
         data = self._data(op)
         degrees = {degree for v in data if (degree := self.degrees.get(v, 0))} | ({1} if wanted else set())
         if len(degrees) != 1:
@@ -380,6 +395,8 @@ class _Growth:
         return degree
 
     def _need(self, v: int, degree: int) -> None:
+        """Forces an operand that needs a degree where it can be. Raises _Ends for one that is beyond the range and
+        cannot; any other is multiplied where it is read."""
         if degree == 1 and (v in self.makeable or self._is_beyond(v)):
             self._force(v)
         elif self._is_beyond(v):
@@ -395,6 +412,7 @@ class _Growth:
             raise _Ends
 
     def _is_beyond(self, v: int) -> bool:
+        """Whether a value passes the limit of the low type, so that it must be scaled."""
         return self.reach.get(v, 0.0) > self.limit
 
 

@@ -16,7 +16,7 @@ from ...core.arrays import Array
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
 from ...oplists.traits import Traits, traits
-from ..known import IsLow, Known, named
+from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
 NAMES = ("bias", "power", "scale")
@@ -183,7 +183,7 @@ class _Chains(_Stored):
 
     def __init__(self, known: Known) -> None:
         super().__init__(known.flow, known.traits)
-        self.options, self.named = known.options, named(known)
+        self.options, self.named = known.options, named_ops(known)
 
     def fold(self, op: Op) -> tuple[str, list[Op]] | None:
         """The rewrite that does most of what may go into one product, with its operators."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import LOW, NodeEditor
-from ..known import Known, named
+from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
 
@@ -28,7 +28,7 @@ class IdleCast(Idle):
             if not is_inside(flow, op):
                 continue
             back = _back(known, op)
-            if (back or _does_nothing(flow, op)) and not any(one.id in named(known) for one in (op, *back)):
+            if (back or _does_nothing(flow, op)) and not any(one.id in named_ops(known) for one in (op, *back)):
                 yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -109,7 +109,7 @@ class IdlePad(Idle):
     def find(cls, known: Known) -> Iterator[IdlePad]:
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("pads")):
-            if _is_idle(known, op) and op.id not in named(known):
+            if _is_idle(known, op) and op.id not in named_ops(known):
                 yield cls("pad", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:

@@ -11,7 +11,7 @@ from ...core.graph import Attribute, NodeEditor
 from ...oplists.pattern_files import oldest_rewrite
 from ...oplists.patterns import Region
 from ..fusions import is_fused, norm_axis, regions, whole
-from ..known import Known, named
+from ..known import Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
 
@@ -108,7 +108,7 @@ def _wanted(known: Known, region: Region) -> bool:
 def _may_go(known: Known, region: Region, axis: int) -> bool:
     """Whether nobody else speaks of or reads what is inside, and what is stored lies along the axis."""
     flow, ids = known.flow, {op.id for op in region.ops}
-    if in_function(flow, region.result) or any(op.id in named(known) for op in region.ops):
+    if in_function(flow, region.result) or any(op.id in named_ops(known) for op in region.ops):
         return False
     inner = (v for op in region.ops if op is not region.result for v in op.outputs)
     private = all(use.op in ids for v in inner for use in flow.uses[v])

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ..known import Known, named
+from ..known import Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
 STORED = (FLOAT32, "int64")
@@ -71,7 +71,7 @@ def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
     """Operators by which numbers follow from sizes, with the number that each makes, None for several or open ones."""
     flow, made = known.flow, dict[int, float | None]()
     for op in work:
-        new = len(op.outputs) == 1 and op.id not in named(known) and op.id not in made
+        new = len(op.outputs) == 1 and op.id not in named_ops(known) and op.id not in made
         if new and known.values.row(op.outputs[0]) is not None:
             made[op.id] = known.values.number(op.outputs[0])
             work += (flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ..known import Known, named
+from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
 
@@ -54,7 +54,7 @@ def _moves(known: Known, value: int) -> list[Op]:
     flow, found = known.flow, list[Op]()
     while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1:
         sized = all(isinstance(size, int) for size in flow.shape(value) or ("",))
-        if not (known.traits.has(op.role, "reshapes") and sized and is_inside(flow, op)) or op.id in named(known):
+        if not (known.traits.has(op.role, "reshapes") and sized and is_inside(flow, op)) or op.id in named_ops(known):
             return []
         found.append(op)
         value = op.inputs[0]

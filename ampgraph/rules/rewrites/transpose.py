@@ -13,7 +13,7 @@ from string import ascii_lowercase
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ..known import IsLow, Known, named
+from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, in_function
 
 RANKS = range(3, len(ascii_lowercase) - 1)  # of what is transposed: with fewer it opens, more have no letters
@@ -114,7 +114,7 @@ class _Crash:
 
 def _crashing(known: Known) -> Iterator[_Crash]:
     """Products that would crash if what is before them were low."""
-    flow, stay = known.flow, named(known)
+    flow, stay = known.flow, named_ops(known)
     moving = flow.with_roles(known.traits.operators("permutes"))
     if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in moving):
         return
@@ -168,7 +168,7 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
     perm = flow.integers(transpose, "perm") or []
     if not alone or found.other_rank != 2 or perm[-1] != found.rank - 1:
         return []
-    if not transpose.slots or transpose.id in named(known):
+    if not transpose.slots or transpose.id in named_ops(known):
         return []
     chain = [transpose, op]
     while (reader := _next(known, chain[-1])) is not None:
@@ -180,7 +180,7 @@ def _next(known: Known, op: Op) -> Op | None:
     """The one reader of a result that computes each of its rows by itself, and all alike."""
     flow, uses = known.flow, known.flow.uses[op.outputs[0]]
     reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
-    if reader is None or reader.scope != op.scope or reader.id in named(known) or len(reader.inputs) != 2:
+    if reader is None or reader.scope != op.scope or reader.id in named_ops(known) or len(reader.inputs) != 2:
         return None
     other = flow.shape(reader.inputs[1 - uses[0].index])
     if known.traits.has(reader.role, "multiplies_matrices"):

@@ -18,10 +18,10 @@ import onnx.parser
 from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy
+from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy, device_value
 from ..step.cut import CutStep, cut, rounded_once
 from ..step.training_step import StepLayout, TrainingStep
-from .binding import Binding, BufferPart, Held, Made, bind_given, device_value, of_runtime, open_graph, stopped
+from .binding import Binding, BufferPart, Held, Made, bind_given, of_runtime, open_graph, stopped
 from .dataset import Drawn
 from .options import RunOptions
 from .step_inputs import IGNORED

@@ -19,14 +19,21 @@ from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
 from ...numerics.strict.session import rewrite
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
+from ...runtime.onnxruntime_session import (
+    CRASHING,
+    QUIET,
+    OrtTensor,
+    as_numpy,
+    device_value,
+    lacks_kernel,
+    out_of_memory,
+)
 from ..step.aliasing import in_place
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING, StateTensor
 from ..step.training_step import TrainingStep, session_model
 from .options import RunOptions
 from .step_inputs import StepInputs
 
-BFLOAT16 = "bfloat16"
 SHARED = (PARAMETER, RUNNING, GIVEN)  # kinds of state that several steps may share
 HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
 NOT_TAKEN = "the last state was not taken to the device whole"
@@ -172,7 +179,7 @@ class Binding:
 
     def value(self, array: Array) -> OrtTensor:
         """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
-        return device_value(array, "cpu" if _is_bfloat16(array) else self.memory)
+        return device_value(array, self.memory)
 
     def _bound(self, turn: int) -> Any:
         binding: Any = self._session.io_binding()
@@ -327,21 +334,6 @@ def _empty(output: Any) -> Array:
     names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
     dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
     return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))
-
-
-def _is_bfloat16(array: Array) -> bool:
-    return array.dtype.kind == "V" and array.dtype.name == BFLOAT16  # the name is slow to make
-
-
-def device_value(array: Array, memory: str) -> OrtTensor:
-    ort = import_onnxruntime()
-    array = np.array(array, order="C")
-    if _is_bfloat16(array):
-        kind = onnx.TensorProto.BFLOAT16
-        held: OrtTensor = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), kind)
-    else:
-        held = ort.OrtValue.ortvalue_from_numpy(array, memory, 0)
-    return held
 
 
 def open_graph(

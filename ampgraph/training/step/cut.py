@@ -104,6 +104,12 @@ class _Side:
 
 
 def _gradients(model: ir.Model, side: _Side, layout: StepLayout, names: list[str]) -> TrainingStep:
+    """The step reduced to its gradients: the loss and the values ``names`` are its outputs, what makes no part of them
+    is dropped, and state is only read. All that the layout says of an update is blank: there is none here.
+
+    It is dropped before `_read_apart`, which then looks at no node of the update, and after it, since the vectors of
+    state that it takes apart are unread only then.
+    """
     graph = model.graph
     loss = next(value for value in graph.outputs if value.name == layout.loss)
     made = [side.value(name) for name in names]
@@ -140,6 +146,7 @@ def _read_apart(b: Builder) -> None:
 def _update(
     model: ir.Model, side: _Side, layout: StepLayout, summed: Iterable[str], moved: Mapping[str, str]
 ) -> tuple[TrainingStep, str]:
+    """The step reduced to its update: what the gradients' graph makes comes in; also the name of the loss there."""
     graph = model.graph
     for name in summed:
         side.replaced_by_inputs(name, {})

@@ -33,12 +33,13 @@ REST = 7 / 8  # of all multiplications are made in the low type at least
 
 @dataclass
 class _Part:
-    """``wide``, ``inputs``: Casts beside what is float32, and of inputs, that are not there if it is float32.
+    """``held_casts``, ``input_casts``: Casts beside what is held in float32, and of inputs, that are not there if the
+    part is float32 too.
     ``border``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
 
     nodes: list[ir.Node] = field(default_factory=list)
-    wide: int = 0
-    inputs: int = 0
+    held_casts: int = 0
+    input_casts: int = 0
     border: bool = False
     low: bool = False
     known: bool = True
@@ -55,7 +56,7 @@ class _Part:
     def pays(self) -> bool:
         """Whether its Casts cost more than the arithmetic, and two more bytes for each number that is read or written,
         both ways. An input that goes on into a low norm is cast in any case."""
-        casts = self.wide + (0 if self.low else self.inputs)
+        casts = self.held_casts + (0 if self.low else self.input_casts)
         numbers = sum(_count(value) for node in self.nodes for value in _values(node))
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
 
@@ -84,19 +85,19 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
         values = _values(node)
         for value in values:
             same.setdefault(value, value)
-        for value in values[1:] if not _is_norm(node) else ():
+        for value in values[1:] if not _bounds_parts(node) else ():
             same[root(value)] = root(values[0])
     parts: dict[Value, _Part] = {}
     last = _computed_from(loss)
     for value in same:
         part = parts.setdefault(root(value), _Part())
-        around = [node for node in (value.producer(), *value.consumers()) if node is not None and _is_norm(node)]
-        part.low |= not all(map(_is_wide, around))
-        part.wide += 2 * any(map(_is_wide, around))
-        part.inputs += value.is_graph_input()
+        around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
+        part.low |= not all(map(_is_held, around))
+        part.held_casts += 2 * any(map(_is_held, around))
+        part.input_casts += value.is_graph_input()
         part.border |= value.is_graph_input() or value in last
     for node in graph:
-        if (values := _values(node)) and not _is_norm(node):
+        if (values := _values(node)) and not _bounds_parts(node):
             part = parts[root(values[0])]
             part.known &= not captured(node)
             part.nodes.append(node)
@@ -108,19 +109,21 @@ def _computed_from(loss: Value) -> set[Value]:
     found, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
-        if node is not None and _is_wide(node):
+        if node is not None and _is_held(node):
             new = [value for value in _values(node) if value not in found]
             found.update(new)
             waiting += new
     return found
 
 
-def _is_wide(node: ir.Node) -> bool:
+def _is_held(node: ir.Node) -> bool:
+    """Whether a node is pinned to float32 already (`HELD`), as a norm of simple operators is."""
     return HELD in node.meta
 
 
-def _is_norm(node: ir.Node) -> bool:
-    return _is_wide(node) or has(node.op_type, "norms")
+def _bounds_parts(node: ir.Node) -> bool:
+    """Whether a node lies between two parts: a norm of one operator, or whatever is pinned."""
+    return _is_held(node) or has(node.op_type, "norms")
 
 
 def _values(node: ir.Node) -> list[Value]:

@@ -46,7 +46,7 @@ class UpdateOptions:
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value"):
-            _positive(self, name)
+            _check_positive(self, name)
         if self.clip_norm is not None and self.clip_value is not None:
             message = "clip_norm and clip_value cannot be combined: the result depends on which comes first"
             raise AmpError("AMP322", message, hint="omit one of them")
@@ -56,7 +56,8 @@ class UpdateOptions:
             object.__setattr__(self, "ema", float(self.ema))
 
 
-def _positive(options: UpdateOptions, name: str) -> None:
+def _check_positive(options: UpdateOptions, name: str) -> None:
+    """Makes a float of an option that is given. Raises AmpError AMP322 for what is not positive in float32."""
     given = getattr(options, name)
     if given is None:
         return
@@ -136,7 +137,8 @@ def add_update(
         after = next_state(scale.policy, terms, Term(b, finite, ir.DataType.BOOL))
         states.commit({old: new for name, old in values.items() if (new := after[name].value) is not old})
     update.commit_choices(holds)
-    return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm), runs)
+    said = _add_output(b, "finite", finite, ir.DataType.BOOL), _add_output(b, "grad_norm", norm, ir.DataType.FLOAT)
+    return Updated(*said, runs)
 
 
 def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
@@ -225,12 +227,16 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
     return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
 
 
-def _output(b: Builder, name: str, value: Value | None) -> str:
+def _add_output(b: Builder, name: str, value: Value | None, dtype: ir.DataType) -> str:
+    """Makes a scalar an output of the step: the name that it has there, empty where there is no value.
+
+    One that is an output already keeps that name, and an Identity of it gets the new one.
+    """
     if value is None:
         return ""
     output = b.op("Identity", value) if value.is_graph_output() else value
     output.name = b.fresh(name)
-    output.type = ir.TensorType(ir.DataType.BOOL if name == "finite" else ir.DataType.FLOAT)
+    output.type = ir.TensorType(dtype)
     output.shape = ir.Shape([])
     b.graph.outputs.append(output)
     return output.name

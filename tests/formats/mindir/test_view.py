@@ -209,6 +209,8 @@ def test_names_layers_and_borders() -> None:
     # cells of a network
     flow = flow_of("main(x: f32[2])\n a = ReLU(x) @Default/seq-SequentialCell/0-Dense/ReLU-op0\n return a")
     assert flow.cells(flow.ops[0]) == [("seq", "SequentialCell"), ("0", "Dense")]
+    assert view.cells("Gradients/Default/head-Dense/gradMatMul/Exp-op0")[:2] == [("Default", ""), ("head", "Dense")]
+    assert view.cells("Default/plain/Exp-op0") == [("plain", "")] and not view.cells("Exp-op0") and not view.cells("")
     # inputs may be tuples and outputs low
     text = """
         main(x: f32[2], t: (f32[2], f32[2]))

@@ -43,6 +43,21 @@ def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: s
     assert not any("even steps" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "even"),
+    [([0.5] * 4, True), ([3, 2, 1, 0], True), ([0, 1, 2, 3.1], False), ([0, 0, 0, 1], False), ([0.5], False)],
+    ids=["one number", "downwards", "nearly", "last", "single"],
+)
+def test_a_constant_in_even_steps_is_told(tmp_path: Path, numbers: list[float], even: bool) -> None:
+    """As `ops.ones` and `ops.linspace` make them; a single number may be anything."""
+    model = parse(MODEL.replace("f32[4]=0.5, e", f"f32[{len(numbers)}]=0.5, g"))
+    [constant] = [node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].tensors]
+    constant.attribute[0].tensors[0].raw_data = np.array(numbers, np.float32).tobytes()
+    (tmp_path / "m.mindir").write_bytes(model.SerializeToString())
+    notes = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore").notes
+    assert any("even steps" in note.text for note in notes) == even
+
+
 def test_what_a_file_tells_of_its_network(tmp_path: Path) -> None:
     found, by_kind = plan(tmp_path, [0, 1, 2, 3], "O2")
     assert by_kind["FloorDiv"] == "float32"

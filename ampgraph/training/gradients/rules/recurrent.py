@@ -78,6 +78,7 @@ class Direction:
 
     @property
     def hidden(self) -> int:
+        """H, by the attribute that ONNX Runtime demands, though ONNX lets it be left out."""
         return int(attribute(self.node, "hidden_size"))
 
     @property
