@@ -196,13 +196,13 @@ class CheckRun:
 
     def _compare(self, own: bool) -> bool:
         """Sees the outputs over the samples, over as many as there is time for, one at least; whether any differs by
-        sample.
+        sample, as far as one sample tells.
 
         Of generated samples more are run where those that were asked for leave it open. What stands if there is no time
         for more is answered after each sample."""
         request, generated, seen = self.request, self.drawn.generated, self.seen
         first: dict[str, bytes] = {}
-        moved, start = False, time.monotonic()
+        moved, number, start = False, 0, time.monotonic()
         for number, feeds in enumerate(self.drawn, 1):
             self.progress("checking", number - 1, max(number, min(request.samples, len(self.drawn))))
             expected, result = self.pair.both(feeds)
@@ -221,7 +221,7 @@ class CheckRun:
                 break
         if not any(each.compared or each.nonfinite_mismatches or each.silent or each.reason for each in seen.outputs):
             raise AmpError("AMP209", "the outputs have no elements on these inputs")
-        return moved
+        return moved or number == 1
 
     def _again(self, pair: OnnxPair) -> Outcome:
         """How another model does on the same samples, by the same measure."""

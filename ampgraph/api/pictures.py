@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.files import refuse_output, sources_of, text_file
-from ..report.inspect import Seen, see
 from .kinds import PathLike
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def write_page(path: PathLike, page: Page) -> None:
 def picture_inspection(path: PathLike | None, model: object, against: object, found: Inspection) -> None:
     """The page of `inspect`, where one is wanted."""
     if path is not None:
+        from ..report.inspect import see
         from ..report.picture.page import inspection_page
 
         write_page(path, inspection_page(see(model), found, None if against is None else see(against)))
@@ -43,6 +43,7 @@ def picture_inspection(path: PathLike | None, model: object, against: object, fo
 def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
     """The page of `convert`, where one is wanted and a summary was asked for: the graph as it is now."""
     if path is not None and summary is not None and made is not None:
+        from ..report.inspect import Seen
         from ..report.picture.page import conversion_page
 
         refuse_page(path, summary.output)  # whose name may have been chosen since
@@ -54,6 +55,7 @@ def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | N
 def picture_verification(path: PathLike | None, model: object, found: Verification) -> None:
     """The page of `verify`, where one is wanted."""
     if path is not None:
+        from ..report.inspect import see
         from ..report.picture.page import verification_page
 
         write_page(path, verification_page(see(model), found))
@@ -62,6 +64,7 @@ def picture_verification(path: PathLike | None, model: object, found: Verificati
 def picture_tuning(path: PathLike | None, model: object, found: Tuning) -> None:
     """The page of `tune`, where one is wanted: of what it wrote, else of the model."""
     if path is not None:
+        from ..report.inspect import see
         from ..report.picture.page import tuning_page
 
         write_page(path, tuning_page(see(found.output or model), found))

@@ -23,8 +23,6 @@ from ..core.typed import reader
 from ..core.walk import sole_reader
 from ..oplists.files import own_file
 from ..oplists.options import Options
-from ..planner.facts.sizes import OpenSizes
-from ..planner.fused_pairs import find_fused_pairs
 from ..rules.fusions import regions
 
 WIDTH = 1.9
@@ -151,6 +149,8 @@ def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
     """Of a float32 model: values between the parts of what the target makes one kernel of. Those are norms and GELUs in
     several operators, and pairs that its table joins; where it has none, whatever is done by element with what one
     operator makes."""
+    from ..planner.fused_pairs import find_fused_pairs  # a plan is applied where there is no planner
+
     for region in regions(flow):
         for op in region.ops:
             if op is not region.result:
@@ -171,6 +171,8 @@ class GraphReader:
     """Reads what the operators of a dataflow compute and move."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
+        from ..planner.facts.sizes import OpenSizes  # as above
+
         self.flow, self.options, self.inside = flow, options, inside
         self.traits, self.products = options.lists.traits, options.lists.products
         self._guessed = OpenSizes(flow, options.dims, self.traits).dims

@@ -22,7 +22,6 @@ from ..oplists.kernels import load_kernels
 from ..oplists.operators import OpLists, load_op_lists
 from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
-from ..planner.resolve import resolve
 from .casts import CastReport, cast_reports
 from .estimate import Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
@@ -216,6 +215,8 @@ def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
     target = recipe.target or DEFAULT_TARGETS["ONNX"]
     if seen.graph.format != "ONNX" or not counts[dtype] or dtype in load_kernels(target).lacks:
         return None
+    from ..planner.resolve import resolve  # a plan is applied where there is no planner
+
     options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
     inside = frozenset() if original is None else frozenset(fused_values(original.flow, options))
     return speed_of(seen.flow, options, inside)

@@ -254,6 +254,14 @@ def test_samples_that_there_was_no_time_for_are_counted(path, tmp_path):
     assert str(answers[-1]).startswith("ok 0 on 1 sample (2 more would take too long)")
 
 
+def test_one_generated_input_tells_nothing_of_what_depends_on_it(path, tmp_path):
+    source = path(SMALL)
+    ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
+    answers: list[CheckVerdict] = []
+    check_run.run(Request(str(source), str(tmp_path / "low.onnx"), None, 6, {}, 1e-2, 0), answers.append)
+    assert str(answers[-1]).startswith("ok") and " on 1 generated input (" in str(answers[-1])
+
+
 @here
 @pytest.mark.slow
 def test_repair_holds_what_overflows_by_its_range(amp, path):

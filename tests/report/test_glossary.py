@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
+import pytest
+
 from ampgraph.core import verdict
 from ampgraph.core.errors import AmpError
 from ampgraph.core.spellings import DTYPES, LEVELS
@@ -15,6 +18,9 @@ from ampgraph.oplists.check import CLASSES
 from ampgraph.planner.order import RULES
 from ampgraph.report import glossary
 from ampgraph.report.summary import ORDINARY
+from conformance import test_kinds
+from onnx_text import parse
+from report.test_summary import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "digits_transformer.onnx"
@@ -76,6 +82,22 @@ def test_what_commands_print_is_explained(amp: Any, tmp_path: Path) -> None:
     ):
         rows = set(ROW.findall(amp(*words)[1])) - {"image", "logits"}
         assert rows and _unexplained({re.sub(r"^(at|on|slot) \w+$", "level", row) for row in rows}) == set(), words
+
+
+REASON = re.compile(r"\bby rule ([a-z-]+)")
+REWRITE = re.compile(r"\d+ ([a-z]+)(?=,|$)")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+@pytest.mark.parametrize("name", [*KINDS, *test_kinds.KINDS])
+def test_what_is_said_of_models_of_many_kinds_is_explained(name: str, level: str, amp: Any, tmp_path: Path) -> None:
+    model = parse(*KINDS[name]) if name in KINDS else test_kinds.KINDS[name]()[0]
+    onnx.save(model, tmp_path / "m.onnx")
+    for more in ([], ["--verbose"]):
+        out = amp("convert", tmp_path / "m.onnx", "--dry-run", "--level", level, *more)[1]
+        rewrites = [line for line in out.splitlines() if line.startswith("rewrites") and not more]
+        words = {*ROW.findall(out), *REASON.findall(out), *REWRITE.findall("".join(rewrites)[12:])}
+        assert {"model", "nodes", "casts"} <= words and _unexplained(words) == set(), out
 
 
 def _unexplained(words: set[str]) -> set[str]:
