@@ -42,13 +42,12 @@ class Device:
     """A table of op_lists/devices.toml, whose head says what each field is."""
 
     name: str
-    targets: frozenset[str]
     products: Mapping[str, float]
     memory: float
     reached: float
     share: tuple[float, float]
     launch: tuple[float, float]
-    casts: tuple[float, float]
+    casts: Mapping[str, tuple[float, float]]
     source: str
     measured: str = ""
 
@@ -114,7 +113,7 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
-    known = [device for device in devices() if options.target in device.targets]
+    known = [device for device in devices() if options.target in device.casts]
     if not idle and not known:
         return None
     found = GraphReader(flow, options, inside)
@@ -124,15 +123,15 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
     measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
-    return Speed(tuple(estimate(before, after, device) for device in known), found.open_sizes, measured)
+    return Speed(tuple(estimate(before, after, device, options.target) for device in known), found.open_sizes, measured)
 
 
-def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device) -> DeviceSpeed:
-    """The range of the ratio of the times that both take on a device."""
+def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
+    """The range of the ratio of the times that both take on a device as files for a target."""
     alike, alike_after = Counter(before), Counter(after)  # layers repeat
     ways = [
         device.seconds(alike, 1.0, launch, 1.0) / device.seconds(alike_after, share, launch, casts)
-        for share, launch, casts in product(device.share, device.launch, device.casts)
+        for share, launch, casts in product(device.share, device.launch, device.casts[target])
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))

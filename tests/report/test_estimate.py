@@ -96,16 +96,23 @@ def test_fusions_of_the_target_start_one_kernel() -> None:
 
 
 def test_the_roofline() -> None:
-    fixed = {"share": (1.0, 1.0), "launch": (0.0, 0.0), "casts": (1.0, 1.0), "source": ""}
-    device = Device("a", frozenset(), {"float32": 1.0, "float16": 2.0}, 100.0, 0.5, **fixed)  # type: ignore[arg-type]
+    fixed = {
+        "share": (1.0, 1.0),
+        "launch": (0.0, 0.0),
+        "casts": {"cuda": (1.0, 1.0), "tensorrt": (0.0, 0.0)},
+        "source": "",
+    }
+    device = Device("a", {"float32": 1.0, "float16": 2.0}, 100.0, 0.5, **fixed)  # type: ignore[arg-type]
     assert device.seconds({KernelWork(2e12, 1e9, "float16", 1, 1): 1}, 1.0, 0.0, 1.0) == 2.0  # computing takes longer
     assert device.seconds({KernelWork(1.0, 100e9, "float16", 3, 2): 2}, 1.0, 1e6, 1.0) == 2 * 2 * (2.0 + 3.0)
     assert device.seconds({KernelWork(0.0, 100e9, "float32", 1, 1, True): 1}, 1.0, 0.0, 0.5) == 1.0
     high, low = [KernelWork(1e12, 0.0, "float32", 1, 1)], [KernelWork(1e12, 0.0, "float16", 1, 1)]
-    found = estimate(high, low, device)
+    found = estimate(high, low, device, "cuda")
     assert (found.low, found.high) == (2.0, 2.0)
-    spread = estimate(high, low, replace(device, share=(0.1, 1.0)))
+    spread = estimate(high, low, replace(device, share=(0.1, 1.0)), "cuda")
     assert 1 < spread.high / spread.low <= 2
+    low.append(KernelWork(0.0, 25e9, "float16", 1, 1, True))
+    assert [estimate(high, low, device, target).high for target in ("cuda", "tensorrt")] == [1.3, 2.0]
 
 
 def test_open_dimensions_are_said() -> None:
@@ -171,7 +178,7 @@ def test_a_float32_model_has_none() -> None:
 
 def test_each_device_says_where_its_figures_stand() -> None:
     for device in devices():
-        assert device.source and device.targets <= TARGETS["ONNX"].keys() and device.products["float32"] > 0
+        assert device.source and device.casts.keys() <= TARGETS["ONNX"].keys() and device.products["float32"] > 0
         assert device.memory > 0 and 0 < device.reached <= 1
         assert device.share[0] < device.share[1] and device.launch[0] < device.launch[1]
 
