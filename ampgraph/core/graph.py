@@ -84,7 +84,8 @@ class Editor(Protocol):
         floor: float | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors.
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in that for ``uses``, ``float32``
+        only floors.
 
         ``factor``: it is multiplied by it in float64 before it is rounded, where that stays finite."""
         ...

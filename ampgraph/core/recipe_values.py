@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from .errors import AmpError, is_number, is_whole, nearest
-from .renamed import OLD_RULES, warn_renamed_in_file
+from .renamed import OLD_RULES, warn_renamed_words
 from .spellings import DTYPES, LEVELS, dtype_word, level_word, place_word
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def rule(value: object) -> tuple[str, ...]:
     """The words of ``rule``, by the names that rules have now. Raises AmpError AMP305."""
     found = words("rule")(value)
     if old := {word: OLD_RULES[word] for word in found if word in OLD_RULES}:
-        warn_renamed_in_file("rule", old)
+        warn_renamed_words("rule", old)
     return tuple(old.get(word, word) for word in found)
 
 

@@ -68,11 +68,12 @@ def warn_renamed(old: str, said: str = "", stacklevel: int = 2) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
 
 
-def warn_renamed_in_file(file: str, names: Mapping[str, str]) -> None:
-    """Says that a file is written in old words, in one message; Python shows the same message once."""
+def warn_renamed_words(where: str, names: Mapping[str, str]) -> None:
+    """Says that a file, or a field of a recipe, is written in old words, in one message; Python shows the same message
+    once. ``names``: old ones, of `RENAMED`, and those that they have now."""
     changed = ", ".join(f"'{old}' is now '{new}'" for old, new in names.items())
     gone = " and ".join(sorted({_BY_OLD[old].gone for old in names}))
-    warnings.warn(f"{file}: {changed}; the old names go with {gone}", FutureWarning, stacklevel=1)
+    warnings.warn(f"{where}: {changed}; the old names go with {gone}", FutureWarning, stacklevel=1)
 
 
 def old_attributes(report: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import nearest
-from ..core.renamed import RENAMED, warn_renamed_in_file
+from ..core.renamed import RENAMED, warn_renamed_words
 from ..core.spellings import LEVELS
 from .files import ListFile, check_known, check_operator, check_variable, mistake, plain, read_file, type_name
 from .pattern_files import region_kinds
@@ -44,7 +44,7 @@ def _in_new_words(file: ListFile) -> ListFile:
     old = {name: new for name, new in OLD_CLASSES.items() if any(name in table for table in (file.data, *bodies))}
     if not old:
         return file
-    warn_renamed_in_file(file.name, old)
+    warn_renamed_words(file.name, old)
     data = _renamed(file, file.data, "")
     if bodies:
         data["levels"] = {

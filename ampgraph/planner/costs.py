@@ -50,11 +50,11 @@ class CutTask:
 
 
 class Costs:
-    """Sizes of values, computed when they are asked for: most units are decided without."""
+    """Sizes of values and prices of their Casts, computed when they are asked for: most units are decided without."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         self.flow, self.options = flow, options
-        self.dims, self.together = options.dims, options.cast_together
+        self.dims, self.cast_together = options.dims, options.cast_together
         self._elements: dict[int, int] = {}
 
     def elements(self, value: int) -> int:
@@ -112,7 +112,7 @@ class Costs:
 
     def is_cast_with_others(self, value: int) -> bool:
         """Whether one node casts it and many more: no kernel is started for it alone."""
-        return self.together > 0 and self.flow.values[value].default and self.elements(value) <= self.together
+        return self.cast_together > 0 and self.flow.values[value].default and self.elements(value) <= self.cast_together
 
 
 def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
@@ -165,12 +165,13 @@ def extra_of(task: CutTask, unit: int, ops: Iterable[Op], costs: Costs) -> int:
     moved = 0
     for op in ops:
         slots = [slot for slot in op.slots.values() if roots[slot] == unit and not units[slot].border]
-        moved += len(slots) * _moved(task, op, unit, costs) if slots else 0
+        moved += len(slots) * _float32_surplus(task, op, unit, costs) if slots else 0
     return moved * task.worth.get(unit, 1)
 
 
-def _moved(task: CutTask, op: Op, unit: int, costs: Costs) -> int:
-    """Bytes by which what an operator reads and writes by a unit is larger in float32, stored tensors left out."""
+def _float32_surplus(task: CutTask, op: Op, unit: int, costs: Costs) -> int:
+    """Bytes that an operator reads and writes more where a unit is float32: 2 for each element of the values of that
+    unit, as often as its scope runs. Stored tensors are left out."""
     values, roots = task.flow.values, task.decisions.roots
     found = {v for v in op.outputs if values[v].unit != NONE and roots[values[v].unit] == unit}
     reads = op.id, unit

@@ -41,7 +41,7 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
         if not op.slots or listing is None or listing.cls != "infer":
             continue
         data = _scaled(facts, op)
-        product = _product(flow, options, op, data) if data != NONE else ""
+        product = _product_beside(flow, options, op, data) if data != NONE else ""
         if product:
             text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
@@ -53,9 +53,9 @@ def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
     if not options.kernels.scaled:
         return frozenset()
     scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
-    behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
+    behind = (op for op in scalings if any(_made_by(flow, options, op, value) for value in op.inputs if value != NONE))
     found = ((op, _scaled(facts, op)) for op in behind)
-    return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
+    return frozenset(op.id for op, data in found if data != NONE and _made_by(flow, options, op, data))
 
 
 def _scaled(facts: Facts, op: Op) -> int:
@@ -92,17 +92,21 @@ def _rounded(number: float, dtype: str) -> float:
     return math.ldexp(round(part * 2 ** low_type(dtype).bits), power - low_type(dtype).bits)
 
 
-def _product(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """The kind of the products that alone read what an operator makes, or of the one that makes what it alone reads."""
+def _product_beside(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """The kind of product that an operator can be scaled with, empty for none.
+
+    That of all who read its result, where they are of one kind, else that of the product that makes ``data``, its
+    operand that is scaled.
+    """
     scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
     readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
     if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
         return kind
-    return _writing(flow, options, op, data)
+    return _made_by(flow, options, op, data)
 
 
-def _writing(flow: Dataflow, options: Options, op: Op, data: int) -> str:
-    """The kind of the product that makes what an operator alone reads."""
+def _made_by(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """The kind of the product that makes ``data``, where this operator alone reads it; empty for none."""
     writer = flow.writer(data)
     alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
     return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""

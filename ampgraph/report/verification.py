@@ -206,6 +206,7 @@ def _verdict(output: Agreement, found: Verification) -> str:
 
 
 def _figures(output: Agreement) -> list[str]:
+    """The lines of one output: its errors, its worst part, details, samples left out."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
@@ -226,6 +227,12 @@ def _figures(output: Agreement) -> list[str]:
 
 
 def _details(output: Agreement) -> list[str]:
+    """What else is said of an output: of numbers the largest difference, cosine, argmax and what is not finite; of
+    anything else the share of elements that differ, which is its error (`Apart`).
+
+    The largest difference says nothing where no two numbers could be compared: no cosine, and elements that are finite
+    on one side alone.
+    """
     if not output.floating:
         share = sum(error for error in output.errors if math.isfinite(error)) / max(len(output.errors), 1)
         return [f"{100 * share:.4g} % of the elements differ, on average"]
@@ -252,6 +259,7 @@ def _suspect(word: str, suspect: Suspect, suggests: bool) -> list[str]:
 
 
 def _operand(operand: TracedValue) -> str:
+    """One line of an operand: name, type and range, and the reference's where that is another."""
     message = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
     if operand.reference is not None and _span(operand.reference) != _span(operand.range):
         message += f"; reference {_span(operand.reference)}"
@@ -259,6 +267,7 @@ def _operand(operand: TracedValue) -> str:
 
 
 def _span(found: object) -> str:
+    """A range in words, and how much in it is not finite."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"

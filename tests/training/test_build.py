@@ -582,7 +582,7 @@ def test_a_fixed_batch_is_another() -> None:
 class OnCpu(CapturedBinding):
     """The places and turns of a graph, on a device that records none; each step is run twice, as for recording."""
 
-    def _asked(self, providers):
+    def _with_provider_options(self, providers):
         return providers
 
     def _run_options(self, turn):

@@ -90,7 +90,11 @@ WRITTEN = "a parameter that is written keeps its type"
 
 
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
+    """What the planner sees of a file as it is now; edits of the file make it out of date.
+
+    ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low. A parameter of MindIR
+    cannot be stored in two types (``parameters_copied``).
+    """
     reader = _reader(file, weights, low, low_io)
     flow = reader.flow
     flow.attribute, flow.parameters_copied = reader.attribute, False
@@ -100,6 +104,7 @@ def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: fro
 
 
 def _reader(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
+    """A reader with an empty dataflow, whose attributes it reads itself once it is there."""
     flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
     return MindirReader(file, flow, low, low_io)
 

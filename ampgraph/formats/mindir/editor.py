@@ -373,7 +373,8 @@ class MindirEditor:
         floor: float | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low constant, ``float32`` only floors."""
+        """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low constant for ``uses``, ``float32`` only
+        floors: numbers below ``floor`` become it when they are rounded, as `RoundedTensor` says."""
         if factor != 1.0:
             raise NotImplementedError("no plan for MindIR multiplies a stored tensor")
         self._edited = True

@@ -129,8 +129,9 @@ class MindirOperators(MindirMemory):
         return made
 
     def _names_type(self, entry: Operator, op: Op) -> bool:
-        """Whether an operand fixes the type of the outputs."""
-        return "dtype" in entry.attributes and op.role != "Cast" and self.attribute(op, "dtype") is not None
+        """Whether a node's own word ``dtype``, an attribute or an operand, fixes the type of its outputs: where it is
+        given and not None."""
+        return "dtype" in entry.attributes and self.attribute(op, "dtype") is not None
 
     def _cast_type(self, op: Op) -> str:
         """The float type that a Cast names, or an empty string."""

@@ -188,8 +188,10 @@ def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 
 def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memoryview]:
-    """The bytes of those of some tensors that are short and only rounded, by identity: all of a type at once, for a
-    short tensor takes hardly longer than the calls that round it."""
+    """The rounded bytes of those tensors that are short and only rounded, by ``id`` of the tensor.
+
+    All of a type are rounded at once: the calls that round one take longer than its few numbers do.
+    """
     sources: dict[DType, dict[int, bytes]] = {}
     for tensor in tensors:
         if type(tensor) is RoundedTensor and (data := tensor.short_source()):
@@ -198,7 +200,7 @@ def short_rounded(tensors: Iterable[ir.TensorProtocol | None]) -> dict[int, memo
 
 
 def _rounded_parts(sources: dict[int, bytes], low: DType) -> Iterator[tuple[int, memoryview]]:
-    """``sources``: elements of float32."""
+    """The rounded bytes of every source, under its key. ``sources``: elements of float32, little-endian."""
     whole = np.frombuffer(b"".join(sources.values()), "<f4")
     rounded = np.empty(whole.size, low)
     Rounder(low).round(whole, rounded)

@@ -137,6 +137,7 @@ class NodeWriter:
         self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
         self._notes: dict[tuple[str, ...], bytes] = {}
         self._attributes: dict[int, bytes] = {}  # by identity, for many nodes may have one
+        self._met: list[ir.Attr] = []  # these: one that is gone might give its identity to another
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
@@ -180,6 +181,7 @@ class NodeWriter:
             ir.serde.serialize_reference_attribute_into(proto, attribute)
         else:
             ir.serde.serialize_attribute_into(proto, attribute)
+        self._met.append(attribute)
         found = self._attributes[id(attribute)] = message_bytes(ATTRIBUTE, proto)
         return found
 
@@ -206,11 +208,13 @@ class _Names(dict[ir.Value | None, bytes]):
 
 
 def message_bytes(tag: bytes, message: Message) -> bytes:
+    """A field that is a message: its tag, its length, its content."""
     content: bytes = message.SerializeToString(deterministic=True)
     return tag + number_bytes(len(content)) + content
 
 
 def text_bytes(tag: bytes, text: str) -> bytes:
+    """A field that is a text."""
     return tag + sized(text)
 
 

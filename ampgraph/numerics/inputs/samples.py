@@ -480,17 +480,20 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
     for some in (inner, rows):
         if some is rows and len(rows) > 1:
             yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
-        for propose in (_named, _in_ratio, lambda *_: (*hints, *COMMON)):
+        for propose in (_as_named, _scaled_down, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS
                 yield from ({place: n} for n in propose(size, numbers) if n != size and 0 < n <= most)
 
 
-def _named(size: int, numbers: list[int]) -> list[int]:
+def _as_named(size: int, numbers: list[int]) -> list[int]:
+    """All numbers of a message that names the size, which may be meant to be another of them."""
     return numbers if size in numbers else []
 
 
-def _in_ratio(size: int, numbers: list[int]) -> list[int]:
+def _scaled_down(size: int, numbers: list[int]) -> list[int]:
+    """Sizes that are to ``size`` as a number of a message is to a larger one: something computed from ``size``, half of
+    it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only smaller ones."""
     pairs = [(got, wanted) for got in numbers for wanted in numbers if got > wanted > 0]
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
 

@@ -27,8 +27,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     return begun.finish("PyTorch", typed(types), types.refused(), notes if own else notes[:-1], types.roundings())
 
 
-def list_of(setting: Setting) -> str:
-    """CUDA's lists, or the CPU's own."""
+def _list_file(setting: Setting) -> str:
+    """The file of CUDA's lists, or of the CPU's own."""
     return "pytorch_cpu.toml" if setting.target == CPU else "pytorch.toml"
 
 
@@ -39,6 +39,6 @@ register(
         rule=decide,
         levels={"O0": "off", "auto": "torch.autocast"},
         default_level="auto",
-        lists=list_of,
+        lists=_list_file,
     )
 )

@@ -155,12 +155,12 @@ def _reached(root: int, enters: Callable[[int], bool], follow: Callable[[int], S
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as TensorFlow would paint it."""
-    canvas = _Canvas(begin(flow, options))
-    notes = () if options.level.name == FORCING else canvas.notes()
-    return canvas.begun.finish("TensorFlow", Verdicts(canvas.verdicts()), canvas.refused(), notes)
+    painting = _Painting(begin(flow, options))
+    notes = () if options.level.name == FORCING else painting.notes()
+    return painting.begun.finish("TensorFlow", Verdicts(painting.verdicts()), painting.refused(), notes)
 
 
-class _Canvas:
+class _Painting:
     """The units of a model as items, of the same numbers, and how they are painted. Units that must share a type are
     low where all of them are."""
 
@@ -207,7 +207,7 @@ class _Canvas:
         """Operators that TensorFlow has no name for: float32, as everything that is in none of its lists."""
         names: dict[str, list[str]] = {}
         for op in self.flow.ops:
-            if op.slots and self._listed(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
+            if op.slots and self._list_of_op(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
                 names.setdefault(op.kind, []).append(describe(self.flow, op))
         for kind, found in sorted(names.items()):
             yield Note(
@@ -220,24 +220,26 @@ class _Canvas:
         traits = options.lists.traits
         return Item(
             cls=self._class(unit),
-            free=not unit.fixed_low and (unit.border or unit.op != NONE) and not self._is_users(unit.id),
+            free=not unit.fixed_low and (unit.border or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
             admits=options.dtype in unit.admits and not unit.fixed,
             has_kernel=not begun.given.is_high(unit.id),
             converts=op is not None and traits.has(op.role, "casts") and unit.slot == "T2",
         )
 
-    def _is_users(self, unit: int) -> bool:
+    def _is_pinned_by_user(self, unit: int) -> bool:
+        """Whether the user's pattern keeps a unit in float32; schema and kernels painting heeds itself."""
         given = self.begun.given
         return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
     def _class(self, unit: Unit) -> str:
         """The list of a unit's operator, as the level has it; what crosses a border computes nothing."""
         level = self.begun.options.level.name
-        found = CLEAR if unit.border else self._listed(unit.op) if unit.op != NONE else ""
+        found = CLEAR if unit.border else self._list_of_op(unit.op) if unit.op != NONE else ""
         found = RENAMED.get(level, {}).get(found, found)
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 
-    def _listed(self, op: int) -> str:
+    def _list_of_op(self, op: int) -> str:
+        """The list of an operator: `UNLISTED` where it was taken out of all, empty where none ever had it."""
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
@@ -247,17 +249,17 @@ class _Canvas:
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
                 if value.unit != NONE and use.unit != NONE:
-                    self._edge(value.unit, use.unit)
+                    self._add_edge(value.unit, use.unit)
             if value.id in outer and value.unit != NONE and self.flow.values[outer[value.id]].unit != NONE:
-                self._edge(self.flow.values[outer[value.id]].unit, value.unit)
+                self._add_edge(self.flow.values[outer[value.id]].unit, value.unit)
 
-    def _edge(self, source: int, target: int) -> None:
+    def _add_edge(self, source: int, target: int) -> None:
         if source != target and source not in self.items[target].before:
             self.items[target].before.append(source)
             self.items[source].after.append(target)
 
 
-def _list(setting: Setting) -> str:
+def _list_file(setting: Setting) -> str:
     """float16 for CUDA has lists of its own, bfloat16 those of oneDNN on the CPU."""
     return "tensorflow_bfloat16.toml" if setting.dtype == "bfloat16" else "tensorflow.toml"
 
@@ -275,6 +277,6 @@ register(
             "auto": "auto_mixed_precision as it is",
         },
         default_level="auto",
-        lists=_list,
+        lists=_list_file,
     )
 )

@@ -21,11 +21,11 @@ Look = Callable[[Facts, Op, Broken], str]
 def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
     """What is held of an operator since its kernel fails here."""
     options = facts.options
-    breakable, looks = _breakable(options.kernels), cache(partial(_looks, options))
+    breakable, looks = _breakable(options.kernels), cache(partial(_looks_of, options))
 
     def holds(op: Op) -> Iterator[Hold]:
         if op.kind in breakable:
-            yield from _broken(facts, op, breakable[op.kind])
+            yield from _by_attribute(facts, op, breakable[op.kind])
         for look in looks(op.kind):
             broken = options.kernels.broken[op.kind]
             if found := look(facts, op, broken):
@@ -36,8 +36,11 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
     return holds
 
 
-def _looks(options: Options, kind: str) -> list[Look]:
-    """What may find that a kernel fails beside its neighbours."""
+def _looks_of(options: Options, kind: str) -> list[Look]:
+    """What may find that an operator's kernel fails: by more than one attribute, or by what is around it.
+
+    Of the target itself alone: a kernel of its fallback is asked by attributes only (`_breakable`).
+    """
     broken = options.kernels.broken.get(kind)
     if broken is None or options.dtype not in broken.reasons:
         return []
@@ -60,10 +63,12 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
 
 
 def _held(op: Op, text: str) -> Hold:
+    """All slots of an operator in float32, for the reason ``text``."""
     return Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", text))
 
 
-def _broken(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
+def _by_attribute(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
+    """What holds an operator of whose kernel the value of one attribute decides."""
     given, kernels = facts.flow.attribute(op, attribute), facts.options.kernels
     version = max(facts.flow.units[u].opset for u in op.slots.values())
     reason = kernels.refuses(op.kind, version, facts.options.dtype, {attribute: given})
@@ -75,7 +80,7 @@ def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
     """What a runtime cannot load before a product with a constant, whatever type the product has."""
     uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
     readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
-    found = any(_has(facts, reader, broken.before) and _has_constant(facts, reader) for reader in readers)
+    found = any(_has_trait(facts, reader, broken.before) and _has_constant(facts, reader) for reader in readers)
     return op.kind if found else ""
 
 
@@ -119,10 +124,13 @@ def _ends_embedding(facts: Facts, op: Op, broken: Broken) -> str:
         _sums_up(facts, r, broken.sums) for r in flow.readers(op.outputs[0])
     ):
         return ""
-    return op.kind if broken.beside is None or any(_has(facts, other, broken.beside) for other in flow.ops) else ""
+    return (
+        op.kind if broken.beside is None or any(_has_trait(facts, other, broken.beside) for other in flow.ops) else ""
+    )
 
 
-def _has(facts: Facts, op: Op, trait: Trait | None) -> bool:
+def _has_trait(facts: Facts, op: Op, trait: Trait | None) -> bool:
+    """Whether an operator has a trait; never for None, which a table leaves out."""
     return trait is not None and facts.traits.has(op.role, trait)
 
 
@@ -145,7 +153,7 @@ def _sums_up(facts: Facts, op: Op, made_by: Trait | None) -> bool:
     if not facts.traits.has(op.role, "additions"):
         return False
     writers = [facts.flow.writer(value) for value in op.inputs if value != NONE]
-    return all(w is not None and (_has(facts, w, made_by) or _sums_up(facts, w, made_by)) for w in writers)
+    return all(w is not None and (_has_trait(facts, w, made_by) or _sums_up(facts, w, made_by)) for w in writers)
 
 
 def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:

@@ -116,7 +116,11 @@ READ = 1 << 22  # elements of a stored tensor that are read
     action="float32 for what computes the angles, products included, or for the softmax and the additions before it",
 )
 def positions(sight: Sight, op: Op) -> Spoilt:
-    """A step of float16 above 2048 is 2 rad."""
+    """Of a sine or cosine what computes its angles, since a step of float16 above 2048 is 2 rad; of a softmax the
+    additions of positions before it. The text and the operators that are spoilt, None for none.
+
+    A sine or cosine has slots: no rule is asked of others.
+    """
     dtype = sight.facts.options.dtype
     if sight.facts.traits.has(op.role, "periodic"):
         return f"angles of {op.kind} lose their period in {dtype}", sight.of(Angles).of_op[op.id]
@@ -191,7 +195,7 @@ def _scores_with_positions(facts: Facts, softmax: Op) -> list[Op]:
                 continue
             if traits.has(op.role, "additions"):
                 held[op.id] = op
-                ways = [way for v in op.inputs if (way := _positions(facts, v, DEPTH)) is not None]
+                ways = [way for v in op.inputs if (way := _way_of_positions(facts, v, DEPTH)) is not None]
                 found |= bool(ways)
                 far += [other for way in ways for other in way]
                 work += [(v, left - 1) for v in op.inputs]
@@ -201,12 +205,12 @@ def _scores_with_positions(facts: Facts, softmax: Op) -> list[Op]:
     return [op for op in {**held, **{op.id: op for op in far}}.values() if op.slots] if found else []
 
 
-def _positions(facts: Facts, value: int, left: int) -> list[Op] | None:
+def _way_of_positions(facts: Facts, value: int, left: int) -> list[Op] | None:
     """What scales and moves positions to a value; None where it holds none."""
     flow, traits = facts.flow, facts.traits
     if flow.values[value].weight:
         array = flow.weights.array(flow.values[value], limit=READ)
-        return [] if array is not None and _reaches(array, facts.low.counts / 4) else None
+        return [] if array is not None and _reaches_upwards(array, facts.low.counts / 4) else None
     op = flow.writer(value)
     if op is None or not left:
         return None
@@ -214,12 +218,13 @@ def _positions(facts: Facts, value: int, left: int) -> list[Op] | None:
         return [op]
     if not any(traits.has(op.role, t) for t in ("affine", "moves", "conversions")):
         return None
-    ways = [way for v in op.inputs if v != NONE and (way := _positions(facts, v, left - 1)) is not None]
+    ways = [way for v in op.inputs if v != NONE and (way := _way_of_positions(facts, v, left - 1)) is not None]
     return [op, *(other for way in ways for other in way)] if ways else None
 
 
-def _reaches(array: np.ndarray[Any, Any], limit: float) -> bool:
-    """Whether the largest finite element of floats is that large; masks are as large below zero."""
+def _reaches_upwards(array: np.ndarray[Any, Any], limit: float) -> bool:
+    """Whether the largest finite element of float32 or float64 is that large. What is large below zero does not count:
+    masks are, and positions count upwards."""
     if array.dtype.kind != "f":
         return False
     return float(array[np.isfinite(array)].max(initial=0.0)) >= limit

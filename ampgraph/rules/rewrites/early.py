@@ -50,7 +50,7 @@ class ScaledEarly(RewriteRule):
             product = flow.writer(source(flow, softmax.inputs[0], traits.operators("additions")))
             for value in product.inputs if product is not None and traits.has(product.role, "scores") else ():
                 scaling = flow.writer(value)
-                chain = _moves(known, scaling) if scaling is not None else []
+                chain = _moves_before(known, scaling) if scaling is not None else []
                 if scaling is not None and chain:
                     names = [flow.values[v].name for v in (chain[-1].outputs[0], scaling.inputs[1])]
                     yield cls("early", *cls.place(flow, *chain, scaling), *names)
@@ -77,8 +77,13 @@ class ScaledEarly(RewriteRule):
             editor.rename(flow.values[op.outputs[0]], "scaled")
 
 
-def _moves(known: Known, scaling: Op) -> list[Op]:
-    """The operators that make what another one scales by a number, of computed data, by moves for it alone."""
+def _moves_before(known: Known, scaling: Op) -> list[Op]:
+    """The moves in a row, first one first, whose result ``scaling`` multiplies or divides by a stored number; empty
+    where it cannot scale what the first one reads.
+
+    Nobody else reads what is between them, what is moved is computed float32 of no fewer dimensions than the number,
+    and nobody speaks of one of the nodes.
+    """
     flow, found = known.flow, list[Op]()
     two = known.traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
     if not two or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):

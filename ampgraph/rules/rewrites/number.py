@@ -39,7 +39,7 @@ class StoredNumber(RewriteRule):
         """
         flow = known.flow
         made = _made(known, [op for op in flow.with_roles(known.traits.operators("shapes")) if _is_open(flow, op)])
-        numbers = {op: number for op in made if (number := _stored(flow, made, op)) is not None}
+        numbers = {op: number for op in made if (number := _number_to_store(flow, made, op)) is not None}
         gone: dict[int, list[int]] = {op: [] for op in sorted(numbers)}
         for op, owner in _owners(flow, made, numbers).items():
             if op != owner:
@@ -62,6 +62,7 @@ class StoredNumber(RewriteRule):
 
 
 def _is_open(flow: Dataflow, op: Op) -> bool:
+    """Whether some sizes of what an operator reads are known, and some are open."""
     shape = flow.shape(op.inputs[0]) if op.inputs and not in_function(flow, op) else None
     sizes = [isinstance(size, int) for size in shape or ()]
     return any(sizes) and not all(sizes)
@@ -78,8 +79,12 @@ def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
     return made
 
 
-def _stored(flow: Dataflow, made: Mapping[int, float | None], op: int) -> float | None:
-    """What is stored in the place of an operator: what somebody reads who makes no such number."""
+def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) -> float | None:
+    """The number that is stored in the place of an operator; None where none is.
+
+    Where an operator reads it that stays, so that it is the last of those in ``made``, and it is no output of a graph;
+    a scalar or a vector of one, of a type that is stored, and small enough for float64 to hold it exactly.
+    """
     number, value = made[op], flow.values[flow.ops[op].outputs[0]]
     uses = flow.uses[value.id]
     last = any(use.op not in made for use in uses) and not any(use.op == NONE for use in uses)

@@ -89,7 +89,12 @@ def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> lis
 
 
 def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
-    """A copy without the backward: outputs that need neither gradients nor the seed, and what computes them."""
+    """A copy without the backward: the outputs that are no gradients and do not depend on the seed, and what computes
+    them.
+
+    Where the graph has no seed, an output that is computed from gradients, as their norm, stays, and so does what
+    computes it.
+    """
     copy = model.clone()
     graph, backward = copy.graph, set(exported.gradients.values())
     seed = next((value for value in graph.inputs if value.name == exported.seed), None)
@@ -133,6 +138,7 @@ def start_from(b: Builder, name: str, start: ir.Value) -> None:
 
 
 def _drop_input(graph: ir.Graph, value: ir.Value) -> None:
+    """Removes an input that nobody reads any more, and its default."""
     graph.inputs.remove(value)
     graph.initializers.pop(value.name or "", None)
 

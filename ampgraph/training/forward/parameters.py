@@ -96,14 +96,15 @@ def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
         return False
     if any(node.op_type == "BatchNormalization" and index in (3, 4) for node, index in reads):
         return False
-    if reads and all(_is_control(node, index) or _normalizes(node, index, data) for node, index in reads):
+    if reads and all(_gets_no_gradient(node, index) or _normalizes(node, index, data) for node, index in reads):
         return False
     if tensor.size == 1 and not any(_is_weight(node, index) for node, index in reads):
         return False
     return bool(np.abs(tensor.numpy()).max() < LARGE)
 
 
-def _is_control(node: ir.Node, index: int) -> bool:
+def _gets_no_gradient(node: ir.Node, index: int) -> bool:
+    """Whether an input steers a node and gets no gradient: a shape, an axis, a condition."""
     return at(kind_of(node), "without_gradient", index)
 
 
@@ -127,10 +128,12 @@ def _data(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _is_stored(value: ir.Value) -> bool:
+    """Whether a value is an initializer or made by a Constant."""
     return ir.convenience.get_const_tensor(value) is not None
 
 
 def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
+    """Whether an input is what the model's data is shifted or divided by, as it is fed: a mean of pixels, say."""
     return has(kind_of(node), "normalizes") and index == 1 and node.inputs[0] in data
 
 

@@ -103,7 +103,7 @@ def export_for_training(
     as_annotated(export_for_training, locals())
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    _refuse_low(torch, parameters)
+    _refuse_low_parameters(torch, parameters)
     refuse_old_forms(module)
     model = _exported(torch, module, args, dynamic_batch, unroll)
     refuse_synchronised(model.graph)
@@ -127,7 +127,7 @@ def _exported(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool, unroll: bool
 ) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
-    shapes = _dynamic(torch, args) if dynamic_batch else None
+    shapes = _batch_shapes(torch, args) if dynamic_batch else None
     with in_mode(module, training=True), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
@@ -158,9 +158,14 @@ def _program(
 def _with_inner_gradients(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
+    """What torch's exporter makes of a module that takes gradients inside its forward, these written out first.
+
+    The inputs have the names of forward's arguments, which the writing loses; torch's own where these do not fit: where
+    an argument is no single tensor, or a value of the graph has such a name.
+    """
     from .decompositions import input_names, written
 
-    varying = None if shapes is None else (shapes,)  # of *args
+    varying = None if shapes is None else (shapes,)  # what is written takes all arguments as one, *args
     model = _program(torch, written(module, args), args, varying, unroll)
     names, taken = input_names(module), {value.name for node in model.graph for value in node.outputs}
     if len(names) == len(model.graph.inputs) and taken.isdisjoint(names):
@@ -177,6 +182,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _torch() -> ModuleType:
+    """The module torch. Raises AmpError AMP501 where it, or the optimizer of onnxscript, is not installed."""
     try:
         import onnxscript.optimizer  # noqa: F401
         import torch
@@ -186,14 +192,16 @@ def _torch() -> ModuleType:
     return module
 
 
-def _refuse_low(torch: ModuleType, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+def _refuse_low_parameters(torch: ModuleType, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Raises AmpError AMP214 for a floating parameter that is not float32."""
     for name, parameter in parameters.items():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             message = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
             raise AmpError("AMP214", message, hint="module.float(): the level decides what is low")
 
 
-def _dynamic(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
+def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
+    """torch.export's ``dynamic_shapes``: one open batch in front of every tensor. Raises AmpError AMP214."""
     batch, shapes = torch.export.Dim("batch"), []
     for number, value in enumerate(args):
         is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0

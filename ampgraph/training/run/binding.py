@@ -83,7 +83,7 @@ class Binding:
         self.memory = "cuda" if self.device == "tensorrt" else self.device
         self.layout = step.layout
         self.holders: dict[str, Binding] = {}
-        self._session, proto = open_graph(step, self.device, self._asked(providers), options)
+        self._session, proto = open_graph(step, self.device, self._with_provider_options(providers), options)
         # an engine that compiles whole subgraphs may read a state again after it wrote some of it
         written = in_place(ir.from_proto(proto).graph, self.layout.states) if self.device in ("cpu", "cuda") else ()
         self.in_place = frozenset(written) - {step.layout.scale}
@@ -98,8 +98,11 @@ class Binding:
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
 
-    def _asked(self, providers: Sequence[str]) -> Sequence[object]:
-        """The providers, with what is asked of them."""
+    def _with_provider_options(self, providers: Sequence[str]) -> Sequence[object]:
+        """The providers as the session is opened with them: as they are here; a kind of binding may ask more of one.
+
+        Called before the session is there: of this binding only ``device``, ``memory`` and ``layout`` are known.
+        """
         return providers
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -138,12 +141,14 @@ class Binding:
             raise
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
+        """Other values for tensors that steps only read; said twice, it is the same."""
         for name, value in values.items():
             self._places[name] = value, value
             for binding in self._bindings:
                 binding.bind_ortvalue_input(name, value)
 
     def _shared(self) -> list[StateTensor]:
+        """The state that other steps have too: of a shared kind, and held by one of them."""
         return [entry for entry in self.layout.of(*SHARED) if entry.name in self.holders]
 
     def get(self, name: str) -> Array:
@@ -182,6 +187,7 @@ class Binding:
         return device_value(array, self.memory)
 
     def _bound(self, turn: int) -> Any:
+        """What even or odd steps read and write: state is read at one of its places and written at the other."""
         binding: Any = self._session.io_binding()
         for name in self._results:
             binding.bind_output(name, self.memory)
@@ -275,7 +281,8 @@ class CapturedBinding(Binding):
         self._made: list[dict[str, OrtTensor]] = []  # results of even and of odd steps
         self._recorded = 1  # the number of the graph of even steps
 
-    def _asked(self, providers: Sequence[str]) -> Sequence[object]:
+    def _with_provider_options(self, providers: Sequence[str]) -> Sequence[object]:
+        """CUDA with its graphs. Raises AmpError AMP325 for another device."""
         if self.device != "cuda":
             hint = "omit --cuda-graph, or --device cuda"
             raise AmpError("AMP325", f"{self.device} has no CUDA graphs", hint=hint)
@@ -374,6 +381,7 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
 
 
 def _upload_error(error: Exception, device: str, size: int) -> AmpError:
+    """AMP504 for a state of ``size`` bytes that the runtime did not take."""
     if isinstance(error, MemoryError) or out_of_memory(error):
         message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
         return NoMemory(message, hint="free memory there, or --device cpu")
@@ -381,10 +389,12 @@ def _upload_error(error: Exception, device: str, size: int) -> AmpError:
 
 
 def of_runtime(error: BaseException) -> bool:
+    """Whether the runtime raised it, and no signal."""
     return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
 
 
 def stopped(error: Exception, device: str, torn: bool) -> AmpError:
+    """AMP504 for a step that the runtime stopped. ``torn``: part of the state was written, and cannot be read."""
     if out_of_memory(error):
         return NoMemory(f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""

@@ -143,7 +143,7 @@ def spread(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: 
     """
     zeros = [0] * len(w.kernel)
     crop = w.begins if isinstance(w.begins, list) and w.begins == w.ends else zeros
-    spare = _spare(b, w, g, like)
+    spare = _output_padding(b, w, g, like)
     whole = b.op(
         "ConvTranspose",
         g,
@@ -159,15 +159,21 @@ def spread(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: 
     return b.op("Slice", whole, start, b.op("Add", start, spatial(b, like)), b.ints(*w.axes))
 
 
-def _spare(b: Builder, w: Windows, g: Value, like: Value) -> list[int] | None:
-    """What the windows leave over at the end by axis; None if that is not known, or not for ConvTranspose to add."""
+def _output_padding(b: Builder, w: Windows, g: Value, like: Value) -> list[int] | None:
+    """ConvTranspose's ``output_padding``: what the windows leave over at the end, by axis.
+
+    None if that is not known, or not for ConvTranspose to add. With strides of 1 nothing is left over, whatever the
+    sizes.
+    """
     if not isinstance(w.begins, list) or w.begins != w.ends:
         return None
     sizes, places = [b.dim(like, axis) for axis in w.axes], [b.dim(g, axis) for axis in w.axes]
     if any(n is None for n in (*sizes, *places)):
         return [0] * len(w.kernel) if all(stride == 1 for stride in w.strides) else None
     rows = zip(sizes, places, w.strides, w.reach, w.begins, strict=True)
-    found = [int(n or 0) - (int(o or 0) - 1) * s - reach + 2 * p for n, o, s, reach, p in rows]
+    found = [
+        int(size or 0) - (int(count or 0) - 1) * stride - reach + 2 * pad for size, count, stride, reach, pad in rows
+    ]
     return found if all(0 <= n < s for n, s in zip(found, w.strides, strict=True)) else None
 
 
