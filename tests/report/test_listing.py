@@ -27,6 +27,12 @@ def rows(level, wanted=""):
     return [(row.title, row.cls, row.at_level) for row in mindspore_rows(load_op_lists(), load_level(level), wanted)]
 
 
+def test_rows_as_plain_data():
+    found = ampgraph.lists("*Softmax", level="O1")
+    assert found.to_dict() == {"level": "O1", "operators": [row.to_dict() for row in found]} and len(found) > 1
+    json.dumps(found.to_dict())
+
+
 def test_names_as_rows(amp):
     code, out, _ = amp("lists", "Conv2D")
     assert code == 0 and "Conv2D of MindSpore, which the lists call Conv" in out and "ampgraph.toml:" in out

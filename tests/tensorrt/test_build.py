@@ -296,6 +296,45 @@ def test_a_number_scales_before_what_it_scales_is_moved(scaling: str) -> None:
     np.testing.assert_array_equal(one, other)
 
 
+SCALE = "q = OPERATOR (t, number)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "number", "order"),
+    [
+        ({}, np.float32(3), "MatMul Mul Reshape Transpose"),
+        ({SCALE: f"{SCALE}  left = Neg (t)"}, np.float32(3), "MatMul Reshape Transpose Mul"),
+        ({SCALE: f"{SCALE}  left = Neg (r)"}, np.float32(3), "MatMul Reshape Mul Transpose"),
+        (
+            {"h = MatMul (x, w)  r = Reshape (h, sizes)": "r = Reshape (x, sizes)"},
+            np.float32(3),
+            "Reshape Transpose Mul",
+        ),
+        ({}, np.full((1, 1, 1, 1), 3, np.float32), "MatMul Reshape Transpose Mul"),
+        ({}, np.full(16, 3, np.float32), "MatMul Reshape Transpose Mul"),
+    ],
+    ids=["all fits", "two readers", "two readers of a move", "an input", "more dimensions", "several numbers"],
+)
+def test_a_number_scales_before_moves_of_what_is_computed_for_it_alone(
+    changes: dict[str, str], number: Any, order: str
+) -> None:
+    text = SCALED
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    if "left" in text:
+        text = text.replace("(float[1,4,197,16] y)", "(float[1,4,197,16] y, float[A,B,C,D] left)")
+    stored = {name: array for name, array in PROJECTION.items() if f" {name})" in text}
+    model = parse(text.replace("OPERATOR", "Mul"), {**stored, "number": number}, opset=20)
+    made = ampgraph.convert(model, target="tensorrt", check="off")
+    makers = {name: node for node in made.graph.node for name in node.output}
+    scores = [node for node in made.graph.node if node.op_type == "MatMul"][-2]
+    way, name = list[str](), scores.input[0]
+    while name in makers:
+        way.append(makers[name].op_type)
+        name = makers[name].input[0]
+    assert " ".join(kind for kind in reversed(way) if kind != "Cast") == order
+
+
 def converted_again(made: ModelProto) -> ModelProto:
     return ampgraph.convert(made, target="tensorrt", check="off")
 

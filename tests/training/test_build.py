@@ -590,6 +590,16 @@ class OnCpu(CapturedBinding):
         return
 
 
+def test_a_captured_step_asks_cuda_for_graphs_and_no_other_device() -> None:
+    binding = CapturedBinding.__new__(CapturedBinding)
+    binding.device = "cuda"
+    asked = binding._with_provider_options(["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert asked == [("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), "CPUExecutionProvider"]
+    binding.device = "cpu"
+    with pytest.raises(AmpError, match="AMP325.*cpu has no CUDA graphs"):
+        binding._with_provider_options(["CPUExecutionProvider"])
+
+
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_steps_in_places_of_their_own(level: str) -> None:
     step = small(level=level)

@@ -22,7 +22,12 @@ import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.cli.app import app
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.exported_backward import parse_gradients, read_exported_backward
+from ampgraph.training.forward.exported_backward import (
+    ExportedBackward,
+    forward_part,
+    parse_gradients,
+    read_exported_backward,
+)
 from ampgraph.training.forward.read import read_forward
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
@@ -169,6 +174,17 @@ def test_it_exports_the_forward_part():
     assert {node.op_type for node in model.graph} == {node.op_type for node in regression().graph.node}
     np.testing.assert_array_equal(present(model.graph.initializers["w1"].const_value).numpy(), trainer.state["w1"])
     assert trainer.evaluate(batch)["loss"] == pytest.approx(Trainer(build(model, loss="loss")).step(batch).loss)
+
+
+@pytest.mark.parametrize(("seed", "left"), [("s", ["y"]), ("", ["y", "norm"])])
+def test_what_is_no_gradient_stays_with_the_forward(seed: str, left: list[str]) -> None:
+    """What is computed from gradients is known by the seed alone."""
+    text = "g (float[2, 2] x, float[2, 2] s) => (float[2, 2] y, float[2, 2] dw, float norm)"
+    text += "{ y = MatMul (x, w)  dw = MatMul (x, s)  norm = ReduceL2 <keepdims = 0> (dw) }"
+    model = ir.from_proto(parse(text, {"w": np.eye(2, dtype=np.float32)}))
+    part = forward_part(model, ExportedBackward("y", {"w": "dw"}, seed))
+    assert [value.name for value in part.graph.outputs] == left
+    assert len(part.graph) == (1 if seed else 3)
 
 
 class Classifier(torch.nn.Module):

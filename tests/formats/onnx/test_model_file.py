@@ -17,7 +17,7 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.io import deserialize, to_proto
 from ampgraph.formats.onnx.native import SORTED, flat_model
 from ampgraph.formats.onnx.proto import holders
-from ampgraph.formats.onnx.wire import PLAIN, model_file
+from ampgraph.formats.onnx.wire import PLAIN, NodeWriter, model_file
 from onnx_text import parse
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
@@ -301,3 +301,16 @@ def test_a_node_may_name_the_default_domain_in_full(tmp_path: Path) -> None:
     model.graph.node[1].domain = "ai.onnx"
     graph = _bare(model, tmp_path / "model.onnx")
     assert _shapes(graph.dataflow())["back"] == (2, 3, 4)
+
+
+def test_nodes_that_are_made_on_the_way_have_attributes_of_their_own() -> None:
+    """Attributes are known by identity, which one that is gone leaves to another."""
+
+    def nodes() -> Iterator[ir.Node]:
+        for number in range(6):
+            made = ir.node("Constant", [], {"value_int": number}, outputs=[ir.Value(name="y")])
+            yield made
+            made.attributes.clear()
+
+    read = [onnx.GraphProto.FromString(piece).node[0] for piece in NodeWriter().written(nodes())]
+    assert [node.attribute[0].i for node in read] == list(range(6))

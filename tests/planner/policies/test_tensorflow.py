@@ -138,3 +138,15 @@ def items(text: str) -> list[Item]:
 )
 def test_painting(text: str, low: list[int]) -> None:
     assert sorted(paint(items(text)).low) == low
+
+
+def test_a_pattern_of_the_user_is_heeded_as_a_node_that_is_not_painted() -> None:
+    """A MatMul is a seed: held in float32 it paints nobody, and is not said to be refused by schema or kernel."""
+
+    def types(fp32: list[str]) -> list[str]:
+        plan = ampgraph.plan(parse(MODEL), policy="tensorflow", target="tensorrt", fp32=fp32)
+        assert {d.why.rule for d in plan.decisions if d.index in (0, 4)} == {"user" if fp32 else "tensorflow"}
+        return [d.dtype for d in plan.decisions if d.index >= 0]
+
+    free = types([])
+    assert free[0] == free[4] == "float16" and set(types(["value:a", "value:d"])) == {"float32"}
