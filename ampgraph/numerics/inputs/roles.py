@@ -154,7 +154,7 @@ class InputReader:
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
     def _arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """The states of what an operator makes of an input and constants; what that tells of the input is in ``found``."""
+        """The states of what an operator makes of an input and constants; ``found`` hears what that tells of it."""
         other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
         if other is None:
