@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from ..core.arguments import as_annotated, of_kind
 from ..core.recipe import Recipe, RecipeFields, Unpack
-from ..oplists.kernels import load_kernels
-from ..oplists.options import DEFAULT_TARGETS
 from ..planner.resolve import lists_of
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
@@ -36,7 +34,7 @@ def inspect(
         model: what `convert` takes.
         against: the model that it was made from.
         recipe: the `ampgraph.Recipe` of the conversion, or its short text: its policy and lists say which operators
-            are products and why a Cast stands where it does.
+            are products and why a Cast stands where it does. Without a target: that which the file was made for.
         fusions: ask ONNX Runtime what it makes of both on the recipe's target: fused operators, placement, copies and
             Casts left. Opens a session of each in a process of its own; runs nothing. For TensorRT: build an engine of
             each, for the recipe's ``dims`` where dimensions are open; kernels, their types, fused attentions, bytes.
@@ -51,12 +49,9 @@ def inspect(
     """
     as_annotated(inspect, locals())
     wanted = recipe_for(inspect, recipe, fields)
-    kernels = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"])
+    lists_of(wanted)  # its words are refused before anything is read
     refuse_page(html, model, against)
-    found = inspected(
-        model, against, lists=lists_of(wanted), provider=kernels.provider if fusions else "", runtime=runtime,
-        builder=kernels.builder, recipe=wanted, progress=progress,
-    )  # fmt: skip
+    found = inspected(model, against, recipe=wanted, fusions=fusions, runtime=runtime, progress=progress)
     picture_inspection(html, model, against, found)
     return found
 

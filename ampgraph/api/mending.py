@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..core.annotations import pinned_in
+from ..core.annotations import pinned_in, target_in
 from ..core.errors import AmpError
 from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
@@ -263,7 +263,7 @@ def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
     if level is None:
         return None
     said = Recipe.of(plain, level=level, policy=policy or "ampgraph", fp32=pinned_in(metadata))
-    target = metadata.get("ampgraph.target")
+    target = target_in(metadata)
     return said if target == resolve(said, "ONNX").target else replace(said, target=target)
 
 

@@ -154,7 +154,7 @@ class OnnxPair(Pair):
         return expected, found
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
-        assert self._expected is not None  # `open` comes before
+        self._expected = self._expected or StrictSession(self._ours)  # which `tracer` has freed
         return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:

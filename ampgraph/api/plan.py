@@ -117,7 +117,7 @@ def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: P
     hear = progress or silent
     source = path_of(model)
     with quiet_collector(), faults_reported(source):
-        graph, options, low_io = ready(model, wanted, Measuring(data), hear)
+        graph, options, low_io = ready(model, wanted, Measuring(data), hear, as_made=True)
         hear("planning", 0, 0)
         graph.prepare()
         options = pipeline.heeding(graph, options)

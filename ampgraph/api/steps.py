@@ -36,6 +36,7 @@ from .kinds import Model, PathLike
 from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved, optimised
 
 if TYPE_CHECKING:
+    from ..core.dataflow import Dataflow
     from ..oplists.options import Options
     from ..report.estimate import Place, Speed
 
@@ -206,14 +207,19 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
 
 
 def ready(
-    model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
+    model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent, *, as_made: bool = False
 ) -> tuple[Graph, Options, frozenset[str]]:
-    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
-    from ..planner.resolve import resolve
+    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low.
+
+    ``as_made``: for the target that a converted file was made for, where the recipe names none."""
+    from ..planner.resolve import made_for, resolve
 
     options = resolve(recipe, format_of(model))
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
+    if as_made:
+        recipe = made_for(recipe, graph)
+        options = resolve(recipe, graph.format)
     low_io = interface(graph, recipe)
     frozen(graph, recipe)
     move = moved(graph, recipe, options, low_io, progress)
@@ -294,9 +300,11 @@ def report(done: Conversion) -> Summary | None:
         done.plan, done.choices, done.before, done.graph.census(), done.lists, model=model, output=written,
         changed=done.changed,
     )  # fmt: skip
-    notes = (*summary.notes, *map(asdict, _advice(summary, done)))
+    known = done.options is not None and done.graph.format == "ONNX"
+    flow = done.graph.dataflow(done.plan.dtype) if known else None
+    notes = (*summary.notes, *map(asdict, _advice(summary, done, flow)))
     said = "" if written else _without_file(done)
-    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done), without_file=said)
+    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done, flow), without_file=said)
 
 
 def _without_file(done: Conversion) -> str:
@@ -305,19 +313,24 @@ def _without_file(done: Conversion) -> str:
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
-def _advice(summary: Summary, done: Conversion) -> Iterator[Note]:
-    """What the options could do better."""
+def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
+    """What the options could do better, and what the target's own tool has to be told. ``flow``: of the result."""
     if summary.opset and done.job.recipe.opset is None:
         yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
+    if flow is not None and done.options is not None and done.options.kernels.builder:
+        from ..report.engine_shapes import shape_words
+
+        if words := shape_words(flow, done.options):
+            yield Note("shapes", "", words)
 
 
-def _speed(done: Conversion) -> Speed | None:
+def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
     """How much faster the result is; None for a plan that was given, whose options are not known."""
-    if done.options is None or done.graph.format != "ONNX":
+    if done.options is None or flow is None:
         return None
     from ..report.estimate import speed_of
 
-    return speed_of(done.graph.dataflow(done.plan.dtype), done.options, done.inside)
+    return speed_of(flow, done.options, done.inside)
 
 
 @contextlib.contextmanager

@@ -19,9 +19,11 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ..core.annotations import target_in
 from ..core.arrays import Array, Result
 from ..core.errors import AmpError, first_line
 from ..core.files import refusals_reported
+from ..core.graph import DescribedGraph
 from ..core.json_types import Json, JsonObject
 from ..core.progress import Progress
 from ..core.version import __version__
@@ -35,6 +37,7 @@ from .kinds import Model, PathLike, path_of
 from .pairs import OnnxPair, Pair
 
 OPTION, PACKAGE = "--webgpu-page", "onnxruntime-web"
+TARGET = "webgpu"
 MODULE = "ort.webgpu.bundle.min.mjs"
 MOST = 2 << 30  # bytes of a model: a browser's arrays end there
 SIDES = ("reference", "model")
@@ -76,6 +79,9 @@ class WebgpuPage:
                     f"{OPTION}: {name} has {size / 1e9:.1f} GB of weights, and a browser takes {MOST / 1e9:.1f} GB"
                 )
                 raise AmpError("AMP311", message, hint="verify it here: --target webgpu --runtime PYTHON")
+        if isinstance(pair.result, DescribedGraph) and (said := target_in(pair.result.metadata())) not in ("", TARGET):
+            hint = f"convert with --target {TARGET} for a browser"
+            pair.notes.append(f"{OPTION}: the model was made for {said}, whose kernels a browser does not have: {hint}")
         web, version = _web(package)
         return cls(folder, models, pair, web, version)
 

@@ -11,6 +11,7 @@ from .version import __version__
 
 PRECISION, REASON, NODES = "ampgraph.precision", "ampgraph.reason", "ampgraph.nodes"
 _PINNED = re.compile(r"ampgraph(\.\d+)?\.fp32")
+_TARGET = re.compile(r"ampgraph(?:\.(\d+))?\.target")
 
 
 def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
@@ -24,6 +25,13 @@ def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
     words = {"level": plan.level, "dtype": plan.dtype, "policy": plan.policy, "target": plan.target}
     said = {f"{head}.version": __version__, **{f"{head}.{name}": word for name, word in words.items()}}
     return said | ({f"{head}.fp32": json.dumps(plan.pinned, ensure_ascii=False)} if plan.pinned else {})
+
+
+def target_in(metadata: Mapping[str, str]) -> str:
+    """The target of the last conversion that a file tells of; empty where it tells of none."""
+    numbers = [int(found[1] or 1) for key in metadata if (found := _TARGET.fullmatch(key))]
+    last = max(numbers, default=1)
+    return metadata.get(f"ampgraph.{last}.target" if last > 1 else "ampgraph.target", "")
 
 
 def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..core.annotations import target_in
 from ..core.errors import AmpError
-from ..core.graph import LOW
+from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.plan import Plan
 from ..core.recipe import Recipe
 from ..oplists.kernels import TARGETS, load_kernels
@@ -40,6 +41,15 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
         target=target,
         store_weights=recipe.store_weights or chosen.stores.get(level.name, "keep"),
     )
+
+
+def made_for(recipe: Recipe, graph: Graph) -> Recipe:
+    """The recipe, where it names no target, with the one that a converted file names, if that has the recipe's type."""
+    said = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
+    if said not in TARGETS[graph.format]:
+        return recipe
+    made = Recipe.of(recipe, target=said)
+    return recipe if made.dtype in load_kernels(said, graph.format).lacks else made
 
 
 def settled(recipe: Recipe, target: str) -> Recipe:

@@ -240,10 +240,12 @@ class GraphReader:
         sizes = {v: BYTES[FLOAT32 if wide and values[v].dtype in LOW else values[v].dtype] for v in floats}
         moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if not self._is_inside(v))
         low = next((dtype for dtype in LOW if dtype in types and FLOAT32 not in types and not wide), FLOAT32)
-        operations = 2.0 * self._multiplications(op) if op.role in self.products else 0.0
-        self.products_unknown |= op.role in self.products and not self.unknown.isdisjoint(floats)
+        count = self._multiplications(op) if op.role in self.products else 0
+        self.products_unknown |= count is None or (op.role in self.products and not self.unknown.isdisjoint(floats))
         starts = 0 if any(self._is_inside(v) for v in op.outputs if v != NONE) else 1
-        yield KernelWork(operations, moved, low, starts, self.flow.scopes[op.scope].times, traits.has(op.role, "casts"))
+        yield KernelWork(
+            2.0 * (count or 0), moved, low, starts, self.flow.scopes[op.scope].times, traits.has(op.role, "casts")
+        )
 
     def _is_inside(self, value: int) -> bool:
         return _place(self.flow, value) in self.inside
@@ -255,16 +257,32 @@ class GraphReader:
             return min(count, math.prod(self.dims(op.outputs[0])))
         return count
 
-    def _multiplications(self, op: Op) -> int:
-        """How many a product has; of a recurrent layer and any other one, each row of the data meets all that is stored
-        beside it."""
-        first, *rest = (self.dims(v) for v in op.inputs if v != NONE)
+    def _multiplications(self, op: Op) -> int | None:
+        """How many a product has, None where its inputs do not tell; of a recurrent layer and any other one, each row
+        of the data meets all that is stored beside it, or in attention all keys, and then all values."""
+        first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:
             return made
+        if equation := self.flow.attribute(op, "equation"):
+            return contracted(str(equation), shapes)
         if self.traits.has(op.role, "biased"):
             return (made if self.traits.has(op.role, "channels_by_rows") else math.prod(first)) * math.prod(rest[0][1:])
         if self.traits.has(op.role, "scores"):
-            return made * (first[-2] if self.flow.attribute(op, "transA") else first[-1])
-        stored = sum(math.prod(self.dims(v)) for v in op.inputs[1:] if v != NONE and self.flow.values[v].weight)
-        return math.prod(first[:-1]) * stored if stored else 2 * math.prod(first) * rest[0][-2]
+            return made * math.prod(first[-2:-1] if self.flow.attribute(op, "transA") else first[-1:])
+        if stored := sum(math.prod(self.dims(v)) for v in op.inputs[1:] if v != NONE and self.flow.values[v].weight):
+            return math.prod(first[:-1]) * stored
+        keys = self.dims(op.inputs[1]) if op.inputs[1] != NONE else first  # or all three in one
+        return 2 * made * keys[-2] if len(keys) > 1 else None
+
+
+def contracted(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
+    """How many multiplications an Einsum has, one for each place of all its indices; None for one with an ellipsis."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
+        return None
+    return math.prod(
+        {
+            i: size for term, shape in zip(terms, shapes, strict=True) for i, size in zip(term, shape, strict=True)
+        }.values()
+    )

@@ -78,6 +78,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "speed": "how many times as fast as float32 the file is on devices of the target, as an estimate",
     "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
     "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
+    "shapes": "for what sizes of open dimensions an engine is built, in trtexec's words: least, best and largest",
     "notes": "what you may want to know and need not act on",
     "repaired": "what was put right when the model was read, as ONNX Runtime does, or read as what is known here",
     "optimize": "what ONNX Runtime's own optimisation did before the conversion: --optimize",

@@ -19,7 +19,7 @@ from ..core.sketches import Html, bar, folded, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.kernels import load_kernels
-from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.operators import OpLists
 from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports
@@ -149,11 +149,9 @@ def inspect(
     model: object,
     against: object = None,
     *,
-    lists: OpLists | None = None,
-    provider: str = "",
-    runtime: str = "",
-    builder: str = "",
     recipe: Recipe | None = None,
+    fusions: bool = False,
+    runtime: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
@@ -161,29 +159,30 @@ def inspect(
     Args:
         model: anything that `convert` takes.
         against: the model that it was made from.
-        lists: say what is a product, and why a Cast stands where it does; ampgraph's own if not given.
-        provider: the execution provider of ONNX Runtime whose fusions and placement are asked for; none if empty.
-        runtime: the Python whose onnxruntime is asked; this one if empty.
-        builder: the extra whose package builds engines for the target, and is asked instead.
-        recipe: for whose target speed is estimated, and its sizes of open dimensions, for an engine too.
+        recipe: its lists say what is a product, and why a Cast stands where it does; speed is estimated for its target,
+            or that which the file was made for, and its sizes of open dimensions, for an engine too.
+        fusions: ask for what the target's execution provider, or its builder of engines, makes of it.
+        runtime: the Python whose runtime is asked; this one if empty.
         progress: hears what is done next.
 
     Raises:
         AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
     """
     with quiet_collector():
-        lists = load_op_lists() if lists is None else lists
+        from ..planner.resolve import lists_of, made_for  # a plan is applied where there is no planner
+
         seen = see(model)
         original = see(against) if against is not None else None
-        recipe = Recipe() if recipe is None else recipe
-        result = replace(_inspection(seen, original, lists), speed=_speed(seen, original, recipe))
-    runnable = _runnable(model, seen) if provider else None
+        recipe = made_for(Recipe() if recipe is None else recipe, seen.graph)
+        result = replace(_inspection(seen, original, lists_of(recipe)), speed=_speed(seen, original, recipe))
+        kernels = load_kernels(recipe.target or DEFAULT_TARGETS[seen.graph.format], seen.graph.format)
+    runnable = _runnable(model, seen) if fusions and kernels.provider else None
     if runnable is None:
         return result
     if progress:
         progress("looking for fused operators")
     before = _runnable(against, original) if original else None
-    found = fused_operators(runnable, before, provider, runtime, builder, dict(recipe.dims))
+    found = fused_operators(runnable, before, kernels.provider, runtime, kernels.builder, dict(recipe.dims))
     return replace(result, fusions=found)
 
 

@@ -142,6 +142,7 @@ def _repair(found: Verification) -> Rows:
 
 
 def _outcome(found: Verification) -> str:
+    """The last line: ok or missed, of what and at which tolerance."""
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
     over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
@@ -179,10 +180,12 @@ def _three(scores: Scores) -> str:
 
 
 def _number(error: float) -> str:
+    """An error in a table."""
     return "infinite" if math.isinf(error) else f"{error:.2e}"
 
 
 def _fallback(found: Verification) -> Rows:
+    """The nodes that ran on the CPU though another device was asked for."""
     if found.strict or not found.fallback:
         return []
     kinds = Counter(operator for _, operator in found.fallback)
@@ -192,6 +195,7 @@ def _fallback(found: Verification) -> Rows:
 
 
 def _verdict(output: Agreement, found: Verification) -> str:
+    """What is said of one output, and why where it says nothing."""
     if output.reason:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
@@ -247,6 +251,7 @@ def _details(output: Agreement) -> list[str]:
 
 
 def _suspect(word: str, suspect: Suspect, suggests: bool) -> list[str]:
+    """The lines of one suspect: where it is, its operands, what to try."""
     layer = f"layer {suspect.layer}" if suspect.layer else ""
     inside = f"inside {suspect.inside}" if suspect.inside else ""
     place = ", ".join(filter(None, (suspect.operator, suspect.dtype, layer, inside)))
@@ -278,6 +283,7 @@ def _span(found: object) -> str:
 
 
 def _state(met: bool) -> str:
+    """One word for a table."""
     return "ok" if met else "missed"
 
 
@@ -289,6 +295,7 @@ def _bars(output: Agreement, found: Verification) -> Html:
 
 
 def _errors(output: Agreement) -> tuple[str, str, str]:
+    """Median, 90th percentile and worst of an output, empty where no metric is about it."""
     scores = output.scores
     found = [scores.median, scores.p90, scores.worst] if output.judged else []
     one, two, three = [f"{error:.2e}" if math.isfinite(error) else "infinite" for error in found] or ["", "", ""]
@@ -296,6 +303,7 @@ def _errors(output: Agreement) -> tuple[str, str, str]:
 
 
 def _along(found: Verification) -> str:
+    """A picture of the error behind each node, in their order; empty where no errors were traced."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     if not errors or found.tolerance <= 0:
         return ""

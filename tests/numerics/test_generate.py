@@ -19,6 +19,7 @@ from ampgraph.numerics.inputs.generate import HIDDEN, KINDS, made, numpy_type
 from ampgraph.numerics.inputs.painted import Numbers, page, pictures
 from ampgraph.numerics.inputs.samples import Samples, changes, load_samples
 from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
+from ampgraph.numerics.inputs.states import CachePair, ReachedStates
 from ampgraph.numerics.strict.session import StrictSession
 from needs import needs_runtime
 from onnx_text import parse
@@ -383,6 +384,35 @@ def test_states_are_those_that_the_model_reaches(state: str, after: str) -> None
             assert np.array_equal(feeds[state], whole)
             whole = whole + feeds["x"]
     assert [len(list(fitted.first(n))) for n in (1, 3)] == [1, 3]
+
+
+def test_each_state_is_computed_once_and_has_the_type_of_its_input() -> None:
+    ran = list[Any]()
+
+    def run(feeds: Any) -> Any:
+        ran.append(feeds)
+        return {"out": feeds["state"].astype(np.float32) + 40000}
+
+    given = [{"state": np.full(2, number, np.float16)} for number in range(1, 5)]
+    states = ReachedStates(given, [CachePair("state", "out", None)], run)
+    for _ in range(2):
+        found = [feeds["state"] for feeds in states]
+        # 80,000 is beyond float16: there the sample keeps its own
+        assert [float(one[0]) for one in found] == [0, 40000, 3, 40000] and {one.dtype for one in found} == {
+            given[0]["state"].dtype
+        }
+    assert len(ran) == 4  # one for each, and whether zero is a state
+
+
+def test_a_model_that_takes_no_zero_starts_from_a_generated_state() -> None:
+    given = [{"x": np.full(1, 2, np.float32), "state": np.full(1, number, np.float32)} for number in (4, 5)]
+    pairs = [CachePair("state", "out", None)]
+
+    def run(feeds: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return {"out": feeds["x"] / feeds["state"]}
+
+    assert [float(feeds["state"][0]) for feeds in ReachedStates(given, pairs, run)] == [4, 0.5]
 
 
 def test_what_is_no_state_stays() -> None:

@@ -174,6 +174,18 @@ def test_the_first_infinity_is_blamed() -> None:
 # What verify compares: both sides, devices, samples; and its answers to what does not fit.
 
 
+def test_a_model_with_a_state_is_blamed_and_repaired() -> None:
+    rng = np.random.default_rng(0)
+    text = """g (float[b, 8] x, float[b, 8] state_in) => (float[b, 8] y, float[b, 8] state_out) {
+        a = Add (x, state_in)  m = MatMul (a, w)  state_out = Tanh (m)
+        t = MatMul (state_out, v)  y = MatMul (t, u) }"""
+    scales = {"w": 1.0, "v": 3e4, "u": 1e-5}
+    stored = {name: (rng.standard_normal((8, 8)) * scale).astype(np.float32) for name, scale in scales.items()}
+    model = planted.parse(text, stored)
+    found = verify(model, ampgraph.convert(model, check="off"))
+    assert not found.ok and found.repair is not None
+
+
 def test_paths_and_generated_samples(tmp_path: Path) -> None:
     model = planted.cancelling()
     onnx.save(model, tmp_path / "a.onnx")

@@ -15,7 +15,17 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.oplists.kernels import TARGETS
 from ampgraph.planner.resolve import resolve
-from ampgraph.report.estimate import Device, GraphReader, KernelWork, Speed, devices, estimate, fused_values, speed_of
+from ampgraph.report.estimate import (
+    Device,
+    GraphReader,
+    KernelWork,
+    Speed,
+    contracted,
+    devices,
+    estimate,
+    fused_values,
+    speed_of,
+)
 from onnx_text import parse
 
 LAYER = """g (float[64, 512] x) => (float[64, 256] y) {
@@ -81,6 +91,29 @@ def test_what_is_stored_is_computed_beforehand_and_lookups_move_what_they_take()
     text = "g (int64[3] i, float[8] x) => (float[3, 8] y) { t = Transpose (e)  z = Gather (t, i)  y = Add (z, x) }"
     gather, add = read(parse(text, {"e": (8, 1000)})).kernels()
     assert gather.moved == 4 * 2 * 24 and add.moved == 4 * (24 + 24 + 8)
+
+
+def test_multiplications_of_an_equation() -> None:
+    assert contracted("i,j->ij", [(3,), (4,)]) == 12 and contracted(",->", [(), ()]) == 1
+    assert contracted("...ij,jk->...ik", [(2, 5, 7), (7, 3)]) is None
+
+
+PACKED = """g (float[2, 16, 64] x, int32[2] lengths, int32[1] total) => (float[2, 16, 64] y) {
+    qkv = MatMul (x, w)
+    y, k, v = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 4> (qkv, , , , , lengths, total) }"""
+SCALARS = 'g (float x, float[] w) => (float y) { y = Einsum <equation = ",->"> (x, w) }'
+SEQUENCE = """g (seq(float[a, 8]) s, int64 i) => (seq(float[a, 8]) z) {
+    t = SequenceAt (s, i)  y = MatMul (t, w)  z = SequenceInsert (s, y) }"""
+
+
+@pytest.mark.parametrize(("text", "stored"), [(PACKED, {"w": (64, 192)}), (SCALARS, {}), (SEQUENCE, {"w": (8, 8)})])
+@pytest.mark.parametrize("target", ["cuda", "openvino"])
+def test_an_estimate_costs_no_conversion(amp: Any, tmp_path: Path, text: str, stored: Any, target: str) -> None:
+    onnx.save(parse(text, stored, domains=["com.microsoft"]), tmp_path / "m.onnx")
+    status, _, _ = amp(
+        "convert", tmp_path / "m.onnx", "--target", target, "--check", "off", "-o", tmp_path / "low.onnx"
+    )
+    assert not status and (tmp_path / "low.onnx").exists()
 
 
 def test_fusions_of_the_target_start_one_kernel() -> None:

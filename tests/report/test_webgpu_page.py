@@ -198,9 +198,20 @@ def test_both_models_run_on_webgpu(tmp_path: Path) -> None:
     assert told["state"] == "done" and told["found"]["provider"] == "webgpu"
     assert max(told["found"]["samples"]["reference"]["y"]) < 1e-5
     if "no float16 shaders" in told["words"]:
-        assert told["found"]["verdict"] == "cannot run here" and "f16" in told["found"]["times"]["model"]["fault"]
+        fault = told["found"]["times"]["model"]["fault"]
+        assert told["found"]["verdict"] == "could not run" and "f16" in fault
+        assert "could not run, on WebGPU" in told["words"] and f"could not run: {fault.split()[0]}" in told["words"]
     else:
         assert told["found"]["verdict"] == "ok"
+
+
+@needs_web
+def test_a_file_for_another_target_is_noted(tmp_path: Path) -> None:
+    given = parse("g (float[1,8] x) => (float[1,4] y) { h = MatMul (x, w)  y = Tanh (h) }", w=(8, 4), opset=17)
+    for target, said in (("cuda", ["cuda"]), ("webgpu", [])):
+        low = ampgraph.convert(given, target=target, check="off")
+        found = ampgraph.verify(given, low, samples=1, webgpu_page=tmp_path / target, onnxruntime_web=WEB)
+        assert [name for name in ("cuda", "webgpu") for note in found.notes if f"made for {name}" in note] == said
 
 
 @needs_web

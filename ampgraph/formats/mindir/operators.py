@@ -253,6 +253,7 @@ class Functions(MindirOperators):
         return Closure(frozenset(targets))
 
     def _formal(self, function: str, number: int) -> Item:
+        """What stands for a parameter of a function. Raises AmpError AMP203 for more operands than it takes."""
         formals = self._order[function]
         if number >= len(formals):
             self._refuse(f"function '{view.shown(function)}' takes {len(formals)} operands and is given more")
@@ -356,5 +357,6 @@ class Functions(MindirOperators):
                 self.flow.merge((self._result_units[key], fixed))
 
     def _refuse(self, problem: str) -> NoReturn:
+        """Raises AmpError AMP203 for a file that makes no sense."""
         hint = "MindSpore cannot run it either: export it again"
         raise AmpError("AMP203", problem, where=self.file.where, hint=hint)

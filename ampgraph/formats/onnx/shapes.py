@@ -122,7 +122,7 @@ def infer(
         proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, DTYPES[typed[name]].value, None))
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
-    for info in (info for info in proto.graph.input if info.name in inputs):
+    for info in (i for i in proto.graph.input if i.name in inputs and i.type.HasField("tensor_type")):
         for dim, size in zip(info.type.tensor_type.shape.dim, inputs[info.name], strict=True):
             dim.dim_value = size
     try:

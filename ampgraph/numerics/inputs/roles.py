@@ -145,6 +145,7 @@ class InputReader:
         return self._dimension(op.inputs[0], int(axis or 0))
 
     def _dimension(self, value: int, axis: int) -> int:
+        """The size of one axis of a value; 0 where it is not known."""
         shape = self.flow.shape(value)
         if not shape or not -len(shape) <= axis < len(shape):
             return 0
@@ -153,6 +154,7 @@ class InputReader:
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
     def _arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+        """The states of what an operator makes of an input and constants; ``found`` hears what that tells of it."""
         other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
         if other is None:
@@ -232,6 +234,7 @@ class InputReader:
         return False
 
     def _reaches_softmax(self, op: Op) -> bool:
+        """Whether a Softmax reads what an operator makes, through moves, additions and Wheres."""
         way = self._following(op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where")
         return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
 

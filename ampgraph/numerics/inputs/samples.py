@@ -24,7 +24,7 @@ from ...runtime.data import by_input, cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
 from .sizes import GraphInput, Place
-from .states import CachePair, reached, told_pairs
+from .states import CachePair, ReachedStates, told_pairs
 
 HINTS = 12  # sizes of weights that an input may have
 MOST_SAMPLES = 1_000_000  # that can be asked for
@@ -57,8 +57,8 @@ class Samples:
             return fitting
         names = " and ".join(f"'{pair.past}'" for pair in self._states)
         said = f"{names}: zero at first, then what the model makes of the sample before"
-        start = lambda: reached(fitting, self._states, run)  # noqa: E731
-        return replace(fitting, notes=(*fitting.notes, said), _start=start)
+        states = ReachedStates(fitting, self._states, run)
+        return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
 
     def _sized(self, run: Callable[[Feeds], object]) -> Samples:
         if self._resized is None or not self._resized({})[1]:

@@ -120,6 +120,7 @@ class Sizes:
         return SEQUENCE if number is None else max(number, 1)
 
     def _guess(self, name: str, port: GraphInput, axis: int) -> int:
+        """A size by the name of a dimension, and by the input and the axis where it stands."""
         word, rank = name.lower(), len(port.shape)
         if name and self._is_past(name):
             return PAST

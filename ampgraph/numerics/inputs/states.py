@@ -122,19 +122,38 @@ def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -
         yield CachePair(name, other, _axis(inputs[name], outputs[other]))
 
 
-def reached(
-    samples: Iterable[dict[str, Array]],
-    pairs: Sequence[CachePair],
-    run: Callable[[dict[str, Array]], Mapping[str, Result]],
-) -> Iterator[dict[str, Array]]:
-    """The samples with states that a model has really had: zero in the first, in each other what it made of the one
-    before."""
-    states: dict[str, Array] = {}
-    for feeds in samples:
-        held = [pair for pair in pairs if pair.past in feeds]
-        states = states or {pair.past: np.zeros_like(feeds[pair.past]) for pair in held}
-        feeds = {**feeds, **states}
-        yield feeds
-        made = run(feeds)
-        found = {pair.past: np.asarray(made[pair.present]) for pair in held}
-        states = {name: array for name, array in found.items() if array.shape == feeds[name].shape}
+class ReachedStates:
+    """Samples with states that a model has really had: zero in the first, in each other what it made of the one before.
+    States that are not finite, or do not fit, are those of the sample itself. Each is computed once."""
+
+    def __init__(
+        self,
+        samples: Iterable[dict[str, Array]],
+        pairs: Sequence[CachePair],
+        run: Callable[[dict[str, Array]], Mapping[str, Result]],
+    ) -> None:
+        self._samples, self._pairs, self._run = samples, pairs, run
+        self._known: list[dict[str, Array]] = []
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        before: dict[str, Array] | None = None
+        for place, feeds in enumerate(self._samples):
+            if place == len(self._known):
+                self._known.append(self._first(feeds) if before is None else self._next(before, feeds))
+            before = {**feeds, **self._known[place]}
+            yield before
+
+    def _first(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        zeros = {pair.past: np.zeros_like(feeds[pair.past]) for pair in self._pairs if pair.past in feeds}
+        return zeros if len(self._next({**feeds, **zeros}, feeds)) == len(zeros) else {}
+
+    def _next(self, before: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
+        made = self._run(before)
+        with np.errstate(over="ignore"):
+            found = {
+                p.past: np.asarray(made[p.present]).astype(feeds[p.past].dtype) for p in self._pairs if p.past in feeds
+            }
+        fits = {name for name, array in found.items() if array.shape == feeds[name].shape}
+        return {
+            name: found[name] for name in found if name in fits and np.isfinite(found[name].astype(np.float64)).all()
+        }

@@ -17,6 +17,7 @@ import numpy as np
 from onnx import ModelProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
+from ...core.annotations import target_in
 from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.dataflow import NONE, Dataflow, Op, Scope, Value
@@ -237,7 +238,7 @@ def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> 
 def low_accumulators(graph: Graph, target: str = "") -> Kernels | None:
     """The kernels of a target that add up in a low type; None where it is float32, or none is known. ``target``: empty
     for the one that the file was made for, where it says so."""
-    said = graph.metadata().get("ampgraph.target", "") if isinstance(graph, DescribedGraph) and not target else target
+    said = target_in(graph.metadata()) if isinstance(graph, DescribedGraph) and not target else target
     found = load_kernels(said) if said in TARGETS["ONNX"] else None
     return found if found is not None and found.accumulates in LOW else None
 

@@ -79,6 +79,7 @@ class Rules(ForwardTypes):
         return found
 
     def _reads_high(self, use: Use) -> bool:
+        """Whether an operator reads through this use in float32, without a Cast of the file between."""
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
@@ -107,6 +108,7 @@ class Rules(ForwardTypes):
         return ()
 
     def reads_low(self, use: Use) -> bool:
+        """Whether an operator reads through this use in the low type."""
         return use.unit != NONE and self.is_low(use.unit)
 
     def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
@@ -152,6 +154,7 @@ class O1(Rules):
         return nested or not self.rules.unreached_containers.isdisjoint(kinds)
 
     def _white(self, op: Op) -> bool:
+        """Whether O1 makes an operator low: it is white, or a primitive in a white cell, and no helper's."""
         rules = self.rules
         if op.kind in rules.white_operators and self._by_helper(op):
             return False
@@ -271,6 +274,7 @@ class O2(O3):
     """As O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
+        """The black cell that an operator is in, for a gradient its forward operator; empty for none."""
         op = forward_of(self.flow, op)
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
@@ -381,6 +385,7 @@ def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[
 
 
 def _in(cells: Cell, home: Cell) -> bool:
+    """Whether cells are those of a home, or inside it."""
     return cells[: len(home)] == home
 
 
@@ -400,6 +405,7 @@ def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
 
 
 def _path(owner: str) -> str:
+    """The attribute path of a cell as it stands before a parameter's name; empty for the network itself."""
     return f"{owner}." if owner else ""
 
 
@@ -424,6 +430,7 @@ def notes(rules: Rules) -> list[Note]:
 
 
 def _name(op: Op) -> str:
+    """How a note names an operator."""
     return op.name or op.kind
 
 
@@ -552,6 +559,7 @@ def _numbers(rules: Rules) -> Iterator[Note]:
 
 
 def _is_exact(number: float, dtype: str) -> bool:
+    """Whether the low type holds a number without rounding."""
     if dtype == "float16":
         return float(np.float16(number)) == number
     return int(np.float32(number).view(np.uint32)) & 0xFFFF == 0

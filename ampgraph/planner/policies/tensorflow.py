@@ -139,6 +139,7 @@ def _through_clear(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _of(items: Sequence[Item], *classes: str) -> Iterator[int]:
+    """The numbers of the items of some classes."""
     return (number for number, item in enumerate(items) if item.cls in classes)
 
 
@@ -177,6 +178,7 @@ class _Painting:
         return frozenset(unit.id for unit in found if not traits.has(flow.ops[unit.op].role, "random"))
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
+        """A verdict for each unit that is low, or tied to one that is not."""
         low, kept = self.painted.low, dict[int, str]()  # by representative of units of which one is not low
         for unit in self.flow.units:
             if unit.id not in low and not unit.fixed_low:
@@ -189,6 +191,7 @@ class _Painting:
                 yield unit.id, Verdict(LOW, LIST, Why("tensorflow", low[unit.id]))
 
     def _why(self, unit: Unit) -> str:
+        """Why a unit is not low."""
         flow, root = self.flow, self.painted.denied.get(unit.id)
         if root == unit.id:
             return "is on the deny list"
@@ -215,6 +218,7 @@ class _Painting:
             )
 
     def _item(self, unit: Unit) -> Item:
+        """What painting asks of a unit."""
         begun, options = self.begun, self.begun.options
         op = self.flow.ops[unit.op] if unit.op != NONE else None
         traits = options.lists.traits
@@ -254,6 +258,7 @@ class _Painting:
                 self._add_edge(self.flow.values[outer[value.id]].unit, value.unit)
 
     def _add_edge(self, source: int, target: int) -> None:
+        """An edge of the data flow, once."""
         if source != target and source not in self.items[target].before:
             self.items[target].before.append(source)
             self.items[source].after.append(target)

@@ -127,6 +127,7 @@ def _scales_down(facts: Facts, op: Op, value: int) -> bool:
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
+    """Of the operators that were found, ``sinks`` and those that lead to them."""
     values = [v for op in sinks for v in op.outputs]
     before = upstream(facts.flow, values, lambda op: op.inputs if op.id in found.ops else (), facts.borders.origins)
     return [op for op in before if op.id in found.ops]

@@ -179,6 +179,7 @@ def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: in
 
 
 def _is_scaling(known: Traits, op: Op) -> bool:
+    """Whether an operator multiplies or divides two operands."""
     return known.has(op.role, "scalings") and len(op.inputs) == 2
 
 
@@ -201,11 +202,13 @@ def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
 
 
 def _epsilon(flow: Dataflow, op: Op) -> float:
+    """The epsilon of a norm, as float32 has it; ONNX's own where none is given."""
     given = flow.number(op, "epsilon")
     return 1e-5 if given is None else float(np.float32(given))
 
 
 def _around(flow: Dataflow, value: int) -> list[Op]:
+    """The operators that make and read a value."""
     writer = flow.writer(value)
     return [*([] if writer is None else [writer]), *flow.readers(value)]
 

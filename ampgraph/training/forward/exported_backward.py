@@ -144,6 +144,7 @@ def _drop_input(graph: ir.Graph, value: ir.Value) -> None:
 
 
 def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
+    """The outputs of a graph by name."""
     return {value.name or "": value for value in graph.outputs}
 
 
@@ -171,6 +172,7 @@ def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
 
 
 def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
+    """The loss: as named, as torch says it, or the only float scalar. Raises AmpError AMP213 for none or several."""
     outputs = _outputs(model.graph)
     others = [name for name in outputs if name not in taken]
     if named is not None:
@@ -228,4 +230,5 @@ def _reached(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
 
 
 def _is_scalar(value: ir.Value) -> bool:
+    """Whether a value is known to have one element."""
     return value.shape is not None and all(dim == 1 for dim in value.shape)

@@ -58,6 +58,7 @@ def _stored(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _matches(pattern: str, names: Sequence[str]) -> list[str]:
+    """The names that a pattern of --freeze matches. Raises AmpError AMP305 for none."""
     hits = fnmatch.filter(names, pattern)
     if not hits:
         hint = nearest(pattern, list(names)) or f"there are: {', '.join(names[:8])}"
@@ -91,6 +92,7 @@ LARGE = 1e4  # -1e4, -1e9 and -inf leave a place out of a softmax; weights are f
 
 
 def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
+    """Whether a stored tensor is one that training would move: no statistic, shape, mask or constant."""
     tensor, reads = value.const_value, list(_reads(value))
     if tensor is None or len(tensor.shape) == 0 or tensor.size == 0:
         return False
@@ -138,6 +140,7 @@ def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
 
 
 def _is_weight(node: ir.Node, index: int) -> bool:
+    """Whether a single number is learnt there: of a product, a learnt scale, or added to a product's result."""
     if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None

@@ -173,7 +173,10 @@ function show(provider, sides) {
   for (const name of names) {
     const [ours, theirs] = SIDES.map((side) => found[side][name] || {});
     const over = (value) => ({ words: error(value), missed: value > page.tolerance });
-    row(at("errors"), [name, over(ours.p90), error(theirs.median), over(theirs.p90), error(theirs.worst), error(page.verified[name])]);
+    const failed = (side) => ({ words: `could not run: ${side.fault}`, missed: true });
+    const original = reference.fault ? failed(reference) : over(ours.p90);
+    const converted = model.fault ? [failed(model), "", ""] : [error(theirs.median), over(theirs.p90), error(theirs.worst)];
+    row(at("errors"), [name, original, ...converted, error(page.verified[name])]);
   }
   at("times").replaceChildren();
   row(at("times"), ["model", "opened in", "first run", "median", "least"], "th");
@@ -187,7 +190,7 @@ function show(provider, sides) {
   const ratio = model.fault || reference.fault ? "" : quantile(reference.times, 0.5) / quantile(model.times, 0.5);
   at("timing").textContent = `${ratio ? `The original takes ${ratio.toPrecision(3)} times as long as what was converted. ` : ""}Of ${Math.max(...sides.map((side) => side.times.length))} runs of the first sample, in turn; inputs go to the device and outputs come back in each.`;
   const missed = names.filter((name) => !(found.model[name] && found.model[name].p90 <= page.tolerance));
-  const ended = model.fault ? "cannot run here" : missed.length ? `missed: ${missed.join(", ")}` : "ok";
+  const ended = model.fault ? "could not run" : missed.length ? `missed: ${missed.join(", ")}` : "ok";
   at("verdict").textContent = `${ended}, on ${provider === "webgpu" ? "WebGPU" : "the CPU"}`;
   at("verdict").className = ended === "ok" ? "" : "missed";
   const nothing = provider === "wasm" && page.low.length > 0;
