@@ -460,10 +460,54 @@ def test_rows_of_a_table_have_the_means_and_deviations_that_the_model_expects(bo
     assert np.allclose(arrays[0].std(0), DEVIATIONS, rtol=0.4)
 
 
+@pytest.mark.parametrize("edge", [8, 64])
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("d = Sub(x, m)  y = Div(d, s)", ()),
+        ("d = Sub(x, m)  y = Div(d, s)", (1,)),
+        ("d = Sub(x, m)  y = Mul(d, g)", (1, 1, 1)),
+        ("d = Sub(x, m)  y = Div(d, s)", (3, 1, 1)),
+        ("d = Sub(x, m)  y = Mul(d, g)", (1, 3, 1, 1)),
+        ("y = BatchNormalization(x, one, zero, m, v)", (3,)),
+    ],
+)
+def test_pictures_of_a_sensor_have_the_mean_and_deviation_that_the_model_expects(
+    body: str, shape: tuple[int, ...], edge: int
+) -> None:
+    numbers = {"m": 20005, "s": 24645, "g": 1 / 24645, "v": 24645**2, "one": 1, "zero": 0}
+    weights = {name: np.full(shape, n, np.float32) for name, n in numbers.items() if name in body.replace("(", " ( ")}
+    size = f"float[2, 3, {edge}, {edge}]"
+    note, arrays = drawn(f"g ({size} x) => ({size} y) {{ {body} }}", weights, count=1)
+    assert "means that the model takes off" in note
+    assert abs(arrays[0].mean() - 20005) <= 0.2 * 24645
+    assert np.allclose(arrays[0].std(), 24645, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "word"),
+    [
+        ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375], "pictures of 0 to 255"),
+        ([127.5] * 3, [127.5001] * 3, "pictures of 0 to 255"),
+        ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], "pictures: of 0 to 1"),
+    ],
+)
+def test_pictures_of_bytes_stay_pictures(mean: list[float], deviation: list[float], word: str) -> None:
+    weights = {"m": np.array(mean, np.float32).reshape(3, 1, 1), "s": np.array(deviation, np.float32).reshape(3, 1, 1)}
+    size = "float[1, 3, 64, 64]"
+    assert word in drawn(f"g ({size} x) => ({size} y) {{ d = Sub(x, m)  y = Div(d, s) }}", weights)[0]
+
+
 @pytest.mark.parametrize("body", ["y = Sub(m, x)", "y = Add(x, one)", "y = Mul(x, m)"])
 def test_other_arithmetic_says_nothing_of_a_table(body: str) -> None:
     note, _ = drawn(f"g (float[8, 3] x) => (float[8, 3] y) {{ {body} }}", {"m": MEANS, "one": np.float32(1)})
     assert "standard normal" in note
+
+
+def test_a_table_of_positions_is_no_mean() -> None:
+    size = "float[1, 4, 3]"
+    text = f"g ({size} x) => ({size} y) {{ y = Add(x, m) }}"
+    assert "standard normal" in drawn(text, {"m": np.arange(12, dtype=np.float32).reshape(1, 4, 3)})[0]
 
 
 # Sizes that were guessed wrongly are learnt from what a run fails with.

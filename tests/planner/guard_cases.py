@@ -117,6 +117,35 @@ RAW.append(
     )
 )
 
+PIXELS = F(20005) + F(24645 * 4) * np.random.default_rng(9).standard_normal((1, 3, 8, 8)).astype(F)
+SCALER = {"mu": F(20005), "sd": np.full((1, 3, 1, 1), 24645, F), "s": np.full((3, 1, 1), 1 / 24645, F), "b": F(0.5)}
+KERNELS = {"w": np.random.default_rng(8).standard_normal((4, 3, 3, 3)).astype(F) / F(4)}
+
+# The deviation takes into range what is beyond it: the Cast stands behind.
+RAW += [
+    Case(
+        f"pictures of a sensor {name}",
+        "raw",
+        f"g (float[1,3,8,8] x) => (float[1,4,6,6] y) {{ d = Sub (x, mu)  {body}  y = Conv (z, w) }}",
+        {"x": PIXELS},
+        {**SCALER, **KERNELS},
+    )
+    for name, body in (
+        ("over their deviation", "z = Div (d, sd)"),
+        ("by its inverse, then shifted", "e = Mul (d, s)  z = Add (e, b)"),
+        ("moved, then over it", "m = Transpose <perm = [0, 1, 3, 2]> (d)  z = Div (m, sd)"),
+    )
+]
+RAW.append(
+    Case(
+        "a column beyond the range, over its deviation",
+        "raw",
+        "g (float[8,16] x) => (float[8,16] y) { d = Sub (x, mu)  z = Div (d, sd)  y = MatMul (z, w) }",
+        {"x": NUMBERS * F(60000) + F(50000)},
+        {**SCALE, "mu": np.full(16, 50000, F), "sd": np.full(16, 60000, F)},
+    )
+)
+
 CODES = np.random.default_rng(10).standard_normal((32, 16)).astype(F)
 NEAR = {"x": CODES[:8] + NUMBERS * F(0.02)}
 FAR = {"x": NUMBERS * F(0.5) + F(30)}

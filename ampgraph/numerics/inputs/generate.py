@@ -111,10 +111,11 @@ class Generator:
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
         kind, note = _kind_of(self.flow, port, shape)
-        table = table_of(self.flow, port.value, shape[-1]) if kind == PLAIN and 0 < len(shape) <= 3 else None
-        if table is not None:
+        table = table_of(self.flow, port.value, shape) if shape and kind in REACHED else None
+        if table is not None and (table.reaches(REACHED[kind]) or (kind == PLAIN and len(shape) <= 3)):
             note = "about the means that the model takes off, with its deviations, 4 and 1/16 of them"
-        return InputFill(port, shape, kind, note, table=table)
+            return InputFill(port, shape, kind, note, table=table)
+        return InputFill(port, shape, kind, note)
 
     def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         inverted = found.one_masks
@@ -215,6 +216,8 @@ SHIFTS, SHIFTS_OF_LINES = ((4.6, -2.1), (1.0, 0.0), (2.0, -1.0)), ((2.0, -1.0), 
 
 PLAIN = "scaled"
 KINDS = ("picture", "pixels", "sound", "spectrum", PLAIN)
+# By kind, what numbers reach for which a scaler in front needs no others: bytes, inverted ones, and what is plain.
+REACHED = {"picture": 512.0, "pixels": 512.0, PLAIN: max(SCALES)}
 
 
 def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
@@ -331,30 +334,34 @@ def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Arr
     return field * np.float32(span) + np.float32(least)
 
 
-# -- rows of tables ---------------------------------------------------------------------------------------------------
+# -- numbers before a scaler -------------------------------------------------------------------------------------------
 
 SCALERS = 4  # operators from an input
-WIDEST = 1 << 16  # columns
+WIDEST = 1 << 16  # means
 SHARE = 0.1  # of a mean, which is the deviation where nothing tells one
 
 
 @dataclass(frozen=True)
 class Table:
-    """The mean and the deviation of each column."""
+    """The mean and the deviation of each column or channel, or of all numbers: they broadcast over the input."""
 
     means: Array
     deviations: Array
 
     def rows(self, numbers: Numbers, shape: tuple[int, ...], scale: float) -> Array:
-        """float32 of ``shape``, whose last axis has the columns, with ``scale`` times the deviations."""
+        """float32 of ``shape``, with ``scale`` times the deviations."""
         made: Array = self.means + self.deviations * numbers.normal(shape) * np.float32(scale)
         return made.astype(np.float32)
 
+    def reaches(self, size: float) -> bool:
+        """Whether usual numbers are larger than ``size``."""
+        return float(np.max(abs(self.means) + self.deviations)) > size
 
-def table_of(flow: Dataflow, value: int, width: int) -> Table | None:
-    """What the first operators behind a value say of its ``width`` columns; None where they say nothing."""
-    gain, offset, steps = np.ones(width), np.zeros(width), 0
-    while steps < SCALERS and (found := _step(flow, value, width)) is not None:
+
+def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None:
+    """What the first operators behind a value of ``shape`` say of its numbers; None where they say nothing."""
+    gain, offset, steps = np.ones(()), np.zeros(()), 0
+    while steps < SCALERS and (found := _step(flow, value, shape)) is not None:
         op, factor, term = found
         gain, offset, value, steps = gain * factor, offset * factor + term, op.outputs[0], steps + 1
     if not steps or not offset.any() or not np.all(gain) or not np.all(np.isfinite(offset / gain)):
@@ -363,24 +370,25 @@ def table_of(flow: Dataflow, value: int, width: int) -> Table | None:
     if np.all(gain == 1) and np.ptp(offset) == 0:  # log(x + 1) says nothing of a mean
         return None
     deviations = np.maximum(abs(means) * SHARE, SHARE) if np.all(gain == 1) else 1 / abs(gain)
-    return Table(means.astype(np.float32), deviations.astype(np.float32))
+    return Table(np.asarray(means, np.float32), np.asarray(deviations, np.float32))
 
 
-def _step(flow: Dataflow, value: int, width: int) -> tuple[Op, Array, Array] | None:
-    """A reader that multiplies or shifts each column by a stored number, with the factor and the term."""
+def _step(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
+    """A reader that multiplies or shifts by stored numbers, with the factor and the term."""
     for op in flow.readers(value):
         if has(op.role, "stored_statistics") and op.inputs[0] == value:
-            rows = [_columns(flow, v, width) for v in op.inputs[3:5]]
+            channels = (-1, *(1,) * (len(shape) - 2))
+            rows = [_broadcast(flow, v, shape, channels) for v in op.inputs[3:5]]
             if len(rows) == 2 and rows[0] is not None and rows[1] is not None:
                 factor = 1 / np.sqrt(rows[1] + 1e-12)
                 return op, factor, -rows[0] * factor
         other = next((v for v in op.inputs if v != value), NONE)
-        stored = _columns(flow, other, width) if has(op.role, "affine") and len(op.inputs) == 2 else None
+        stored = _broadcast(flow, other, shape) if has(op.role, "affine") and len(op.inputs) == 2 else None
         if stored is None or (other == op.inputs[0] and not _commutes(op)):
             continue
         if has(op.role, "scalings"):
-            return op, 1 / stored if positions(op.role, "divides") else stored, np.zeros(width)
-        return op, np.ones(width), -stored if positions(op.role, "subtracts") else stored
+            return op, 1 / stored if positions(op.role, "divides") else stored, np.zeros(())
+        return op, np.ones(()), -stored if positions(op.role, "subtracts") else stored
     return None
 
 
@@ -388,10 +396,16 @@ def _commutes(op: Op) -> bool:
     return not positions(op.role, "divides") and not positions(op.role, "subtracts")
 
 
-def _columns(flow: Dataflow, value: int, width: int) -> Array | None:
-    """A stored number for each column, or one for all; none of them zero in a quotient."""
+def _broadcast(flow: Dataflow, value: int, shape: tuple[int, ...], by: tuple[int, ...] | None = None) -> Array | None:
+    """One stored number for all, or those of one axis, such that they broadcast over ``shape``; reshaped if ``by`` is
+    given. None for others, as a table of positions."""
     array = _stored(flow, value, WIDEST)
-    if array is None or array.dtype.kind != "f" or array.size not in (1, width):
+    if array is None or array.dtype.kind != "f":
         return None
-    columns: Array = np.broadcast_to(np.asarray(array, np.float64).reshape(-1), (width,))
-    return columns
+    numbers = np.asarray(array, np.float64).reshape(array.shape if by is None else by)
+    fits = (
+        numbers.size == max(numbers.shape, default=1)
+        and numbers.ndim <= len(shape)
+        and all(size in (1, whole) for size, whole in zip(numbers.shape[::-1], shape[::-1], strict=False))
+    )
+    return numbers if fits else None

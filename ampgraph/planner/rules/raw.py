@@ -2,12 +2,14 @@
 
 Inputs come in units of the world: pressures of 1013 and a few, years, prices of millions, samples of a quiet
 microphone. What takes their mean off needs the digits that a rounding of the input would take; behind it the low type
-has enough. In float32 it costs no more Casts: the one before it stands behind it. Angles of large positions lose their
+has enough. In float32 it costs no more Casts: the one before it stands behind it, and behind the deviation that it is
+divided by, without which it may be out of range. Angles of large positions lose their
 period, and scores to which they are added their differences.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +20,7 @@ import numpy as np
 from ...core.borders import Borders
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
-from ...core.walk import upstream
+from ...core.walk import sole_reader, upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
 from .rule import Findings, Sight, Spoilt, looks, ruling, runs
@@ -81,7 +83,7 @@ def _is_input(facts: Facts, value: int) -> bool:
 @runs(
     "raw",
     trigger="arithmetic that adds, subtracts or bends the model's inputs before the first product",
-    action="float32 for it, with all that lies before it",
+    action="float32 for it, with all that lies before it, and for what scales it down behind",
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
@@ -95,7 +97,33 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
         return Findings()
     dtype = facts.options.dtype
     why = Why("raw", f"computes with an input of the model before any product: {dtype} may not hold its digits")
-    return Findings([ruling(facts, why, _with_all_before(facts, found, sinks), where=sinks[0])])
+    scaled = [one for op in sinks for one in _to_last_scale(facts, found, op)]
+    return Findings([ruling(facts, why, _with_all_before(facts, found, sinks + scaled), where=sinks[0])])
+
+
+def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
+    """What moves, shifts and scales the result of an operator by constants, up to the last that scales it down: there
+    a Cast costs what it costs before, as each result has one reader."""
+    flow, traits, chain, end = facts.flow, facts.traits, list[Op](), 0
+    while len(op.outputs) == 1:
+        value = op.outputs[0]
+        reader = sole_reader(flow, value, op.scope)
+        if reader is None or reader.id not in found.ops or not found.values.isdisjoint({*reader.inputs} - {value}):
+            break
+        if not any(traits.has(reader.role, trait) for trait in ("affine", "moves", "conversions")):
+            break
+        chain.append(reader)
+        end, op = len(chain) if _scales_down(facts, reader, value) else end, reader
+    return chain[:end]
+
+
+def _scales_down(facts: Facts, op: Op, value: int) -> bool:
+    """Whether an operator multiplies a value by constants below one, or divides it by some above."""
+    if not facts.traits.has(op.role, "scalings") or len(op.inputs) != 2:
+        return False
+    index = op.inputs.index(value)
+    low, high = sorted(map(abs, facts.values.of(op.inputs[1 - index])[:2]))
+    return index == 0 and 1 < high < math.inf if facts.traits.has(op.role, "divides") else low < 1
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
