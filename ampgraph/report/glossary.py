@@ -80,7 +80,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
     "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
     "shapes": "for what sizes of open dimensions an engine is built, in trtexec's words: least, best and largest",
-    "kernel start": "the time in which a device starts a kernel, whatever that computes: most of what small models take",
+    "kernel start": "the time in which a device starts a kernel, whatever that computes: most of a small model's time",
     "TF32": "float32 whose products NVIDIA's tensor cores compute from 11 significant bits, as its runtimes allow",
     "engine": "what TensorRT builds of a model, for one device and a range of shapes",
     "notes": "what you may want to know and need not act on",
