@@ -38,7 +38,8 @@ CODES = {
     "AMP302": "There is no such level, or the policy gives it no meaning.",
     "AMP303": "There is no such policy, or it is not for this format or type.",
     "AMP304": "There is no such target, or it is not for this format.",
-    "AMP305": "A pattern matches nothing, or an option cannot change what it names.",
+    "AMP305": "A pattern matches nothing, or an option cannot change what it names; `ampgraph explain MODEL` "
+    "with '*' for a node lists all of them.",
     "AMP306": "A node is asked for in both precisions.",
     "AMP307": "The opset cannot be changed to the one asked for.",
     "AMP308": "No node, or more than one, has the name.",

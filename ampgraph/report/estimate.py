@@ -30,6 +30,8 @@ WIDTH = 1.9
 on both sides alike."""
 SIZES = 6
 """Open dimensions that the line has room for."""
+TRIED = 64
+"""The size to try of a dimension that was taken for 1, where nothing is faster."""
 UNKNOWN = "no estimate: sizes inside of the model do not follow from those of its inputs"
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
@@ -90,6 +92,9 @@ class Speed(Data):
         if self.reason:
             return self.reason
         notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
+        named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
+        if named and self.devices and max(one.high for one in self.devices) < 1.0:
+            notes.append(f"slower: try --dim {named}={TRIED}")
         notes += [] if self.measured else ["no GPU was measured"]
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"

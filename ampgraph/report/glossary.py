@@ -71,6 +71,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "float16": "IEEE half precision: 11 significant bits, up to 65,504, down to 6e-8",
     "bfloat16": "float32's range with 8 significant bits",
     "ranges": "values that were measured on samples, those that would overflow among them",
+    "no rule fired": "no numbers of the model were a reason for float32; without --data its values were not looked at",
     "range": "decided by a measured range: the value would overflow on your samples",
     "samples": "the inputs of a run: yours (--data), or generated ones",
     "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
@@ -79,6 +80,9 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
     "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
     "shapes": "for what sizes of open dimensions an engine is built, in trtexec's words: least, best and largest",
+    "kernel start": "the time in which a device starts a kernel, whatever that computes: most of a small model's time",
+    "TF32": "float32 whose products NVIDIA's tensor cores compute from 11 significant bits, as its runtimes allow",
+    "engine": "what TensorRT builds of a model, for one device and a range of shapes",
     "notes": "what you may want to know and need not act on",
     "repaired": "what was put right when the model was read, as ONNX Runtime does, or read as what is known here",
     "optimize": "what ONNX Runtime's own optimisation did before the conversion: --optimize",
@@ -95,6 +99,8 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "not checked": "nothing was run, for the reason that stands behind it",
     "tolerance": "the error that 9 of 10 samples must meet at every output; 0.01 in float16, 0.05 in bfloat16",
     "strict": "a CPU run in which every low value is really rounded, which a plain run of ONNX Runtime does not do",
+    "rounding of stored values": "what a strict run shows: each low value that a node hands on is really rounded; what "
+    "kernels add up inside is not modelled",
     "repair": "what is pinned to float32 where the check is missed: options that were tried, or with --repair "
     "are applied",
     "chaotic": "a model that the rounding of its inputs alone changes beyond the tolerance; no plan mends that",
@@ -169,12 +175,13 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
-    """What a term means; phrases of summaries (by the cut) are terms too, and of others each word (guard long-sum).
+    """What a term means; phrases of summaries (by the cut) are terms too, and of others each word (guard long-sum), or
+    what begins so (residual).
 
     ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
     """
     every = [*sections(), ("command", commands)]
-    found = _found({term}, every) or _found(set(term.split()), every)
+    found = _found({term}, every) or _found(set(term.split()), every) or _found({term}, every, begun=True)
     if not found:
         known = [*ORDINARY.values(), *(name for _, entries in every for name in entries)]
         hint = nearest(term, known) or "`ampgraph help` lists all terms; commands have --help"
@@ -182,7 +189,8 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
     return Meanings(found)
 
 
-def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
+    """What terms mean, or with ``begun`` those whose first words they are."""
     said = {_plain(phrase): _plain(name) for name, phrase in ORDINARY.items()}
     wanted = {_plain(dtype_word(term) or term) for term in terms}
     wanted |= {said[term] for term in wanted & said.keys()}
@@ -190,7 +198,7 @@ def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]]) -> dict[
         name if kind == "word" else f"{kind} {name}": text
         for kind, entries in every
         for name, text in entries.items()
-        if _plain(name) in wanted
+        if _plain(name) in wanted or (begun and any(_plain(name).startswith(f"{one} ") for one in wanted))
     }
 
 

@@ -17,6 +17,7 @@ from ampgraph.oplists.kernels import TARGETS
 from ampgraph.planner.resolve import resolve
 from ampgraph.report.estimate import (
     Device,
+    DeviceSpeed,
     GraphReader,
     KernelWork,
     Speed,
@@ -154,6 +155,21 @@ def test_open_dimensions_are_said() -> None:
     assert found and found.sizes == {"N": 1} and "N=1" in str(found) and "no GPU was measured" in str(found)
     named = speed(parse(text, HALF), dims={"N": 4096})
     assert named and named.sizes == {"N": 4096} and named.devices[0].high > found.devices[0].high
+
+
+@pytest.mark.parametrize(
+    ("high", "sizes", "tried"),
+    [
+        (0.9, {"image": 224, "batch": 1}, "(image=224, batch=1, slower: try --dim batch=64, no GPU was measured)"),
+        (1.0, {"batch": 1}, "(batch=1, no GPU was measured)"),
+        (0.9, {"batch": 8}, "(batch=8, no GPU was measured)"),
+        (0.9, {"x[0]": 1}, "(x[0]=1, no GPU was measured)"),
+        (0.9, {}, "(no GPU was measured)"),
+    ],
+)
+def test_where_nothing_is_faster_a_dimension_to_try_is_said(high: float, sizes: dict[str, int], tried: str) -> None:
+    devices = DeviceSpeed("A", 0.5, 0.7), DeviceSpeed("B", 0.5, high)
+    assert str(Speed(devices, sizes)).endswith(tried)
 
 
 def test_dimensions_without_a_name_are_said_by_their_places() -> None:

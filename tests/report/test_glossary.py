@@ -121,6 +121,9 @@ def test_help(amp: Any) -> None:
     assert set(ROW.findall(amp("help", "cast")[1])) == {"casts", "rewrite cast"}
     assert amp("help", "fp16")[1].startswith("float16  ")
     assert amp("help", "build-step")[1].startswith("command build-step  Build a mixed-precision training step")
+    assert set(ROW.findall(amp("help", "residual")[1])) == {"residual stream"}
+    assert set(ROW.findall(amp("help", "rounding of stored values")[1])) == {"rounding of stored values"}
+    assert set(ROW.findall(amp("help", "kernel", "starts")[1])) == {"kernel start"}
     out = amp("help")[1]
     assert [line.split()[0] for line in out.splitlines()] == ["words", "rules", "rewrites", "metrics", "errors"]
     code, out, err = amp("help", "rgion")
