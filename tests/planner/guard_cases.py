@@ -136,6 +136,16 @@ RAW += [
         ("moved, then over it", "m = Transpose <perm = [0, 1, 3, 2]> (d)  z = Div (m, sd)"),
     )
 ]
+RAW += [
+    Case(
+        f"pictures of 16 bits {name}",
+        "raw",
+        f"g (float[1,3,8,8] x) => (float[1,4,6,6] y) {{ {body}  y = Conv (z, w) }}",
+        {"x": np.linspace(0, 65535, 192, dtype=F).reshape(1, 3, 8, 8)},
+        {"k": F(1 / 65535), "half": F(32768), **KERNELS},
+    )
+    for name, body in (("by the inverse of the largest", "z = Mul (k, x)"), ("over half of it", "z = Div (x, half)"))
+]
 RAW.append(
     Case(
         "a column beyond the range, over its deviation",

@@ -82,7 +82,7 @@ def _is_input(facts: Facts, value: int) -> bool:
 
 @runs(
     "raw",
-    trigger="arithmetic that adds, subtracts or bends the model's inputs before the first product",
+    trigger="arithmetic that adds, subtracts, bends or scales down by much the model's inputs before the first product",
     action="float32 for it, with all that lies before it, and for what scales it down behind",
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
@@ -90,7 +90,9 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
     careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}
     # what makes a small number of large ones, or a usual one of one out of range
-    sinks = [op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels")]
+    sinks = [
+        op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels") or _normalises(facts, found, op)
+    ]
     if sinks:  # a Cast is for the products behind
         sinks = [op for op in sinks if op.id in facts.with_all_before(regions.allowed)]
     if not sinks:
@@ -99,6 +101,12 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     why = Why("raw", f"computes with an input of the model before any product: {dtype} may not hold its digits")
     scaled = [one for op in sinks for one in _to_last_scale(facts, found, op)]
     return Findings([ruling(facts, why, _with_all_before(facts, found, sinks + scaled), where=sinks[0])])
+
+
+def _normalises(facts: Facts, found: Raw, op: Op) -> bool:
+    """Whether an operator scales an input down by so much that it comes near the end of the type."""
+    values = found.values.intersection(op.inputs)
+    return len(values) == 1 and _divisor(facts, op, *values) > facts.low.largest / 4
 
 
 def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
@@ -113,17 +121,20 @@ def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
         if not any(traits.has(reader.role, trait) for trait in ("affine", "moves", "conversions")):
             break
         chain.append(reader)
-        end, op = len(chain) if _scales_down(facts, reader, value) else end, reader
+        end, op = len(chain) if _divisor(facts, reader, value) > 1 else end, reader
     return chain[:end]
 
 
-def _scales_down(facts: Facts, op: Op, value: int) -> bool:
-    """Whether an operator multiplies a value by constants below one, or divides it by some above."""
+def _divisor(facts: Facts, op: Op, value: int) -> float:
+    """The largest number by which an operator divides a value, or by whose inverse it multiplies it, if a constant; 0
+    where there is none."""
     if not facts.traits.has(op.role, "scalings") or len(op.inputs) != 2:
-        return False
+        return 0.0
     index = op.inputs.index(value)
     low, high = sorted(map(abs, facts.values.of(op.inputs[1 - index])[:2]))
-    return index == 0 and 1 < high < math.inf if facts.traits.has(op.role, "divides") else low < 1
+    if facts.traits.has(op.role, "divides"):
+        return high if index == 0 and high < math.inf else 0.0
+    return 1 / low if low else 0.0
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
