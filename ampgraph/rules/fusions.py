@@ -94,9 +94,13 @@ def regions(flow: Dataflow) -> list[Region]:
     return found
 
 
-def joined_regions(flow: Dataflow, options: Options) -> Iterator[Region]:
-    """Regions of a model that are some only on the target."""
-    return find_regions(flow, joined_patterns(frozenset(options.kernels.fuses)))
+def joined_regions(flow: Dataflow, options: Options) -> list[Region]:
+    """Regions of a model that are some only on the target, looked for once."""
+    patterns = joined_patterns(frozenset(options.kernels.fuses))
+    if patterns not in flow.memo:
+        flow.memo[patterns] = list(find_regions(flow, patterns)) if patterns.patterns else []
+    found: list[Region] = flow.memo[patterns]
+    return found
 
 
 def fused_regions(known: Known) -> Iterator[Region]:
