@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
@@ -68,6 +68,7 @@ class SlotReport:
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
     """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source.
+    ``meant``: what its list's reason means at this level and target, where that is not what it says.
     ``folded_into``: the fusion that makes it part of the product before it. ``facts``: tensors of no decided type,
     with their type."""
 
@@ -82,6 +83,7 @@ class Explanation(Shown):
     listed: str
     listed_at: str
     listed_reason: str
+    meant: str
     at_level: str
     rule: str
     kernel: str
@@ -99,11 +101,11 @@ class Explanation(Shown):
     def short(self) -> str:
         """Why, in a line: where slots differ, the first that is not low."""
         held = self.held or next(iter(self.slots), None)
-        return f"by {held.rule}: {held.reason}" if held else ""
+        return f"by {held.rule}: {self._told(held.reason)}" if held else ""
 
     def lines(self) -> list[str]:
         """The report of `explain` on one node."""
-        listed = f"{self.listed}, {self.at_level} at {self.level}: {self.listed_reason}"
+        listed = f"{self.listed}, {self.at_level} at {self.level}: {self._told(self.listed_reason)}"
         inside = f"left to the cut, as on {self.target} it computes in float32: {self.kernel}"
         taken = f"left to the cut, as on {self.target} {self.folded_into} takes it into the product before"
         rows = [
@@ -116,11 +118,19 @@ class Explanation(Shown):
             ("kernel", self.kernel and inside),
             ("kernel", self.folded_into and taken),
             ("region", self.region),
-            *(row for slot in self.slots for row in _slot_rows(slot, self.dtype)),
+            *(
+                row
+                for slot in self.slots
+                for row in _slot_rows(replace(slot, reason=self._told(slot.reason)), self.dtype)
+            ),
             ("", "" if self.slots else "nothing to decide: it has no float32 tensor"),
             ("existing", ", ".join(f"'{name}' {dtype}" for name, dtype in self.facts)),
         ]
         return in_rows((name, text) for name, text in rows if text)
+
+    def _told(self, text: str) -> str:
+        """A reason, with what its list's own means here."""
+        return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -224,6 +234,7 @@ def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explan
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
+        meant=_meant(options, op, listing) if listing else "",
         at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
         rule=options.lists.framework.rule(listing.cls) if listing else "",
         kernel=inside,
@@ -232,6 +243,18 @@ def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explan
         slots=slots,
         facts=_facts(flow, op),
     )
+
+
+def _meant(options: Options, op: Op, listing: Listing) -> str:
+    """What a list's reason means where it speaks for float32 of what is low, or of sums that the target's kernel adds
+    up in a low type; empty where it means what it says."""
+    kernels, level = options.kernels, options.level
+    low = options.lists.at(listing.cls, level) == "low"
+    if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":
+        return f"rules pin it to float32 where its numbers ask for that ({listing.reason})"
+    if op.role in options.lists.products and kernels.accumulates == options.dtype:
+        return f"a product, which {kernels.target} adds up in {kernels.accumulates}"
+    return ""
 
 
 def _inside(options: Options, kind: str, listing: Listing | None) -> str:
@@ -267,6 +290,8 @@ def _choice(flow: Dataflow, price: Price) -> Choice:
 
 
 EXAMPLES = 3
+FOR_FLOAT32 = ("deny", "fp32")
+"""Classes whose reasons speak for float32."""
 
 
 def explanation_lines(*found: Explanation) -> list[str]:

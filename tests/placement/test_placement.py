@@ -27,14 +27,12 @@ from planner.test_target_fusions import (
     AFFINE,
     BLOCK,
     ENDS,
-    LAST,
     POWER,
     PRODUCTS,
     SQUARES,
     affine,
     biased,
     by_tanh,
-    classifier,
     normed,
     on_the_cpu,
 )
@@ -363,9 +361,6 @@ def test_what_is_behind_a_convolution_goes_into_its_weights(gpu_python, given):
     assert [n.kind for n in found.nodes if not n.casts] == ["Conv", "Relu", "Conv"] and len(found.nodes) == 5
 
 
-def test_what_is_taken_without_casts(gpu_python):
-    found = optimized(ampgraph.convert(classifier(LAST), "O2"), python=gpu_python)
-    assert [n.kind for n in found.nodes] == ["Cast", "MatMul", "Cast", "com.microsoft::BiasSoftmax"]
-    # no cast runs on the cpu beside what runs there alone
+def test_no_cast_runs_on_the_cpu_beside_what_runs_there_alone(gpu_python):
     found = optimized(ampgraph.convert(on_the_cpu(), "O2"), python=gpu_python)
     assert [n.kind for n in found.nodes if n.provider == "CPU"] == ["Atan"]
