@@ -61,7 +61,7 @@ def inputs() -> dict[str, np.ndarray]:
 
 
 HERE: dict[str, Callable[[], Names]] = {
-    "README": lambda: {"proto": onnx.load("model.onnx"), "inputs": inputs()},
+    "README": lambda: {name: onnx.load("model.onnx") for name in ("proto", "decoder")} | {"inputs": inputs()},
     "from-other-converters": dict,
     "using": lambda: {"proto": onnx.load("model.onnx")},
     "metrics": lambda: {"edit_distance": lambda a, b: (a != b).sum()},
