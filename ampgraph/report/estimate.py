@@ -94,7 +94,7 @@ class Speed(Data):
         notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
-            notes.append(f"slower: try --dim {named}={TRIED}")
+            notes.append(f"slower: --dim {named}={TRIED} estimates more at once")
         notes += [] if self.measured else ["no GPU was measured"]
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"

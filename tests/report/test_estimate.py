@@ -160,7 +160,11 @@ def test_open_dimensions_are_said() -> None:
 @pytest.mark.parametrize(
     ("high", "sizes", "tried"),
     [
-        (0.9, {"image": 224, "batch": 1}, "(image=224, batch=1, slower: try --dim batch=64, no GPU was measured)"),
+        (
+            0.9,
+            {"image": 224, "batch": 1},
+            "(image=224, batch=1, slower: --dim batch=64 estimates more at once, no GPU was measured)",
+        ),
         (1.0, {"batch": 1}, "(batch=1, no GPU was measured)"),
         (0.9, {"batch": 8}, "(batch=8, no GPU was measured)"),
         (0.9, {"x[0]": 1}, "(x[0]=1, no GPU was measured)"),
