@@ -179,7 +179,7 @@ def _alive(process: int) -> bool:
 
 
 def _force(path: Path, mode: int) -> None:
-    """What was written reaches the disk."""
+    """Flushes a file or folder to the disk (fsync)."""
     handle = os.open(path, mode)
     try:
         os.fsync(handle)

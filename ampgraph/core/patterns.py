@@ -108,7 +108,7 @@ class Pattern:
 
     @cached_property
     def compared(self) -> tuple[str, ...]:
-        """The values whose calls refer to an attribute of each other."""
+        """Values of nodes that have to agree in an attribute, such as the axes of two means."""
         return tuple(n.output for n in self.nodes if any(a.reference for call in n.calls for a in call.attributes))
 
     @cached_property
@@ -122,7 +122,7 @@ class Pattern:
 
     @property
     def anchor(self) -> Node | None:
-        """The node at which the search starts: the last that may, for a Pow may be a square or, behind it, a root."""
+        """The node at which the search starts: the last one that may, as an earlier Pow could be a square or a root."""
         found = (node for node in reversed(self.nodes) if any(call.role in self.anchors for call in node.calls))
         return next(found, None)
 

@@ -53,7 +53,7 @@ class Range:
         return self.elements > self.nonfinite
 
     def passes(self, dtype: str, margin: float = 2.0) -> bool:
-        """Whether the largest magnitude, ``margin`` times over, leaves a low type."""
+        """Whether ``margin`` times the largest magnitude is beyond the low type's largest number."""
         return self.absmax * margin > low_type(dtype).largest
 
     def vanishing(self, dtype: str) -> float:
@@ -70,13 +70,13 @@ class Range:
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
     def scaled(self, exponent: int) -> Range:
-        """Of 2^-exponent of the same elements; what becomes subnormal in float32 by it counts as if it did not."""
+        """The range of the same elements times 2^-exponent, as if float32 had no subnormals."""
         factor = 2.0**-exponent
         exponents = {max(e - exponent, -BIAS): n for e, n in sorted(self.exponents.items(), reverse=True)}
         return replace(self, low=self.low * factor, high=self.high * factor, exponents=exponents)
 
     def add(self, other: Range) -> None:
-        """Takes in what another run saw."""
+        """Widens the range by what another run of the same value saw."""
         if other._finite:
             self.low = min(self.low, other.low) if self._finite else other.low
             self.high = max(self.high, other.high) if self._finite else other.high
@@ -206,7 +206,7 @@ class Ranges:
 
 
 def _row(found: Range) -> list[Any]:
-    """[low, high, elements, zeros, nonfinite, first exponent, counts from it on]."""
+    """A range as its row in JSON: [low, high, elements, zeros, nonfinite, first exponent, counts from there on]."""
     first, last = min(found.exponents, default=0), max(found.exponents, default=-1)
     counts = [found.exponents.get(e, 0) for e in range(first, last + 1)]
     return [found.low, found.high, found.elements, found.zeros, found.nonfinite, first, counts]

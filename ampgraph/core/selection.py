@@ -49,7 +49,9 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 
 def _inside(flow: Dataflow, op: Op) -> list[Op]:
-    """What a function call or a control-flow node runs, at any depth: naming the node names all of it."""
+    """The operators that a function call or a control-flow node runs, at any depth: a pattern that names the node names
+    all of them.
+    """
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []

@@ -80,8 +80,9 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
-    """Makes constants of stored tensors that are inputs too, of every type: how many there were. ``wanted`` None: only
-    where the file's version left no choice but to list them."""
+    """Makes constants of initializers that are also listed as inputs; returns how many there were. ``wanted`` None:
+    only where the file's IR version (3) had to list them.
+    """
     found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
@@ -92,12 +93,14 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
 
 
 def _must_list_stored(graph: Graph) -> bool:
-    """Whether the file's IR version has every stored tensor among the inputs, so that being one says nothing of it."""
+    """Whether the file's IR version requires every initializer among the inputs, so that being one does not mean that
+    callers may replace it.
+    """
     return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
 def _stored_inputs(graph: Graph) -> list[ir.Value]:
-    """The inputs that are stored tensors too; none in MindIR."""
+    """The initializers that are also inputs; none in MindIR."""
     inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
     return [value for value in inputs if value.is_initializer()]
 

@@ -115,6 +115,8 @@ def _operator(name: str, row: Mapping[str, Any]) -> Operator:
 
 
 def _place(text: str) -> Place:
-    """``input:2`` or ``attr:pads``."""
+    """Where the role's attribute is on a MindSpore node: ``input:2`` is operand 2, ``attr:pads``
+    the attribute `pads`.
+    """
     sort, _, what = text.partition(":")
     return Place(operand=int(what)) if sort == "input" else Place(attribute=what)

@@ -41,7 +41,7 @@ def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
-    """A product and the Add of a stored vector to its result."""
+    """Every product with the Add of a stored vector to its result, as a region."""
     return (_region(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
@@ -94,7 +94,7 @@ def region_patterns() -> PatternSet:
 
 @cache
 def joined_patterns(kinds: frozenset[str]) -> PatternSet:
-    """Those of some operators that are regions only where a target makes one kernel of them."""
+    """Patterns of operators that are regions only where the target has one kernel for them."""
     return PatternSet([one for one in shipped_patterns() if one.joined and one.kind in kinds], conventions())
 
 

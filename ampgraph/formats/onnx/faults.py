@@ -65,7 +65,7 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
 
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
-    """What a node says otherwise than its schema; empty where it agrees, or has none."""
+    """How a node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known."""
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:

@@ -94,13 +94,13 @@ def doubted_shapes(model: ir.Model) -> MutableSet[str]:
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
-    """Keeps what was said with the model."""
+    """Keeps the notes on what was repaired with the model, for `repairs_of`."""
     if said := list(dict.fromkeys([*repairs_of(model), *said])):
         model.graph.meta[REPAIRS] = said
 
 
 def repairs_of(model: ir.Model) -> list[str]:
-    """What was said when a model was read."""
+    """The notes on what was repaired when the model was read."""
     return list(model.graph.meta.get(REPAIRS, ()))
 
 
@@ -133,7 +133,7 @@ def bounds_as_vectors(graph: ir.Graph) -> list[str]:
 
 
 def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
-    """What a graph says of its values."""
+    """The annotations of a graph: of its inputs, outputs and values inside."""
     yield from graph.value_info
     if isinstance(graph, GraphProto):
         yield from graph.input
@@ -151,7 +151,7 @@ def _taken(graph: GraphProto | FunctionProto) -> Kept:
 
 
 def _give_back(graph: GraphProto | FunctionProto, kept: Kept) -> None:
-    """Types the values that are there still; those inside the graph in the order in which they were read."""
+    """Gives map types back to the values that still exist; inner ones in the order in which the file had them."""
     made = {name for node in graph.node for name in node.output} if kept else set()
     listed = {info.name: info for info in _infos(graph)}
     for name, content in kept.items():

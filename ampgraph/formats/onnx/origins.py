@@ -21,7 +21,7 @@ def layer_of(op: Op) -> str:
 
 
 def layer_of_node(node: ir.Node) -> str:
-    """The same of a node."""
+    """The exporter's scope of a native node, dot separated, or the folders of its slash-separated name."""
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
     if scopes:
         names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]

@@ -36,7 +36,7 @@ def declared_type(value: ir.Value) -> Type:
 
 
 def element_type(kind: ir.TypeProtocol | None) -> Type:
-    """(container, element type): of containers in each other the outermost."""
+    """A type as (container, element type); of nested containers the outermost."""
     if kind is None:
         return "", ""
     container = ""

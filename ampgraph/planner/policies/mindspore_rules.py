@@ -79,7 +79,7 @@ class Rules(ForwardTypes):
         return found
 
     def _reads_high(self, use: Use) -> bool:
-        """Whether an operator reads through this use in float32, without a Cast of the file between."""
+        """Whether an operator reads float32 here, with no Cast of the file in between."""
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
@@ -281,7 +281,7 @@ class O2(O3):
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
     def _derived(self, op: Op) -> Cell:
-        """The cell of a class that a user derived from a black one: it owns the scale of its norm."""
+        """The cell, if the user derived its class from a black one: then it owns its norm's scale."""
         cells = self.cells[op.id]
         if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
             return ()
@@ -389,7 +389,7 @@ def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[
 
 
 def _in(cells: Cell, home: Cell) -> bool:
-    """Whether cells are those of a home, or inside it."""
+    """Whether the cells around an operator are those of ``home``, or inside them."""
     return cells[: len(home)] == home
 
 

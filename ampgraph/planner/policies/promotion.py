@@ -94,7 +94,7 @@ def _operands(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[V
 
 
 def _settled(given: Decisions, unit: int) -> bool:
-    """Whether a slot is float32 in every call of its operator."""
+    """Whether validity makes a slot float32 in every call, so that it is no operand to decide."""
     why = given.why(unit)
     return given.is_high(unit) and why is not None and why.rule in ("slot", "schema")
 

@@ -58,7 +58,7 @@ class _Differentiation:
         self.pending: dict[ir.Value, list[ir.Value]] = {}
 
     def _influenced(self) -> set[ir.Value]:
-        """Values that a wanted one reaches through float values."""
+        """Values that depend on a wanted one through float values: only they need gradients."""
         active = set(self.wanted)
         for node in self.nodes:
             if DETACHED in node.metadata_props:
@@ -85,7 +85,7 @@ class _Differentiation:
         return made
 
     def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
-        """The gradients of what is wanted, from those of some values; None where nothing flows back."""
+        """The gradients of the wanted values, from given gradients of others; None where nothing flows back."""
         for value, gradient in seeds:
             self.pending.setdefault(value, []).append(gradient)
         for node in reversed(self.nodes):
@@ -151,7 +151,7 @@ class _Differentiation:
         self.pending.setdefault(value, []).append(gradient)
 
     def _complete(self, value: ir.Value) -> ir.Value | None:
-        """The sum of what arrived for a value; nothing arrives later."""
+        """The sum of the gradients that arrived for a value; called when none can arrive any more."""
         parts = self.pending.get(value)
         if not parts:
             return None
@@ -166,7 +166,7 @@ class _Differentiation:
 def _inside(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
-    """`control.Inside`: names are those of the graph around too."""
+    """Differentiates a body, as `control` asks for it; names are new in the graph around as well."""
     body = _Differentiation(graph, wanted)
     body.builder.fresh = fresh
     found = body.sweep(seeds)

@@ -97,7 +97,7 @@ class AccumulatingBinding(Binding):
         return FlatBuffer(self._cut.summed, self.memory)
 
     def _state(self) -> dict[str, Held]:
-        """What the gradients read of the state."""
+        """The state that the gradients read: parameters and running statistics, by name."""
         return {entry.name: self.held(entry.name) for entry in self._cut.gradients.layout.states}
 
     def run(self, batch: Mapping[str, Array]) -> Made:
@@ -128,7 +128,7 @@ class AccumulatingBinding(Binding):
         return losses, moved, before
 
     def _of_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
-        """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
+        """Prepares a micro-batch: its loss scale is its share of the whole, and its Dropout masks are its own."""
         if name := self.whole.scale:
             scale = self.get(name)
             state[name] = device_value(scale * scale.dtype.type(piece.share), self.memory)
@@ -171,7 +171,7 @@ class _Sum:
         self._binding.bind_ortvalue_output("sum", total.value)
 
     def run(self, before: float, share: float) -> None:
-        """total = total * before + now * share, or total + now."""
+        """Adds: total = total * before + now * share, or total + now if it is unweighted."""
         given = {"before": before, "share": share} if self.weighted else {}
         held = {name: device_value(np.array(number, np.float32), self._memory) for name, number in given.items()}
         for name, value in held.items():  # held until the run ends: a binding alone does not keep them

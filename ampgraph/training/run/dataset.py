@@ -126,7 +126,7 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}
 
     def digest(self) -> str:
-        """That of its size: another order is other data, and it may be shuffled."""
+        """Of its size alone: its order may be another one each time."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
@@ -215,7 +215,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
 
 
 def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """By name; nothing for a file of another kind."""
+    """The arrays of one file by input name; empty for a file of another kind."""
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith(".npy"):

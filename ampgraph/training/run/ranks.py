@@ -138,7 +138,7 @@ class TorchGroup(Ranks):
         return sent
 
     def _finish(self) -> None:
-        """ONNX Runtime runs on a stream of its own: what it reads next must be there."""
+        """Waits until sums on torch's stream are done: ONNX Runtime reads the buffer on a stream of its own."""
         if self.memory != "cpu":
             _torch().cuda.synchronize()
 
@@ -177,7 +177,7 @@ def _started(torch: ModuleType, memory: str) -> ProcessGroup:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What torch.distributed raises, as an AmpError AMP509."""
+    """Turns what torch.distributed raises into AmpError AMP509."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

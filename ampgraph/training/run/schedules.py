@@ -187,7 +187,7 @@ def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule])
 
 
 def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collection[str]) -> Mapping[str, OneSchedule]:
-    """What is given for each group, by its pattern; a mapping may leave some out."""
+    """The schedule of each group by its pattern; a mapping may leave groups out."""
     if not isinstance(given, Mapping):
         if len(patterns) > 1 and not isinstance(given, (str, Schedule)):
             names = ", ".join(f"'{name}'" for name in patterns)
@@ -202,7 +202,7 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
 
 
 def after(tables: Tables, past: int) -> Tables:
-    """The tables of a state that has seen ``past`` updates before."""
+    """The tables behind the ``past`` updates that a state has seen."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 

@@ -45,8 +45,9 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _writer(new: ir.Value) -> ir.Node | None:
-    """The node that makes the numbers: an Identity in front of an output is removed by a runtime, and what makes what a
-    Split takes apart may be the one that writes its parts."""
+    """The node that really makes the next value, seen through Identities, and through a Split to
+    what makes its parts.
+    """
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -83,7 +84,9 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 def _viewed(value: ir.Value | None, trait: Trait) -> ir.Value | None:
-    """What a value may be a view of, by nodes with a trait, and by scalings with a constant."""
+    """The value behind all views (nodes with this trait, scalings by constants), the value itself if it is none; None
+    for what is made of constants alone.
+    """
     while value is not None:
         node = value.producer()
         if node is None or not _is_view(node, trait):

@@ -253,8 +253,7 @@ def next_state(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term
 
 
 def _decided(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
-    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays; overflows in a
-    row are counted where somebody loses patience."""
+    """The next scale, counter, credit (hysteresis) and overflows in a row, as nodes or numbers."""
     scale, counter, credit, spent = (state[name] for name in ("scale", "counter", "credit", "overflows"))
     if policy.patience is not None:
         spent = finite.where(spent.number(0), spent + 1)
@@ -274,7 +273,7 @@ def _decided(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) 
 
 
 def _looked_up(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
-    """The next scale and counter, from a row for each counter from 0 and a last one for an overflow."""
+    """The next scale and counter by a table: a row for each counter from 0, and a last one for an overflow."""
     length = policy.interval
     factors = np.ones(length + 1, RULES[policy.rule].number)
     factors[-2:] = policy.growth, policy.backoff
@@ -296,7 +295,7 @@ def _within_range(policy: DynamicLossScale, scale: Term, made: Term) -> Term:
 
 
 def _is_one_product(policy: DynamicLossScale) -> bool:
-    """Whether growing and shrinking is a product with one of two numbers, exactly, and nothing else."""
+    """Whether the next scale is the scale times ``growth`` or ``backoff``, exactly: no hysteresis, floor or cap."""
     rule, factors = RULES[policy.rule], (policy.growth, policy.backoff)
     plain = policy.hysteresis == 1 and policy.floor is None and policy.cap is None
     exact = rule.product == rule.number or all(float(np.float32(factor)) == factor for factor in factors)

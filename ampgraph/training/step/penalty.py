@@ -158,7 +158,7 @@ class PenaltyBuilder:
             return b.typed(b.op("ReduceSum", output, keepdims=0), ir.DataType.FLOAT)
 
     def _wanted(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
-        """What the gradient is with respect to: of parameters, those that it depends on."""
+        """The values by which the inner gradient is taken: inputs, or the parameters that the output depends on."""
         reached = depends(self.graph, inner)
         floats = {value.name or "": value for value in inputs if value.dtype in FLOATS and value in reached}
         what = "the loss" if self.penalty.output is None else f"output '{self.penalty.output}'"
@@ -172,7 +172,7 @@ class PenaltyBuilder:
         return wanted
 
     def _named(self, floats: list[str], what: str) -> list[str]:
-        """The inputs that are meant."""
+        """The float inputs that the penalty names; AmpError AMP213 where they are not there."""
         if self.penalty.of == INPUTS:
             if len(floats) > 1:
                 message = f"penalty: of=inputs may be {' or '.join(floats)}"

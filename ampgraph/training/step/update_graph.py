@@ -60,7 +60,7 @@ class UpdateGraph:
         self._choices: list[NextState] = []
 
     def read(self, value: Value) -> Value:
-        """The input that is a value of the gradients, or state of theirs."""
+        """The update's input for a value, or state, of the gradients' graph; made once."""
         if value not in self._inputs:
             given = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
             self.graph.inputs.append(given)
@@ -107,7 +107,7 @@ class UpdateGraph:
         self.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
 
     def _replace(self, old: Value, new: Value) -> None:
-        """A value of the update is another one from now on; what made it goes."""
+        """Has readers of ``old`` read ``new``, and removes what made ``old``."""
         maker = old.producer()
         old.replace_all_uses_with(new)
         if maker is not None:
@@ -136,7 +136,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """Side by side and apart again: those of a Concat once, others twice, and all of them before they are chosen."""
+    """Whether one choice for all is worth the bytes that Concat and Split move."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)

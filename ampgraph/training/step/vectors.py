@@ -90,7 +90,7 @@ def by_width(parameters: Sequence[Value]) -> list[bool]:
 
 
 def _tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]]) -> dict[Value, Value]:
-    """A vector as tensors of some shapes: each by a view, or several matrices of one width as rows of their own."""
+    """A vector taken apart into tensors of these shapes: by views, or matrices of one width as rows."""
     names, sizes = list(shapes), [math.prod(shape) for shape in shapes.values()]
     start, end = _run(list(shapes.values()))
     if start == end:
@@ -116,7 +116,7 @@ def _run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _rows_pay(matrices: int, numbers: int) -> bool:
-    """Whether one launch more, which moves them once more in two bytes, is worth a view for each but one."""
+    """Whether reading matrices as rows, which moves them once more in two bytes, saves more than it costs."""
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
@@ -217,7 +217,7 @@ def _casts(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
 
 
 def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
-    """A value is read where the result of some nodes was, which go."""
+    """Has readers of the nodes' result read ``value``, and removes the nodes."""
     for node in nodes:
         ir.convenience.replace_all_uses_with(node.outputs[0], value)
         assert node.graph is not None

@@ -91,7 +91,7 @@ def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
 
 
 def _end(b: Builder, found: Value | None, like: Value) -> None:
-    """An output of a body: a gradient, zeros where nothing flows back."""
+    """Makes a gradient an output of the body; zeros where nothing flows back."""
     b.graph.outputs.append(b.typed(b.op("Identity", b.zeros(like) if found is None else found), like))
 
 
@@ -194,7 +194,7 @@ def _back(way: _Way, steps: _Steps) -> Pairs:
 
 
 def _keep(way: _Way, steps: _Steps) -> list[Value]:
-    """What each step found as its states, stacked: further outputs of the node."""
+    """The states as each step found them, stacked, as further outputs of the forward node."""
     inner, node = way.b.inside(graph=steps.body), way.node
     saved = []
     for number, state in enumerate(steps.states):

@@ -38,7 +38,7 @@ def function(kind: str, formula: Callable[..., Term], reason: str = "", **defaul
 
 
 def _one_minus_square(x: Term) -> Term:
-    """It keeps its digits where x is near 1."""
+    """1 - x^2 as (1 - x)(1 + x), which keeps its digits where x is near 1."""
     return (1 - x) * (1 + x)
 
 
@@ -216,14 +216,14 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
 
 
 def _whole(b: Builder, value: Value | Term) -> Value:
-    """The sum of all elements, a scalar."""
+    """The sum of all elements, as a scalar."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
 
 
 @gradient("OneHot", constant=(0, 1))
 def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
-    """The two values get the sums of where they stand."""
+    """The off and on values get the sums of the gradients where they stand."""
     indices, depth, values = node.inputs
     assert values is not None
     pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
@@ -235,6 +235,6 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
 
 @gradient("Range", constant=(1,))
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """start + n delta."""
+    """Of start, limit and delta, by y = start + n delta."""
     count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
     return _whole(b, g), None, _whole(b, b.op("Mul", g, count))

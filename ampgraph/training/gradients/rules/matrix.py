@@ -51,7 +51,9 @@ def _transposed(b: Builder, value: Value, rank: int) -> Value:
 
 
 def _operand(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
-    """From the batch dimensions of the result to those of an operand; a vector loses the dimension it was given."""
+    """A gradient summed over batch dimensions that were broadcast; of a vector without the
+    dimension that MatMul adds.
+    """
     if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
         batch = b.rank(other) - 2
         with b.float32("a sum over the batch"):

@@ -177,12 +177,12 @@ def _number(node: ir.Node, name: str, default: float) -> float:
 
 
 def _wide(x: Value) -> ir.DataType:
-    """What a gradient is computed in: the forward computes low data in float32 too."""
+    """The float type that a norm's gradient is computed in: float32 for low data, as the forward is."""
     return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else FLOAT
 
 
 def _raised(b: Builder, node: ir.Node) -> list[Term]:
-    """The inputs in the wide type."""
+    """The inputs of the node in that type."""
     wide = _wide(operand(node))
     given = [value for value in node.inputs if value is not None]
     return b.terms(*(value if value.dtype is None else b.cast(value, wide) for value in given))
@@ -194,7 +194,7 @@ def _raise(b: Builder, g: Value, x: Term) -> Term:
 
 
 def _lowered(b: Builder, node: ir.Node, found: Sequence[Term | Value | None]) -> list[Value | None]:
-    """The gradients of the inputs, in their types."""
+    """The gradients back in the types of the inputs."""
     wide = _wide(operand(node))
     types = [wide if value is None or value.dtype is None else value.dtype for value in node.inputs]
     values = (g.value if isinstance(g, Term) else g for g in found)
@@ -249,6 +249,6 @@ def _affine(b: Builder, node: ir.Node, g: Value | None, normal: Term, *given: Te
 
 
 def _channels(b: Builder, vector: Term, x: Term) -> Term:
-    """A value by channel, such that it broadcasts against [batch, channels, sizes ...]."""
+    """A vector by channel, shaped to broadcast against [batch, channels, sizes ...]."""
     rank = b.rank(x.value)
     return vector.op("Unsqueeze", b.ints(*range(1, rank - 1))) if rank > 2 else vector

@@ -45,7 +45,7 @@ def expand(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Tile")
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
-    """An axis of n values, repeated r times, is r rows of n."""
+    """Summed over the copies: an axis of n values repeated r times is r rows of n."""
     x, repeats = operand(node), operand(node, 1)
     rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
     if counts is not None and sizes is not None:
@@ -71,7 +71,7 @@ def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 @gradient("Split")
 def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
-    """Outputs that nobody needs bring zeros."""
+    """The gradients of all outputs joined, zeros for those that nobody reads."""
     pairs = zip(gradients, node.outputs, strict=True)
     return b.joined([b.zeros(output) if g is None else g for g, output in pairs], attribute(node, "axis", 0))
 
@@ -114,7 +114,7 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The positions of all values, cut in the same way, say where the gradient goes; none comes twice."""
+    """The gradient of a Slice with steps: positions, sliced in the same way, say where each element goes."""
     x = operand(node)
     size = b.op("Size", x)
     positions = b.op("Reshape", b.counted(size), b.shape(x), allowzero=1)
@@ -166,7 +166,7 @@ _END = np.iinfo(np.int64).max
 
 
 def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
-    """The gradient of one border of ``count`` values, among zeros in the length of the operand's axis."""
+    """The gradient of ``count`` padded values at one end, back at the places that they repeat, among zeros."""
     offset, width = 0, count
     if mode == "reflect":  # in reverse, one value away from the edge
         part = _cut(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)

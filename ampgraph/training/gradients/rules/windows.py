@@ -45,7 +45,7 @@ class Windows:
 
     @property
     def reach(self) -> list[int]:
-        """How many elements one window spans."""
+        """How many elements one window spans by axis: (kernel - 1) dilation + 1."""
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
     @property
@@ -259,7 +259,7 @@ def _weight(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: in
 
 
 def _wide(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Value]:
-    """Parts with few channels are put together, ``count`` at a time. Made when asked for: few are alive at once."""
+    """Parts with few channels joined, ``count`` at a time, each made only when it is asked for."""
     while chunk := list(itertools.islice(parts, count)):
         yield b.joined(chunk, 1)
 
@@ -349,7 +349,7 @@ def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Valu
 
 
 def _places(b: Builder, x: Value, w: Windows) -> list[Value]:
-    """What stands at each place of the windows."""
+    """The value at each place of the windows, place by place."""
     if len(w.kernel) == 2 and w.kernel[0] == w.kernel[1] > 1 and b.dim(x, 1) is not None:
         count = math.prod(w.kernel)
         sizes = b.ints(*[b.dim(x, 1) or 0] * count)
@@ -393,7 +393,7 @@ def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _counts(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
-    """How many elements each window has: a convolution of ones. What hangs over at the end never counts."""
+    """How many elements each window covers, computed by a convolution of ones; what hangs over the end never counts."""
     sizes, begins = spatial(b, x), vector(b, w.begins)
     if attribute(node, "count_include_pad", 0):
         sizes = b.op("Add", sizes, b.op("Add", begins, vector(b, w.ends)))
