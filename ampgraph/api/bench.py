@@ -106,7 +106,7 @@ def _executes(target: str) -> str:
 
 
 def _kind(target: str) -> str:
-    """Who executes files for a target, in whatever types. Raises AmpError AMP404 where nobody does."""
+    """The kind of runtime that executes files for a target. Raises AmpError AMP404 where there is none."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executes(target):

@@ -63,7 +63,7 @@ def diff(
 
 
 def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
-    """By output, the error of a model, or of what a plan makes."""
+    """By output, the error of a model against the reference; a plan is applied first."""
     from .convert import convert
     from .verify import verify
 

@@ -53,7 +53,7 @@ class Pair(ABC):
         self.notes: list[str] = []
 
     def _ask_if_swapped(self, low: list[str]) -> None:
-        """``low``: the types that the reference alone has."""
+        """Notes that reference and model may be swapped, where only the reference has low types (``low``)."""
         if low:
             self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
 

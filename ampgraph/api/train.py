@@ -206,7 +206,9 @@ def _read(
 def _opened(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
-    """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
+    """The trainer of a step, on ONNX Runtime or MindSpore, and the processes. Raises AmpError AMP325 for what MindSpore
+    lacks.
+    """
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
@@ -225,7 +227,7 @@ def _opened(
 
 
 def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """By update, of the first group of parameters."""
+    """The learning rate of each update, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 

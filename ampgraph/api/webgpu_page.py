@@ -202,7 +202,9 @@ def _fetched() -> tuple[dict[str, bytes], str]:
 
 
 def _files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
-    """By what the module itself names beside it. Raises AmpError AMP501 for another package."""
+    """The files of an onnxruntime-web package that its module names, and its version. Raises AmpError AMP501 for
+    another package.
+    """
     try:
         version = str(json.loads(read("package.json"))["version"])
         module = read(f"dist/{MODULE}")

@@ -48,7 +48,7 @@ def verbose() -> bool:
 
 
 def set_volume(volume: Volume) -> None:
-    """From here on so much is said."""
+    """Sets how much is printed from here on: quiet, normal or verbose."""
     _volume.set(volume)
 
 
@@ -93,7 +93,7 @@ def fail(code: int, *lines: str) -> NoReturn:
 
 
 def _trace() -> None:
-    """Where it happened, for those who ask."""
+    """Prints the traceback, for those who set AMPGRAPH_DEBUG or --verbose."""
     if os.environ.get("AMPGRAPH_DEBUG") == "1" or verbose():
         import traceback
 
@@ -120,7 +120,7 @@ def _drop(stream: IO[str]) -> None:
 
 
 def prepare_streams() -> None:
-    """Any name can be printed, a warning is one line; Ctrl-C and a request to end both clean up."""
+    """Has stdout and stderr take any name, warnings print in one line, and Ctrl-C and SIGTERM clean up."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

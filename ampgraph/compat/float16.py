@@ -68,7 +68,9 @@ def converted(
 
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
-    """Patterns of operators, in whatever domain, and of nodes; without those that have nothing in float32."""
+    """Patterns of blocked operators (in any domain) and nodes, as fp32= takes them, without those that match nothing in
+    float32.
+    """
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(named(flow, pattern))]

@@ -43,7 +43,7 @@ class OneSided:
         return len(self.first) + len(self.second)
 
     def lines(self) -> list[str]:
-        """Its part of the report."""
+        """The lines on what only the first and only the second have."""
         sides = (("first", self.first), ("second", self.second))
         return [f"{len(n):,} in the {side} alone: {first(n, SHOWN, ', ...')}" for side, n in sides if n]
 
@@ -142,7 +142,7 @@ def _weights(flow: Dataflow) -> dict[str, str]:
 
 
 def _apiece(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
-    """What differs in two tables; what one lacks is ``none`` there."""
+    """By name, what differs between two tables; what one of them lacks is ``none`` there."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:
@@ -184,7 +184,7 @@ def _slots(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
 
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """A plan counts the nodes that are left behind its rewrites: their places before."""
+    """From an index in the plan (after rewrites) to the index in the file, for one scope."""
     gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:

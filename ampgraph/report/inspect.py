@@ -193,7 +193,9 @@ def precision(flow: Dataflow, op: Op) -> str:
 
 
 def see(model: object) -> Seen:
-    """Loads a model to look at it. Raises AmpError for a file that is missing or no model."""
+    """A model with what reports look at: graph, dataflow, census. Raises AmpError for a file that is missing or no
+    model.
+    """
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
@@ -201,14 +203,16 @@ def see(model: object) -> Seen:
 
 
 def _runnable(model: object, seen: Seen) -> Runnable | None:
-    """What ONNX Runtime can load: a path, or the model; None for another format."""
+    """The model as ONNX Runtime can load it: its path or proto; None for another format."""
     if not isinstance(seen.graph, OnnxGraph):
         return None
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
 
 
 def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
-    """An estimate for the low type that most nodes have; None for a target that runs none such."""
+    """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
+    nodes.
+    """
     counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
     dtype = max(LOW, key=counts.__getitem__)
     target = recipe.target or DEFAULT_TARGETS["ONNX"]

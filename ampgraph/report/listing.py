@@ -86,7 +86,7 @@ def rule_rows() -> list[RuleRow]:
 
 
 def _levels(rule: Rule) -> str:
-    """The levels at which a rule acts."""
+    """The levels at which a rule acts, in words."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]
     holds = [name for name, does in guards.items() if rule.at(does) and name not in warns]

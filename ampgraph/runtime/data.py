@@ -75,7 +75,9 @@ def _not_npz(path: Path) -> str:
 
 
 def _array(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
-    """An array of so many bytes, after its header was compared with them: a header alone must not allocate."""
+    """Reads an array of an archive whose header fits the ``size`` of its data: the header alone must not make us
+    allocate.
+    """
     try:
         with opened() as member:
             shape, dtype, _ = header(member)
@@ -120,7 +122,7 @@ def load_inputs(
 
 
 def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
-    """The arrays of a file: the only one that has no input's name is that of the only input that has none."""
+    """Arrays by the inputs that they are for; where one array and one input are left over, they belong together."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:
         return arrays

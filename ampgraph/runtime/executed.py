@@ -105,7 +105,7 @@ class Runtime:
         return self._child.poll() is None
 
     def _answer(self) -> dict[str, Any] | None:
-        """The next line, None where the process ended without one."""
+        """The next answer of the process, as JSON; None where the process ended."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
         timer.start()
@@ -169,7 +169,7 @@ class ExecutedSession:
         return {name: value for name, value in self.results().items() if name in wanted}
 
     def feed(self, feeds: Feeds) -> None:
-        """What the next runs take."""
+        """Sets what the next runs are fed."""
         checked = check_feeds(self.inputs, feeds, ())
         arrays = {str(self._fed[name]): _words(array) for name, array in checked.items() if name in self._fed}
         path = self.runtime.scratch / "feeds.npz"
@@ -209,7 +209,7 @@ class ExecutedSession:
 
 
 def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
-    """Where each of some names stands among a runtime's ports, which may have more names, or other ones."""
+    """By name, the place among the runtime's ports, which may have further names or others."""
     by_name = {name: place for place, port in enumerate(ports) for name in port["names"]}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}

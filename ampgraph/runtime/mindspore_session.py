@@ -71,7 +71,7 @@ class MindirPorts:
 
 
 def _fitting(port: Port, value: object) -> Array | Tensor:
-    """The value as an array of the port's type; a mindspore Tensor stays where it is."""
+    """The value as an array of the port's type and shape; a mindspore Tensor stays where it is."""
     fed: Array | Tensor = value if isinstance(value, Tensor) else _array(port, value)
     found, shape = str(fed.dtype).lower(), tuple(fed.shape)
     if found != port.dtype:
@@ -100,7 +100,7 @@ def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
 
 
 def _admits(port: Port, shape: tuple[int, ...]) -> bool:
-    """Whether an array of that shape may be fed."""
+    """Whether an array of this shape may be fed to a port."""
     if not port.ranked:
         return True
     return len(shape) == len(port.shape) and all(w in (None, g) for w, g in zip(port.shape, shape, strict=True))

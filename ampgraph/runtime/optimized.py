@@ -32,7 +32,7 @@ def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iter
 
 
 def _made(node: onnx.NodeProto, kind: str) -> int:
-    """What a Cast names itself; 0 for another operator."""
+    """The element type that a Cast names; 0 for any other operator."""
     return next((item.i for item in node.attribute if item.name == "to"), 0) if has(kind, "casts") else 0
 
 
@@ -47,7 +47,7 @@ def _follows(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
 
 @functools.cache
 def _sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
-    """The element type of an output, or the inputs that have its type."""
+    """Whose type an output has: an element type that is always the same, or the inputs that it follows."""
     try:
         schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
@@ -90,7 +90,7 @@ def fused_parts(
 
 
 def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
-    """Assigns nodes whose last one is a data move to the fused node in front of that move, in place.
+    """Gives file nodes that end in a data move to the fused node in front of that move, in place: it computed them.
 
     MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
     """
@@ -111,7 +111,7 @@ def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...
 def _between(
     node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], known: set[str], kept: set[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Back from what a node makes to what is known, through nodes that are not themselves ``kept``."""
+    """The names of file nodes that an optimised node covers: back from what it makes to values that are known."""
     found: dict[str, None] = {}
     todo = [name for name in node.output if name in makers]
     while todo:

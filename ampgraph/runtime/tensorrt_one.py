@@ -19,7 +19,7 @@ GUESSED = 2  # for a dimension that nobody has said: 1 would let axes be dropped
 
 
 def main(jobs: str, answers: str) -> None:
-    """Arguments as on the command line."""
+    """Reads the jobs, and writes an answer for each: ``jobs`` and ``answers`` are the two files."""
     with open(jobs, encoding="utf-8") as file:
         asked = json.load(file)
     os.dup2(2, 1)  # the compiler prints now and then
@@ -97,7 +97,7 @@ def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
 
 
 def _extremes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
-    """The least, best and largest shape of an input."""
+    """The least, the best and the largest shape of an input, for the optimisation profile."""
     shapes = []
     for which in range(3):
         shape = []

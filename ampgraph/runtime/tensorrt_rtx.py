@@ -213,7 +213,7 @@ def _written(job: BuildJob, path: Path) -> dict[str, Any]:
 
 
 def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
-    """The answers of one process: at least one."""
+    """The answers of one process: at least one, up to the first model that it refuses."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
     jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
     answers.unlink(missing_ok=True)
@@ -249,13 +249,13 @@ def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: st
 
 
 def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
-    """With the node that the builder's words name, if they name one."""
+    """A refusal with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
 
 
 def shown(words: str) -> str:
-    """TensorRT's words in one line, without what it says where there is no GPU, whatever the model."""
+    """TensorRT's words in one line, without what it always says where there is no GPU."""
     lines = [line for line in _WORDS.sub("", words).splitlines() if not any(noise in line for noise in NOISE)]
     return " ".join(" ".join(lines).split())
 

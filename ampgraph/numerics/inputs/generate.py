@@ -369,7 +369,7 @@ class Table:
         return made.astype(np.float32)
 
     def reaches(self, size: float) -> bool:
-        """Whether most numbers are larger in magnitude than ``size``."""
+        """Whether mean and deviation of some column add up to more than ``size``."""
         return float(np.max(abs(self.means) + self.deviations)) > size
 
 

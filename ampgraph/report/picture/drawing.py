@@ -77,7 +77,7 @@ def folded(
 def _repeating(
     entries: list[_Folder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
 ) -> list[_Folder | int]:  # fmt: skip
-    """The entries with folders of those that repeat as blocks."""
+    """Entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
     told = [_kinds(entry, kinds) for entry in entries]
     row = blocks(told, [cuts[_first(entry)] for entry in entries])
     units: dict[int, str] = {}
@@ -107,7 +107,7 @@ def _letters(number: int) -> str:
 
 
 def _kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
-    """What an entry is: the kind of a node, those in a folder."""
+    """What an entry is, to be compared: the kind of a node, all those in a folder."""
     return kinds[entry] if isinstance(entry, int) else tuple(_kinds(inner, kinds) for inner in entry.entries)
 
 
@@ -157,7 +157,7 @@ class Reasons:
     spans: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, op: Op, name: str) -> tuple[str, str]:
-        """Empty where nothing is known."""
+        """The rule and the reason of a node, two empty texts where nothing is known."""
         return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
@@ -246,7 +246,7 @@ class _Artist:
         return found
 
     def _cuts(self) -> list[int]:
-        """How many values pass in front of each node."""
+        """How many values pass in front of each node: a block is best cut where they are few."""
         last: dict[int, int] = {}
         for edge in self.found.edges:
             last[edge.source] = max(last.get(edge.source, 0), edge.target)
@@ -285,13 +285,13 @@ class _Artist:
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
 
     def _makes(self, op: Op) -> str:
-        """What a runtime knows the node by; empty in functions, whose names it changes."""
+        """The output's name by which a runtime's graph knows the node; "" in functions, whose values it renames."""
         if not op.outputs or op.outputs[0] == NONE or self._called(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
 
     def _called(self, scope: int) -> bool:
-        """Whether a scope is a function, or inside of one."""
+        """Whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
         return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
 
@@ -344,6 +344,6 @@ def parted(text: str) -> tuple[str, str]:
 
 
 def _written(op: Op) -> str:
-    """What the file itself says of a node's precision."""
+    """The reason of a node's precision that the file itself has in its metadata."""
     metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
     return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""

@@ -179,7 +179,7 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
 
 
 def _counts(box: Box) -> bool:
-    """Whether a node of the picture is one that a runtime would be seen to run."""
+    """Whether a box of the picture is a node that a runtime would run (no input, output or function)."""
     return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
 
 
@@ -250,13 +250,13 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
 
 
 def _noted(seen: Seen) -> Reasons:
-    """What a file of an IR version without metadata of nodes says of them in that of the model."""
+    """Reasons from the model's metadata, for a file whose IR version has none for nodes."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: parted(text) for name, text in notes.items()})
 
 
 def _guards(drawing: Drawing) -> list[str]:
-    """The rules that hold nodes in float32 and are guards."""
+    """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
     return sorted(held - ORDINARY.keys() - set(names()))
 
