@@ -86,7 +86,7 @@ def in_float64(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarr
     return ReferenceEvaluator(wide).run(None, {f"{n}.low": a.astype(np.float64) for n, a in feeds.items()})[0]
 
 
-def rows(device: list[Any]) -> Iterator[dict[str, Any]]:
+def rows(provider: str) -> Iterator[dict[str, Any]]:
     """Every operator, type and length."""
     random = np.random.default_rng(0)
     for dtype, low in LOW.items():
@@ -101,19 +101,20 @@ def rows(device: list[Any]) -> Iterator[dict[str, Any]]:
                 try:
                     wanted = in_float64(model, feeds)
                     row["strict"] = error(StrictSession(model).run(feeds)["y"], wanted)
-                    session = ort.InferenceSession(model.SerializeToString(), quiet(), providers=device)
+                    session = ort.InferenceSession(model.SerializeToString(), quiet(provider), providers=[provider])
                     row["device"] = error(session.run(None, feeds)[0], wanted)
                 except Exception as failure:
                     row["error"] = one_line(failure)
                 yield row
 
 
-def quiet() -> ort.SessionOptions:
+def quiet(provider: str) -> ort.SessionOptions:
     """Options of a session that runs the operator itself, in its low type, on the one device."""
     options = ort.SessionOptions()
     # An optimizer would take a low operator between two Casts back to float32.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if provider != "CPUExecutionProvider":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     options.log_severity_level = 3
     return options
 
@@ -136,11 +137,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda")
     options = parser.parse_args()
-    device: list[Any] = ["CPUExecutionProvider"]
+    provider = f"{options.provider.upper()}ExecutionProvider"
     if options.provider == "cuda":
         ort.preload_dlls()
-        device = ["CUDAExecutionProvider", *device]
-    found = list(rows(device))
+    found = list(rows(provider))
     columns = ("operator", "dtype", "length", "strict", "device")
     shown = []
     for row in found:
