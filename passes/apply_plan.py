@@ -108,6 +108,7 @@ def _factors(plan: Plan) -> dict[tuple[str, str], float]:
 
 
 def _op(flow: Dataflow, item: JointRounding) -> Op:
+    """The operator whose operands are rounded together; AMP402 for a plan of another model."""
     try:
         return flow.at(item.scope, item.index)
     except LookupError:

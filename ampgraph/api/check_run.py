@@ -187,6 +187,7 @@ class CheckRun:
         return True
 
     def _judged(self) -> CheckVerdict:
+        """The verdict on what was seen so far; of the user's samples also how many were not run."""
         verdict = self.seen.verdict(self.request.tolerance, self.drawn.generated)
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
@@ -269,6 +270,7 @@ class CheckRun:
         self._try_stream(finding.pair)
 
     def _try_stream(self, pair: Pair) -> None:
+        """Answers with what --fp32-stream would give."""
         recipe, until = self.request.recipe, self.until
         self.answer(with_stream_tried(self.verdict, self.source, recipe, pair, self._again, until))
 

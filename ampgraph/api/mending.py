@@ -90,6 +90,7 @@ class Mending:
 
     @property
     def _left(self) -> float:
+        """Seconds that are left for trials, less what one more takes; 0 when there are none."""
         return max(self.until - time.monotonic() - self.seconds, 0.0)
 
     def search(self, found: FaultSearch) -> Mended:
@@ -132,6 +133,9 @@ class Mending:
         return self.attempt((*held, *patterns)) if patterns else None
 
     def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
+        """The cheapest pins of which a strict run predicts that they mend the model, confirmed by a conversion; None if
+        there are none in time.
+        """
         until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
         search = replace(search, late=lambda: time.monotonic() > until)
 
@@ -241,6 +245,9 @@ def made_by(
 
 
 def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
+    """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
+    types and opset.
+    """
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}
@@ -268,4 +275,5 @@ def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
 
 
 def _types(graph: Graph) -> set[tuple[str, str]]:
+    """Names and types of all values, by which two models are compared."""
     return {(value.name, value.dtype) for value in graph.dataflow().values}

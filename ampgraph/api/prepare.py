@@ -115,6 +115,7 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
+    """Operators that the target does not run at this opset."""
     from ..planner.opsets import off_target
 
     return off_target(_flow(graph, options, low_io), options)
@@ -183,6 +184,7 @@ GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
 def _score(plan: Plan, flow: Dataflow, options: Options) -> Score:
+    """How good a plan is, less is better: products in float32, Casts, other nodes in float32."""
     wide = [
         node.role in options.lists.products
         for node in choices(plan, flow, options.lists).chosen

@@ -308,6 +308,7 @@ def report(done: Conversion) -> Summary | None:
 
 
 def _without_file(done: Conversion) -> str:
+    """What stands in the summary in the place of a file."""
     if done.job.dry_run:
         return "not written (dry run)"
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
@@ -335,6 +336,7 @@ def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
 
 @contextlib.contextmanager
 def _texts(done: Conversion) -> Iterator[None]:
+    """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

@@ -176,6 +176,8 @@ def _logged(
 
 
 def _both(*listeners: OnStep | None) -> OnStep:
+    """A listener that tells all others."""
+
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
             if listener is not None:
@@ -185,12 +187,14 @@ def _both(*listeners: OnStep | None) -> OnStep:
 
 
 def _text(path: PathLike | None) -> str | None:
+    """A path as text."""
     return None if path is None else os.fspath(path)
 
 
 def _read(
     data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
 ) -> TrainingData | None:
+    """Data with the normalisation that was asked for; AMP325 where they are no files."""
     if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
@@ -227,6 +231,7 @@ def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[f
 
 
 def _write(found: Trained, log: PathLike | None) -> None:
+    """Writes what was asked for: the log of steps and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

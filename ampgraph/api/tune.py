@@ -118,6 +118,7 @@ def tune(
 
 
 def _check(model: Model, tolerance: float) -> None:
+    """Refuses tolerances that are no positive number, and MindIR models."""
     if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
         raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
     if is_mindir(model):
@@ -138,6 +139,8 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivi
 
 
 def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
+    """What the search found, as it is reported; notes say what was not compared, and where no choice helps."""
+
     def candidate(point: Point) -> Candidate:
         return Candidate(
             point.step, point.error, point.nodes, point.bytes, len(point.promoted), point.products, point is best
@@ -295,11 +298,13 @@ class Bench:
             held += more
 
     def write(self, best: Point, output: PathLike) -> None:
+        """Converts the best candidate once more, and saves it."""
         graph, plan, flow = self.convert(best.promoted)
         pipeline.applied(graph, plan, flow, describe=True)
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
+        """A candidate with these groups in float32; one that ran before does not run again."""
         known = next((point for point in self.points if point.promoted == promoted), None)
         if known is None:
             self.points.append(known := self.run(promoted, step))
@@ -332,6 +337,7 @@ class Bench:
         return found.union(*(self._moves[i] for i in found))
 
     def _prediction(self, promoted: frozenset[int]) -> float:
+        """The error that the switched model shows with these groups in float32, the largest over the samples."""
         low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
         return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
@@ -457,6 +463,7 @@ def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> 
 
 
 def _measured(bench: Bench, i: int, row: UnitSensitivity) -> UnitSensitivity:
+    """A unit's sensitivity by conversions: error with it alone low, and with it alone in float32."""
     others = frozenset(range(len(bench.groups))) - {i}
     low, rest = bench.run(others, "one unit low").error, bench.run(frozenset([i]), "one unit in float32").error
     return replace(row, alone_low=low, alone_float32=rest, measured=True)

@@ -159,10 +159,12 @@ def _lacking(decoding: Decoding | None) -> frozenset[str]:
 
 
 def _named(path: PathLike | None) -> str:
+    """A path as the report shows it."""
     return "in memory" if path is None else str(path)
 
 
 def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
+    """Refuses a tolerance, number of nodes, cache or metric that verify cannot use."""
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):

@@ -29,6 +29,7 @@ class Keyword:
     annotation: object
 
     def parameter(self, name: str) -> inspect.Parameter:
+        """The keyword as typer reads it from a command's signature."""
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=self.shown(name), annotation=self.annotation)
 
@@ -81,6 +82,7 @@ def _flags(name: str, of: Option) -> str:
 
 
 def _flag(name: str) -> str:
+    """A keyword as an option: --opset for opset."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -118,6 +120,7 @@ class CommandOutput:
     code: int = 1
 
     def tell(self, as_json: bool) -> None:
+        """Prints as JSON or text, and ends with the code of a failure."""
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout

@@ -59,12 +59,14 @@ def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
 
 
 def _policies() -> list[str]:
+    """Names of policies."""
     from ..planner.policies.registry import names
 
     return names()
 
 
 def _targets() -> list[str]:
+    """Targets of all formats."""
     from ..oplists.kernels import TARGETS
 
     return [target for targets in TARGETS.values() for target in targets]

@@ -173,6 +173,7 @@ def _places(model: str, output: str | None, options: Mapping[str, Any]) -> tuple
 
 
 def _is_model(name: str) -> bool:
+    """Whether a file is a model, by its suffix."""
     return Path(name).suffix.lower() in MODEL_SUFFIXES
 
 
@@ -225,6 +226,7 @@ class _Work:
         return all(_file_digest(self.target / name) == digest for name, digest in written.items())
 
     def _run(self, path: Path, place: Path) -> JsonObject:
+        """Converts one model in a child, and gives what is said of it; an error is an entry, and the others go on."""
         if not self.options["dry_run"]:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)

@@ -146,10 +146,12 @@ def not_done(argument: str, instead: str) -> None:
 
 
 def _warn(text: str) -> None:
+    """Warns of an argument that means something else here, at the caller's line."""
     warnings.warn(CompatWarning(text), stacklevel=4)
 
 
 def _within(array: Array, smallest: float, largest: float) -> Array:
+    """Magnitudes clipped to what the converter keeps, zeros and what is not finite left as they are."""
     size = np.abs(array)
     kept = (size == 0) | ~np.isfinite(size)
     return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)

@@ -38,12 +38,14 @@ class Borders:
 
 
 def _add_closures(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+    """Adds the values and all that they carry on as."""
     found.update(values)
     for value in step.keys() & values:
         found |= _closure(value, step)
 
 
 def _closure(value: int, step: dict[int, list[int]]) -> set[int]:
+    """All values that hold the same data as this one, by steps across borders."""
     if value not in step:
         return {value}
     found, work = {value}, [value]

@@ -257,6 +257,7 @@ class Dataflow:
 
     @cached_property
     def _by_role(self) -> dict[str, list[Op]]:
+        """Operators by role, in the order of the model."""
         found: dict[str, list[Op]] = {}
         for op in self.ops:
             found.setdefault(op.role, []).append(op)
@@ -278,6 +279,7 @@ class Dataflow:
         return (self.ops[use.op] for use in self.uses[value] if use.op != NONE)
 
     def writer(self, value: int) -> Op | None:
+        """The operator that makes a value; None for inputs and stored tensors."""
         producer = self.values[value].producer
         return self.ops[producer] if producer != NONE else None
 
@@ -290,6 +292,7 @@ class Dataflow:
         return self._scalars[value]
 
     def _read_scalar(self, item: Value) -> float | None:
+        """The one number that is stored; None for another size, and for text."""
         array = self.weights.array(item) if self.weights.size(item) == 1 else None
         return None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
 

@@ -164,6 +164,7 @@ def sweep(path: Path) -> None:
 
 
 def _alive(process: int) -> bool:
+    """Whether another process of this number runs, so that a temporary file may be its own."""
     if process == os.getpid():
         return False  # not this one: a container gives the same number to every run
     if os.name == "nt":

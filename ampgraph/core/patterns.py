@@ -113,6 +113,7 @@ class Pattern:
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
+        """By node, itself and all names before it."""
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:
             operands = {name for call in node.calls for name in call.operands}
@@ -146,6 +147,7 @@ def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
 
 
 def _expanded(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+    """All patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
     for chosen in product(*(tuple(_ways(node, functions, depth)) for node in nodes)):

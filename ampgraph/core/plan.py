@@ -258,6 +258,7 @@ class Plan:
 
 
 def _text(value: Any) -> str:
+    """As JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -267,6 +268,7 @@ def _lines(items: list[Any]) -> str:
 
 
 def _differ(places: Iterable[Hashable]) -> bool:
+    """Whether no place comes twice."""
     found = list(places)
     return len(set(found)) == len(found)
 

@@ -49,6 +49,7 @@ class Range:
 
     @property
     def _finite(self) -> bool:
+        """Whether a finite element was seen at all."""
         return self.elements > self.nonfinite
 
     def passes(self, dtype: str, margin: float = 2.0) -> bool:
@@ -62,6 +63,9 @@ class Range:
         return self._share(e < lowest for e in self.exponents)
 
     def _share(self, chosen: Any) -> float:
+        """The share of finite elements that are not zero whose exponents are chosen; ``chosen``: a truth value for each
+        exponent.
+        """
         total = sum(self.exponents.values())
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
@@ -93,6 +97,7 @@ def measure(array: Array) -> Range:
 
 
 def _measure(part: Array) -> Range:
+    """The range of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
     nonfinite = int(counts[INFINITE])
@@ -145,6 +150,7 @@ class Ranges:
     # -- to look at ---------------------------------------------------------------------------------------------------
 
     def _widest(self) -> list[tuple[str, Range]]:
+        """The values that reach farthest, as notebooks show them."""
         return sorted(self.values.items(), key=lambda item: -item[1].absmax)[:SHOWN]
 
     def __repr__(self) -> str:
@@ -207,6 +213,7 @@ def _row(found: Range) -> list[Any]:
 
 
 def _range(row: Any) -> Range:
+    """A range from its row in JSON; ValueError where that is none."""
     low, high, elements, zeros, nonfinite, first, counts = row
     whole = [elements, zeros, nonfinite, first, *counts]
     if not all(isinstance(n, int) for n in whole) or min(whole[:3]) < 0 or not (np.isfinite(low) and np.isfinite(high)):
@@ -216,6 +223,7 @@ def _range(row: Any) -> Range:
 
 
 def _text(value: Any) -> str:
+    """As JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -237,6 +245,9 @@ def escaped(name: str) -> str:
 
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
+    """The bodies and functions around a value, by results of the nodes that have them: indices change with rewrites,
+    names do not.
+    """
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""

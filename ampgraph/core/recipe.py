@@ -368,6 +368,7 @@ def flags(given: Iterable[str]) -> list[str]:
 
 
 def _text(recipe: Recipe) -> str:
+    """The recipe as text that `from_text` reads; defaults are left out."""
     found = []
     for name in OPTIONS:
         value = getattr(recipe, name)
@@ -399,6 +400,7 @@ def _named(part: str) -> tuple[str, str]:
 
 
 def _number(how: Option, name: str, word: str) -> object:
+    """A word as the type of its option; AMP301 otherwise."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

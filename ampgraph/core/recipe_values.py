@@ -170,6 +170,7 @@ def dims(value: object) -> tuple[tuple[str, int], ...]:
 
 
 def _pair_text(item: object) -> str:
+    """A pair as NAME=VALUE, as messages show it."""
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 

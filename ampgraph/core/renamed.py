@@ -22,6 +22,7 @@ class Renamed:
 
 
 def _in_0_3(where: str, **names: str) -> tuple[Renamed, ...]:
+    """Names that changed in 0.3, by keyword: old_name="new_name"; ``where``: in what they are used."""
     return tuple(Renamed(where, old, new, "0.3", "0.4") for old, new in names.items())
 
 

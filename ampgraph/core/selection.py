@@ -60,6 +60,7 @@ def _inside(flow: Dataflow, op: Op) -> list[Op]:
 
 
 def _matcher(pattern: str) -> Match:
+    """Whether a name is the pattern or matches it as a glob."""
     glob = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or glob(name)  # a name with brackets means itself
 

@@ -128,12 +128,15 @@ def _model(graph: Graph) -> ir.Model:
 
 
 def _from_mindir(path: str | os.PathLike[str]) -> tuple[Graph, Back]:
+    """A MindIR file as a Graph; what comes back is that Graph, edited in place."""
     from .mindir.graph import MindirGraph
 
     return MindirGraph.load(path), lambda graph, changed: graph
 
 
 def _from_path(path: Path) -> tuple[Graph, Back]:
+    """An ONNX file as a Graph; what comes back is a ModelProto, or an ir.Model where tensors lie in data files."""
+
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
         model = _model(graph)
         if any(True for _ in onnx_io.external_tensors(model)):
@@ -146,6 +149,7 @@ def _from_path(path: Path) -> tuple[Graph, Back]:
 
 
 def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
+    """A copy of a GraphSurgeon graph as a Graph; what comes back is a GraphSurgeon graph."""
     import onnx_graphsurgeon as gs
 
     def back(graph: Graph, changed: bool) -> gs.Graph:
@@ -155,6 +159,10 @@ def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
 
 
 def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
+    """A copy of the model of torch's ONNXProgram as a Graph; what comes back is a program with the same exported
+    module.
+    """
+
     def back(graph: Graph, changed: bool) -> ONNXProgram:
         return type(program)(_model(graph) if changed else program.model.clone(), program.exported_program)
 

@@ -104,6 +104,7 @@ def framework(name: str | Path) -> Framework:
 
 
 def _class(file: ListFile, name: str) -> ListClass:
+    """A class of a framework's list, with what becomes of its operators at each level."""
     data = file.data["classes"][name]
     wrong = [key for key in SAID if key not in data] + [key for key in data if key not in (*SAID, *LEVELS)]
     if wrong:

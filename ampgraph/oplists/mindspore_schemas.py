@@ -83,6 +83,7 @@ def is_slot(entry: str) -> bool:
 
 
 def _at(entries: tuple[str, ...], position: int, variadic: bool) -> str:
+    """The slot at a position; the last one goes on where it is variadic."""
     if position < len(entries):
         return entries[position]
     return entries[-1] if variadic and entries else NO_SLOT
@@ -102,6 +103,7 @@ def operators() -> Mapping[str, Operator]:
 
 
 def _operator(name: str, row: Mapping[str, Any]) -> Operator:
+    """A row of mindspore.toml as an `Operator`; a slot that ends in ... repeats."""
     given = {**row, "name": name}
     for side in ("input", "output"):
         slots = row.get(f"{side}s", [])

@@ -51,6 +51,7 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
 
 
 def _region(flow: Dataflow, match: Match) -> Region:
+    """A match as a region: its data, scale, bias, eps and axes by the names that all patterns of a kind share."""
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
@@ -99,6 +100,7 @@ def joined_patterns(kinds: frozenset[str]) -> PatternSet:
 
 @cache
 def bias_patterns() -> PatternSet:
+    """The patterns of a bias, whose stored operand may not be an input with a default."""
     return PatternSet(
         [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
     )

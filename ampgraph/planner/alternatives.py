@@ -32,6 +32,7 @@ def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
 
 
 def _by_auto(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
+    """A note where level auto has fewer Casts, by planning a second time."""
     recipe = replace(options.recipe, level=OTHER)
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
     saved, count = len(plan.casts) - len(other.casts), len(plan.casts)

@@ -58,6 +58,7 @@ def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:
+    """A Decision for each unit, in their order; units of inputs and outputs have index -1."""
     flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
     paths, decisions = [scope.path for scope in flow.scopes], []
     for unit, root in zip(flow.units, settled.roots, strict=True):
@@ -81,10 +82,12 @@ def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan
 
 
 def _places(flow: Dataflow, uses: Sequence[Use]) -> tuple[tuple[str, int, int], ...]:
+    """Places that read a value, as plans name them: scope, index of the node, position."""
     return tuple(map(flow.place, uses))
 
 
 def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
+    """Adds to the plan how a stored tensor is kept: low, in both types, or float32 with a Cast where it is read low."""
     flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
     low = [u for u in uses if u.unit in low_units and not u.given_cast]
@@ -178,6 +181,7 @@ def reasons_of(decided: DecidedModel, op: Op) -> tuple[Reason, ...]:
 
 
 def _reason(decided: DecidedModel, op: Op, slots: tuple[str, ...], root: int) -> Reason:
+    """Why some slots of an operator that are decided together have their type, and what either type costs."""
     flow, settled = decided.flow, decided.settled
     find = settled.find
     values = [

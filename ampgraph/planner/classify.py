@@ -29,6 +29,7 @@ class Classes:
     notes: Sequence[Note]
 
     def enter(self, ledger: Ledger) -> None:
+        """Ties and holds first, then the verdict of every unit."""
         for item in self.first:
             if isinstance(item, Tie):
                 ledger.tie(item.units)
@@ -80,6 +81,9 @@ def _first(facts: Facts) -> list[Tie | Hold]:
 
 
 def _verdicts(facts: Facts) -> list[Verdict]:
+    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all
+    of these share one.
+    """
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
     attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
@@ -97,6 +101,7 @@ def _verdicts(facts: Facts) -> list[Verdict]:
 
 
 def _class(facts: Facts, op: Op) -> str:
+    """The list class that governs an operator: "" in no list, "neutral" for what marks an input or output."""
     listing = facts.listing(op)
     if listing is None:
         return "neutral" if _is_boundary(facts.flow, op) else ""
@@ -104,6 +109,7 @@ def _class(facts: Facts, op: Op) -> str:
 
 
 def _is_boundary(flow: Dataflow, op: Op) -> bool:
+    """Whether all its slots are types of inputs and outputs (a body's, a function's), so that it computes nothing."""
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
@@ -216,6 +222,7 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
 
 
 def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
+    """Notes on operators that are float32 because no list or no schema has them, a line a kind."""
     flow = facts.flow
     unlisted: dict[str, int] = {}
     for op in flow.ops:

@@ -104,6 +104,7 @@ class _UnitNetwork:
         return {self._units[place] for place in self._flow.sink_side() if place in self._units}
 
     def _place(self, unit: int) -> int:
+        """The node of the flow network for a unit, made when it is first reached."""
         place = self._places.get(unit)
         if place is None:
             place = self._places[unit] = self._flow.node()

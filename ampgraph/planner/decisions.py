@@ -73,6 +73,7 @@ class Decisions:
         return {self.roots[unit] for unit in op.slots.values()}
 
     def side(self, unit: int) -> int:
+        """LOW, HIGH (float32) or FREE, as long as the cut has not decided."""
         return self.sides[self.roots[unit]]
 
     def is_high(self, unit: int) -> bool:
@@ -82,6 +83,7 @@ class Decisions:
         return unit != NONE and self.sides[self.roots[unit]] == LOW
 
     def why(self, unit: int) -> Why | None:
+        """The reason of its side; None while it is free."""
         return self.whys[self.roots[unit]]
 
     def is_held(self, unit: int) -> bool:
@@ -132,6 +134,7 @@ class Ledger:
         return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots, self.sources.copy())
 
     def _find(self, unit: int) -> int:
+        """The representative of the units tied to this one; paths are halved on the way."""
         parents = self._parents
         while parents[unit] != unit:
             parents[unit] = unit = parents[parents[unit]]

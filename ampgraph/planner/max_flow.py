@@ -146,6 +146,7 @@ class FlowNetwork:
             self._adopt(self._orphans.popleft())
 
     def _orphan(self, node: int) -> None:
+        """Takes a node out of the tree; `_adopt` looks for another parent."""
         self._parent[node] = ORPHAN
         self._orphans.append(node)
 

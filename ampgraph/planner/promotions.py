@@ -68,10 +68,12 @@ def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
 
 
 def low_places(plan: Plan) -> set[tuple[str, int]]:
+    """Operators with a low slot, by scope and index."""
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
 
 
 def _weight(op: Op) -> int:
+    """What making an operator float32 counts: products cost most."""
     return HEAVY if has(op.role, "products") else 1
 
 
@@ -112,10 +114,14 @@ def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
 
 
 def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
+    """The values that an operator writes, by scope and name."""
     return ((flow.scopes[op.scope].path, flow.values[v].name) for v in op.outputs if v != NONE)
 
 
 def _places(flow: Dataflow, op: Op) -> list[Place]:
+    """What runs call the results of an operator: their names; within a function, where calls share them, with its own
+    name.
+    """
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
     return [(op.name, name) if kind == "function" else (name,) for name in names]

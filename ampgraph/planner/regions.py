@@ -49,6 +49,7 @@ class Regions:
         return frozenset(op for op, kind in self.of_op.items() if kind != "Bias")
 
     def enter(self, ledger: Ledger) -> None:
+        """Ties the units of each region and decides them; what the level leaves open goes to the cut."""
         for units, side, why in self.ties:
             root = ledger.tie(units)
             if side == FREE:
@@ -132,6 +133,7 @@ def reads_float32_stream(facts: Facts, region: Region, held: Collection[int]) ->
 
 
 def _units(ops: Sequence[Op]) -> list[int]:
+    """The units of all slots of the operators."""
     return [unit for op in ops for unit in op.slots.values()]
 
 
@@ -189,6 +191,7 @@ def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Wh
 
 
 def _class(options: Options, kind: str) -> str:
+    """The list class of the operator that a region stands for."""
     listing = options.lists.of(kind)
     return listing.cls if listing else ""
 

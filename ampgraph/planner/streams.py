@@ -154,4 +154,5 @@ class StreamFinder:
         return value
 
     def _is_move(self, op: Op) -> bool:
+        """Whether an operator only hands a stream on."""
         return self.facts.traits.has(op.role, "nothing_in_inference") or self.classes[op.id] == "neutral"

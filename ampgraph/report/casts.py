@@ -36,6 +36,7 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
 
 
 def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
+    """A Cast with its reason; ``before``: names in the file before the conversion."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
     made, sort = _maker(flow, lists, op.inputs[0])

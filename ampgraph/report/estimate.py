@@ -167,6 +167,7 @@ def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
 
 
 def _place(flow: Dataflow, value: int) -> Place:
+    """A value by scope and name, as the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
@@ -193,6 +194,9 @@ class GraphReader:
         return found
 
     def _follow(self, value: int) -> list[int]:
+        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed
+        and noted as unknown.
+        """
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -208,6 +212,7 @@ class GraphReader:
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
+        """Shapes of all values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 
@@ -253,6 +258,7 @@ class GraphReader:
         )
 
     def _is_inside(self, value: int) -> bool:
+        """Whether a value stays inside of a fused kernel, and is not moved."""
         return _place(self.flow, value) in self.inside
 
     def _numbers(self, op: Op, value: int) -> int:

@@ -181,6 +181,7 @@ def _place(flow: Dataflow, op: Op) -> str:
 
 
 def _hint(flow: Dataflow, wanted: str) -> str:
+    """What to write instead of a node that is not there: readers of a tensor of this name, or similar names."""
     for value in flow.values:
         if value.name == wanted and value.producer == NONE:
             readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
@@ -214,6 +215,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 
 def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
+    """All that is said of a node; ``rewrite``: what replaces it."""
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
@@ -264,6 +266,7 @@ def _inside(options: Options, kind: str, listing: Listing | None) -> str:
 
 
 def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
+    """Values of a node whose type is not decided (integers, given types), with their types."""
     decided = {
         use.value for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE
     }
@@ -273,6 +276,7 @@ def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
 
 
 def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
+    """A slot's values, type, reason, and what either type costs."""
     return SlotReport(
         slot=", ".join(reason.slots),
         values=tuple(dict.fromkeys(flow.values[v].name for v in reason.values)),
@@ -285,6 +289,7 @@ def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
 
 
 def _choice(flow: Dataflow, price: Price) -> Choice:
+    """What one type costs: bytes, kernel starts, the Casts and tensors that are paid for."""
     casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
     return Choice(price.bytes, price.starts, casts, weights)
 
@@ -316,6 +321,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
+    """The lines about a slot."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -97,6 +97,7 @@ def junit(found: Sequence[Checked]) -> str:
 
 
 def _text(text: str) -> str:
+    """Without the characters that XML cannot hold."""
     return _NO_XML.sub("?", text)
 
 

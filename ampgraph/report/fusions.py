@@ -189,6 +189,7 @@ def _missing(provider: str) -> str:
 
 
 def _optimized(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
+    """The graph that ONNX Runtime would run; None where it has none, and a note says why."""
     try:
         if isinstance(model, str):
             return optimized(model, provider, python=python)
@@ -210,4 +211,5 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
 
 
 def _name(model: Runnable) -> str:
+    """The model as notes name it."""
     return os.path.basename(model) if isinstance(model, str) else "the model"

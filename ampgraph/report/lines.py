@@ -9,6 +9,7 @@ Rows = list[tuple[str, str]]
 
 
 def plural(count: int, word: str) -> str:
+    """A count with its noun, as "1 byte" and "2,000 bytes"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 

@@ -41,6 +41,7 @@ class ListRows(Shown, list[ListRow]):
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
+    """The lines about one operator: class, reason, and what kernels, slots and ties say."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:

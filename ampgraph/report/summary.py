@@ -297,12 +297,14 @@ def summarize(
 
 
 def _products(made: Choices, lists: OpLists) -> Products:
+    """How many products are low, and which are not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
     return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32))
 
 
 def _pinned(nodes: Iterable[Chosen]) -> tuple[Pinned, ...]:
+    """Nodes in float32 in groups of one rule and one kind, the largest group first."""
     groups: dict[tuple[str, str], list[Chosen]] = {}
     for node in nodes:
         groups.setdefault((node.why.rule, node.kind), []).append(node)
@@ -336,6 +338,7 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
+    """The lines on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     lines = [f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data"]
     for dtype, rules in summary.reasons.items():
@@ -345,6 +348,7 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
+    """The line on products; ``every``: with those that are float32."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
@@ -378,6 +382,7 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
 
 
 def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
+    """Nodes that one rule keeps float32: how many, of which kinds, and the reason of the first."""
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
     such = " such as" if count > 1 else ""
     return f"{count:,} {_in_words(group[0].rule, policy)} ({kinds}),{such} {group[0].first}: {group[0].text}"
@@ -420,6 +425,7 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _examples(texts: list[str]) -> list[str]:
+    """The first few texts, and how many more there are."""
     left = len(texts) - EXAMPLES
     return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
 
@@ -432,6 +438,7 @@ def _in_words(rule: str, chosen: str) -> str:
 
 
 def _policy(name: str) -> Policy:
+    """A policy by name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

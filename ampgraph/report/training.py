@@ -116,6 +116,7 @@ def _frozen(step: TrainingStep) -> list[str]:
 
 
 def _counted(nodes: dict[str, int], products: dict[str, int]) -> str:
+    """Nodes and products of a step, by type."""
     of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
     return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 

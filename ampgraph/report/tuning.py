@@ -198,6 +198,7 @@ class Tuning(Shown):
 
 
 def _verdict(found: Tuning) -> str:
+    """Whether the tolerance was met and with how much float32; where not, how far the error comes down."""
     if not found.met:
         error = f"the error stays {found.error:.3g}" if math.isfinite(found.error) else "the result stays not finite"
         best = f"{error}, however much is float32"

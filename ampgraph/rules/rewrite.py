@@ -85,10 +85,12 @@ class Idle(RewriteRule):
 
     @property
     def gone(self) -> tuple[int, ...]:
+        """All its nodes: none is left when it is written."""
         return self.nodes
 
     @property
     def result(self) -> str:
+        """What is read instead."""
         return self.source
 
     @property

@@ -61,11 +61,13 @@ def cannot_read(path: Path, error: Exception) -> AmpError:
 
 
 def _start(path: Path) -> bytes:
+    """The first bytes of a file, enough to know a Git LFS pointer."""
     with open(path, "rb") as file:
         return file.read(len(LFS_POINTER))
 
 
 def _not_npz(path: Path) -> str:
+    """What is wrong with a file that cannot be read as .npz."""
     start = _start(path)
     if start == LFS_POINTER:
         return f"is a Git LFS pointer, not the samples: {PULL}"

@@ -117,6 +117,7 @@ class Runtime:
         return found
 
     def _ended(self) -> str:
+        """Why the process ended: the last line that it wrote, or the signal that killed it."""
         code = self._child.wait()
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or [f"exit status {code}"])[-1]
@@ -129,6 +130,7 @@ def is_here(kind: str) -> bool:
 
 
 def _end(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
+    """Ends the process, closes its pipes, and removes the folder of arrays."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout, errors):
@@ -198,6 +200,7 @@ class ExecutedSession:
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
+        """Asks the process about this session; what it answers, AMP504 where the model does not run."""
         try:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
@@ -214,6 +217,7 @@ def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]
 
 
 def _words(array: Any) -> Any:
+    """bfloat16 as 16-bit words, as .npz files take it."""
     return array.view("V2") if array.dtype.name == "bfloat16" else array
 
 

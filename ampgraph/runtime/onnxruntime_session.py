@@ -262,5 +262,6 @@ def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
 def _session(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...], kept_out: Sequence[str]
 ) -> InferenceSession:
+    """Opens a model, a path or bytes; ``kept_out``: optimisations of ONNX Runtime that are switched off."""
     session = import_onnxruntime().InferenceSession
     return session(model, options, providers=[*providers], disabled_optimizers=[*kept_out] or None)

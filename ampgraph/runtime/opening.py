@@ -69,6 +69,7 @@ def open_each(paths: Sequence[PathLike]) -> list[Opening]:
 
 
 def _opened(names: list[str], *, optimised: bool) -> list[Opening]:
+    """Opens files one after the other in a child; where it dies, the next child goes on with the file behind."""
     found: list[Opening] = []
     while len(found) < len(names):
         left = names[len(found) :]
@@ -163,6 +164,7 @@ def stopped_on_cpu(flow: Dataflow) -> str:
 
 
 def _is_invalid(path: str) -> bool:
+    """Whether onnx's checker or shape inference refuses a file."""
     import onnx
 
     try:

@@ -37,6 +37,7 @@ def _made(node: onnx.NodeProto, kind: str) -> int:
 
 
 def _follows(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
+    """The type that an output of a node has, by those of its inputs; 0 for unknown."""
     given = [types.get(name, 0) for name in node.input]
     sources = _sources(node.op_type, node.domain, len(given), index)
     if isinstance(sources, int):
@@ -189,6 +190,9 @@ class Optimized:
         return Counter(node.kind for node in self.nodes if self._fused(node))
 
     def _fused(self, node: OptimizedNode) -> bool:
+        """Whether ONNX Runtime made a node by fusion: its own domain, or a kind that fusions make
+        and the file had not.
+        """
         if node.kind.partition("::")[0] in OWN_DOMAINS:
             return True
         return has(node.kind, "made_by_fusion") and node.kind not in self.kinds
@@ -265,12 +269,14 @@ def walk(
 def _node(
     node: onnx.NodeProto, types: Mapping[str, int], places: Mapping[tuple[str, str], str], computes: tuple[str, ...]
 ) -> OptimizedNode:
+    """A node that runs: its provider by the log, its type, and what it ``computes`` of the file."""
     kind = kind_of(node)
     provider = places.get((node.op_type, node.name)) or places.get(("", "")) or UNKNOWN
     return OptimizedNode(node.name, kind, provider, _dtype(node, kind, types), computes)
 
 
 def _dtype(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
+    """The float type of a node, of a Cast "from->to"; "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
         made = next((FLOATS.get(item.i, "") for item in node.attribute if item.name == "to"), "")

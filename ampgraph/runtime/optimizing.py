@@ -261,11 +261,13 @@ def _same_interface(one: onnx.ModelProto, two: onnx.ModelProto) -> bool:
 
 
 def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:
+    """Names and element types of inputs that must be fed, and of outputs."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     values = [value for value in proto.graph.input if value.name not in stored]
     return [(value.name, value.type.tensor_type.elem_type) for value in (*values, *proto.graph.output)]
 
 
 def _keep_metadata(given: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    """Copies the metadata that ONNX Runtime leaves out when it writes a graph."""
     known = {entry.key for entry in made.metadata_props}
     made.metadata_props.extend(entry for entry in given.metadata_props if entry.key not in known)

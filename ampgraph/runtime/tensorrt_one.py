@@ -32,6 +32,7 @@ def main(jobs: str, answers: str) -> None:
 
 
 def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
+    """Parses one model and builds its engine if asked: refusals of either, the engine's layers and bytes."""
     with contextlib.suppress(ImportError):  # an installation from NVIDIA's archive has it beside the bindings
         import tensorrt_rtx_libs  # noqa: F401  # loads the library that the bindings look for
     try:
@@ -64,10 +65,14 @@ def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
 
 
 def _refusal(by: str, node: str, operator: str, words: str) -> dict[str, str]:
+    """What the parser or the builder refuses, and of which node."""
     return {"by": by, "node": node, "operator": operator, "words": words}
 
 
 def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
+    """The builder's settings: layers in detail, GPUs to build for, the sizes of open dimensions and values of shape
+    inputs.
+    """
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capabilities = job.get("capabilities") or []
@@ -105,6 +110,8 @@ def _extremes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
 
 
 def _log(trt: Any) -> Any:
+    """TensorRT's log, from which layers and errors are read."""
+
     class Log(trt.ILogger):  # type: ignore[misc]
         """Keeps the list of the engine's layers, and errors."""
 

@@ -200,6 +200,7 @@ def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True
 
 
 def _written(job: BuildJob, path: Path) -> dict[str, Any]:
+    """A job for `tensorrt_one`; the model is written with a name for every node, by which the answer is read."""
     proto, folder = named(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
     nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk(proto.graph)}
@@ -234,6 +235,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
 
 
 def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
+    """What TensorRT said, with kernels by the nodes that they compute; AMP501 where it is not installed."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)

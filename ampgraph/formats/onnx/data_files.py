@@ -197,12 +197,14 @@ def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
 
 
 def tensor_of(holder: Holder) -> ir.TensorProtocol:
+    """The stored tensor of an initializer, or of a Constant node (its attribute ``value``)."""
     tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
     assert tensor is not None
     return tensor
 
 
 def put_tensor(holder: Holder, tensor: ir.TensorProtocol) -> None:
+    """Stores ``tensor`` in place of what an initializer or a Constant node holds."""
     put(holder if isinstance(holder, ir.Value) else holder.outputs[0], tensor)
 
 

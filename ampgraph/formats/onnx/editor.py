@@ -300,6 +300,7 @@ class OnnxGraphEditor(OnnxEditor):
         return stored
 
     def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
+        """Describes an initializer that was just made, and gives its handle."""
         kind = ir.DataType.from_numpy(numbers.dtype)
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))

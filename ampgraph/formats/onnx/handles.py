@@ -244,6 +244,7 @@ class Placing(Handles):
         return (self._place_in_file(at) if at is not None else -1, *reversed(steps))
 
     def _place_in_file(self, node: ir.Node) -> int:
+        """The index that a node of the file has in its graph; the table is made when it is first asked for."""
         if not self._index:
             self._index = {self.node(op): op.index for op in self.flow.ops}
         return self._index[node]
@@ -265,6 +266,9 @@ class Casts(Placing):
         return self._given(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
+        """What already holds ``value`` as type ``to``: the low value that it was cast from, or a Cast of the file,
+        which is moved to the front of its other readers. None if there is none.
+        """
         flow = self.flow
         if value.low_source != NONE:
             return self.value(flow.values[value.low_source])
@@ -325,6 +329,9 @@ class Readers(Casts):
                 self._give_output(scope, position, result)
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
+        """Makes ``result`` output ``position`` of the scope's graph, under the declared name, by an Identity where
+        runtimes need one.
+        """
         graph = self.graph(scope)
         if scope in self.outputs:
             result = self._as_output(graph, self.outputs[scope][position], position, result)
@@ -355,6 +362,7 @@ class Readers(Casts):
         return result
 
     def identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        """Appends an Identity of ``source`` to the graph and gives its result, under a name of its own."""
         name = self.fresh(f"{source.name}_result")
         node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
         result = node.outputs[0]

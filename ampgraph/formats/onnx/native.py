@@ -141,6 +141,7 @@ def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
 
 
 def _taken(graph: GraphProto | FunctionProto) -> Kept:
+    """Map types by the name of the value, as bytes; they are cleared in the proto, since onnx_ir cannot read them."""
     kept: Kept = {}
     for info in _infos(graph):
         if is_map(info.type):
@@ -183,6 +184,9 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
 
 
 def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
+    """The graph of nodes taken apart, read the fast way; None where it needs the general one (not sorted, a name
+    missing).
+    """
     inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
     values: Values = {value.name or "": value for value in inputs}
     infos = {info.name: info for info in proto.value_info}
@@ -276,6 +280,9 @@ class _Nodes:
         return made
 
     def _common(self, kind: Kind) -> Common:
+        """What all nodes of one kind share: domain, operator, attributes, overload, doc string, metadata; made once a
+        kind.
+        """
         proto = kind.proto
         attributes = [self._attribute(attribute) for attribute in proto.attribute]
         props = ir.serde.deserialize_metadata_props(proto.metadata_props) if proto.metadata_props else None
@@ -286,6 +293,7 @@ class _Nodes:
         return found
 
     def _attribute(self, proto: AttributeProto) -> ir.Attr:
+        """An attribute as an object of onnx_ir; nodes that hold the same number or text share one object."""
         if proto.type not in NUMBERS:
             return ir.serde.deserialize_attribute(proto)
         key = proto.SerializeToString(deterministic=True)

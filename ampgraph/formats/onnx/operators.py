@@ -197,6 +197,7 @@ def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
 
 
 def _read(proto: onnx.TypeProto) -> Type:
+    """Container and element type of a type as the file writes it; a map is ("other", "")."""
     return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
 
 
@@ -341,6 +342,9 @@ class OnnxOperators(OnnxValues):
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
+        """Adds a Constant: a weight where its number is in the file, else a value whose attribute a function's caller
+        gives.
+        """
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True
@@ -385,6 +389,7 @@ class OnnxOperators(OnnxValues):
         return known if all(dtype for _, dtype in known) else self._inferred(op, node)
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
+        """Types of the node's outputs as onnx infers them from the types of its inputs."""
         read = [self.flow.values[i] if i != NONE else None for i in op.inputs]
         opsets = self.environments[op.scope].opsets
         return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)

@@ -94,6 +94,7 @@ def _expanded(
 
 
 def _site(old: ir.Node, path: str, new: ir.Node) -> Site:
+    """Where a converted node stands, with the names that it reads and writes, to be compared with the node it was."""
     inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
     made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
     return Site(old.name or "", kind_of(new.domain, new.op_type), path, layer_of_node(old), inputs, made, written)

@@ -117,6 +117,7 @@ class OnnxStrictEditor:
             value.native.const_value = _upcast(tensor)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
+        """A Cast of ``value`` to type ``to``, in no graph yet, whose result is called ``name``."""
         node = ir.Node("", "Cast", (value,), outputs=(ir.Value(name=name),), name="")
         node.attributes.data["to"] = self._to[to]  # past the checks of each attribute: there are tens of thousands
         return node
@@ -237,12 +238,14 @@ def _align(model: ModelProto) -> None:
 
 
 def _alike(function: FunctionProto, ours: int, theirs: int) -> bool:
+    """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
     kinds = {node.op_type for node in _nodes(function.node) if node.domain in DEFAULT}
     found = ((schema("", kind, ours), schema("", kind, theirs)) for kind in kinds)
     return all(a is not None and b is not None and a.since_version == b.since_version for a, b in found)
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """All nodes, those of bodies included."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -353,4 +356,5 @@ def _port(value: Value) -> ir.Value:
 
 
 def _declared(value: ir.Value) -> Declared:
+    """A graph input or output as the caller sees it: name, container, type, sizes, whether it has a stored default."""
     return Declared(value.name or "", *declared_type(value), tuple(sizes(value.shape or ())), value.is_initializer())

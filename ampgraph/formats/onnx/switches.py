@@ -112,6 +112,9 @@ class _Switches:
         self._conditions: dict[frozenset[int], ir.Value] = {}
 
     def run(self) -> list[Switched]:
+        """Adds a Where behind each rounding and one truth-valued input for all of them; gives what each element of it
+        switches.
+        """
         self._nodes = list(self._walk(self._main, ()))
         constants = list(self._constants())
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
@@ -156,6 +159,7 @@ class _Switches:
                 self._members[self._flags[node]].append(node)
 
     def _new_switch(self, node: ir.Node) -> None:
+        """Begins a switch of its own for a node; nodes that only move its results join it later."""
         self._flags[node] = len(self._members)
         self._members.append([node])
 
@@ -171,6 +175,9 @@ class _Switches:
         return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
+        """What a switch is for: its first node, and the moves that are switched with it. ``names``: by unrounded value,
+        its name.
+        """
         first, *moves = [
             Switched(
                 node.name or "",
@@ -197,6 +204,7 @@ class _Switches:
             yield name, numbers, casts[0].outputs[0] if casts else value
 
     def _store(self, of: str, numbers: Array) -> ir.Value:
+        """An initializer of the main graph with the numbers that the reference has, unrounded."""
         name = self._fresh(f"{of}@reference")
         value = ir.Value(name=name, const_value=ir.Tensor(numbers, name=name))
         value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(numbers.shape)
@@ -230,6 +238,7 @@ class _Switches:
             self._give_out(graph, wide, by(frozenset({flag})))
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
+        """Gives the switched value the name that was the rounded one's, and its place among the graph's outputs."""
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
         switched.type, switched.shape = wide.type, wide.shape
         for place, output in enumerate(graph.outputs):
@@ -246,9 +255,11 @@ class _Switches:
                 node.replace_input_with(use.idx, switched.outputs[0])
 
     def _where(self, flags: frozenset[int], rounded: ir.Value, raw: ir.Value) -> ir.Node:
+        """Where(flags, rounded, raw): the rounded value as long as one of these flags is on."""
         return self._node("Where", [self._condition(flags), rounded, raw], f"{rounded.name}@switched")
 
     def _node(self, kind: str, inputs: list[ir.Value], name: str, **attributes: int) -> ir.Node:
+        """A node in no graph yet, its one output named after ``name``."""
         node = ir.node(kind, inputs, attributes, num_outputs=1, name="")
         node.outputs[0].name = self._fresh(name)
         return node
@@ -293,10 +304,12 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 
 def _casts(node: ir.Node) -> bool:
+    """Whether a node is one that changes types (Cast, CastLike)."""
     return has(kind_of(node.domain, node.op_type), "casts")
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
+    """Names of inputs, initializers and results of one graph, without its bodies."""
     made = (value for node in graph for value in node.outputs)
     yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 

@@ -103,6 +103,7 @@ class OnnxWeights:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
+        """Number of elements, 0 where nothing is stored."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -120,6 +121,7 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
+        """The tensor's elements, flat, in pieces that fit the memory; nothing where nothing is stored."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
@@ -156,6 +158,7 @@ class RoundedTensor(ir.LazyTensor):
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
+        """The whole tensor rounded, as onnx_ir asks a LazyTensor for it."""
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
@@ -166,6 +169,7 @@ class RoundedTensor(ir.LazyTensor):
         return source.raw.raw_data if is_raw_float(source.raw) else b""
 
     def tobytes(self) -> bytes:
+        """The rounded elements as bytes; LazyTensor's own would hold the tensor in memory from then on."""
         return self.whole().tobytes()
 
     def whole(self) -> Array:
@@ -276,9 +280,11 @@ class NormTensor(RoundedTensor):
         self.name = plain.name
 
     def whole(self) -> Array:
+        """All its elements, rounded together with the other three parameters of the norm."""
         return self.parameters.rounded[self.place]
 
     def chunks(self) -> Iterator[Array]:
+        """One piece: the four parameters are rounded as a whole."""
         yield self.whole()
 
 

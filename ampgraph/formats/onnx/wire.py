@@ -98,6 +98,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
 
 
 def _move(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
+    """Moves fields that are set from one message to another, so that they are not written twice."""
     for field in fields:
         if source.HasField(field):
             setattr(target, field, getattr(source, field))

@@ -76,6 +76,9 @@ class Generator:
     # -- what each input is -------------------------------------------------------------------------------------------
 
     def _source(self, port: GraphInput, found: Reading) -> InputFill:
+        """What an input is filled with, by its type, its name and what the graph does with it; AMP503 where nothing can
+        be made.
+        """
         shape, name = self.sizes.shape(port), port.name.lower()
         dtype = port.dtype
         if dtype in ("", "object", "string") or dtype.startswith("complex"):
@@ -95,6 +98,9 @@ class Generator:
         return self._integer(port, shape, found)
 
     def _float(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How a float input is filled: mask, limit, uniform numbers, pictures, sound, rows of a table; the graph's word
+        counts before the name.
+        """
         name = port.name.lower()
         if found.added:
             return InputFill(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
@@ -118,11 +124,13 @@ class Generator:
         return InputFill(port, shape, kind, note)
 
     def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """Ones with a tail of zeros, the other way round where one means masked."""
         inverted = found.one_masks
         message = "zeros, with a tail of ones" if inverted else "ones, with a tail of zeros"
         return InputFill(port, shape, "mask", f"a mask: {message} in every other sample", inverted=inverted)
 
     def _integer(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How an integer input is filled: a size, positions, segments, lengths, indices of a table."""
         name, dtype = port.name.lower(), port.dtype
         limit = np.iinfo(dtype)
         first, last = max(found.first, 0 if found.first <= 0 else found.first), found.last
@@ -159,6 +167,7 @@ class Generator:
     # -- and what is fed ----------------------------------------------------------------------------------------------
 
     def _make(self, source: InputFill, index: int) -> Array:
+        """The array of one input for sample ``index``, in the port's type; the same for a seed on every machine."""
         shape, kind = source.shape, source.kind
         numbers = Numbers(self.seed, index, zlib.crc32(source.port.name.encode()))
         if kind == "uniform":
@@ -236,6 +245,9 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
+    """Whether an input is a spectrogram, by its name or an axis of frames, and its sizes: too many bands for a
+    picture's colours, too few for sound.
+    """
     words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
     over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
     named = over_time or any(word in port.name.lower() for word in words)
@@ -292,6 +304,7 @@ def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
 
 
 def _divides(flow: Dataflow, op: Op, value: int) -> bool:
+    """Whether an operator scales a raw input by 64 or more, or 1/64 or less, as models do with pixels of 0 to 255."""
     factors = _stored(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
     if factors is None or not (has(op.role, "scalings") or has(op.role, "cancels")):
         return False
@@ -393,6 +406,7 @@ def _step(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array
 
 
 def _commutes(op: Op) -> bool:
+    """Whether the operands may be exchanged."""
     return not positions(op.role, "divides") and not positions(op.role, "subtracts")
 
 

@@ -20,6 +20,7 @@ class Numbers:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
 
     def _raw(self, count: int) -> Array:
+        """So many raw 64-bit numbers of the stream."""
         return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
 
     def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
@@ -239,6 +240,7 @@ def _speech(numbers: Numbers, length: int) -> Array:
 
 
 def _voiced(numbers: Numbers, size: int) -> Array:
+    """A vowel-like wave of ``size`` samples: harmonics of a gliding pitch, each with a strength of its own."""
     pitch, glide = (int(n) for n in numbers.integers(400, 1000, (2,)))  # of 65536ths of a turn a sample
     place = np.arange(size, dtype=np.int64)
     phase = place * pitch + place * place * (glide - 700) // (4 * SYLLABLE)

@@ -43,6 +43,7 @@ class Reading:
 
     @property
     def bounded(self) -> bool:
+        """Whether a reader limits the values, as a table of so many rows does."""
         return self.last < 1 << 62
 
     def bound(self, first: float, last: float, table: str) -> None:

@@ -61,6 +61,9 @@ class Samples:
         return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
 
     def _sized(self, run: Callable[[Feeds], object]) -> Samples:
+        """The same samples with sizes of open dimensions with which ``run`` does not fail, tried
+        one after the other.
+        """
         if self._resized is None or not self._resized({})[1]:
             return self
         resized = self._resized
@@ -200,6 +203,7 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
 
 
 def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]) -> Samples:
+    """Samples for a model without data; sizes that stored tensors have are tried first where a guessed one fails."""
     needed = [port for port in ports if not _has_default(flow, port)]
     weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
     sizes = (size for item in weights for size in flow.shape(item.id) or () if isinstance(size, int) and size > 1)
@@ -351,6 +355,7 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
 
 
 def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
+    """Samples from mappings of input names to arrays; the first ``count`` of them."""
     if not data:
         raise _no_sample()
     wanted = data[:count]
@@ -384,10 +389,12 @@ def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: 
 
 
 def _no_sample() -> AmpError:
+    """The error for data that hold nothing."""
     return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
 
 
 def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays: Iterable[Any]) -> tuple[str, ...]:
+    """How many samples are used, and which arrays of them no input takes."""
     message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
     left = [str(name) for name in arrays if name not in held]
     return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)

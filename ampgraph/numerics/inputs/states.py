@@ -84,6 +84,7 @@ def _told(past: str, present: str) -> bool:
 
 
 def _alike(past: Port, present: Port) -> bool:
+    """Whether an output may be fed back as an input: a type of its kind, its rank, and one size at most that grows."""
     floats = past.dtype in FLOATS and present.dtype in FLOATS
     if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
         return False
@@ -102,6 +103,9 @@ def _axis(past: Port, present: Port) -> int | None:
 
 
 def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
+    """The pairs that a text of --cache names, IN=OUT with one * on either side; AMP312 where they are not there or do
+    not fit.
+    """
     left, sign, right = text.partition("=")
     if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
         hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"
@@ -144,10 +148,12 @@ class ReachedStates:
             yield before
 
     def _first(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        """Zeros for all states, if the model runs on them; nothing otherwise."""
         zeros = {pair.past: np.zeros_like(feeds[pair.past]) for pair in self._pairs if pair.past in feeds}
         return zeros if len(self._next({**feeds, **zeros}, feeds)) == len(zeros) else {}
 
     def _next(self, before: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
+        """The states that the model makes of ``before``, those that are finite and fit the sample ``feeds``."""
         made = self._run(before)
         with np.errstate(over="ignore"):
             found = {

@@ -69,14 +69,17 @@ class Spread(Data):
 
     @property
     def median(self) -> float:
+        """The median of the errors that count."""
         return quantile(self.counting(), 0.5)
 
     @property
     def p90(self) -> float:
+        """The 90th percentile of the errors that count."""
         return quantile(self.counting(), QUANTILE)
 
     @property
     def worst(self) -> float:
+        """The largest error that counts."""
         return max(self.counting())
 
 
@@ -89,6 +92,7 @@ class Scores(Spread):
     over_all: bool = False
 
     def counting(self) -> list[float]:
+        """All of them."""
         return self.errors
 
     @property
@@ -155,6 +159,7 @@ def apart(reference: Result, result: Result) -> Apart:
 
 
 def _different(reason: str, floating: bool = False) -> Apart:
+    """Outputs that cannot be compared by numbers: the error is infinite, and ``reason`` says why."""
     return Apart(math.inf, math.inf, reason=reason, floating=floating)
 
 
@@ -173,6 +178,7 @@ def _maps(reference: Result, result: Result) -> Apart:
 
 
 def _sequences(reference: Result, result: Result) -> Apart:
+    """Two sequences, element by element: the worst one counts."""
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return _different("sequences of different lengths")
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
@@ -193,6 +199,9 @@ def _sequences(reference: Result, result: Result) -> Apart:
 
 
 def _floats(reference: Array, result: Array) -> Apart:
+    """Two float arrays: relative L2 over what is finite in both, where infinities agree. The norm has a floor, so that
+    zeros may differ by a little.
+    """
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -292,6 +301,7 @@ class Agreement(Spread):
 
     @property
     def max_abs(self) -> float:
+        """The largest difference of two elements, over all samples."""
         return max((part.max_abs for part in self.parts), default=0.0)
 
     @property
@@ -306,6 +316,7 @@ class Agreement(Spread):
         return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 
     def counting(self) -> list[float]:
+        """Errors of the samples that say something: a reference of nothing but infinities does not."""
         return self._informative(self.errors)
 
     def _informative(self, errors: list[float]) -> list[float]:
@@ -437,6 +448,7 @@ def _rounded(value: Result, dtype: str) -> Result:
 
 
 def _finite(value: Result) -> bool:
+    """Whether no number of an output is infinite or NaN."""
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 

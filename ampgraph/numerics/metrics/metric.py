@@ -110,6 +110,7 @@ class Metric:
         return judged
 
     def _about(self, want: Result) -> bool:
+        """Whether the metric has something to say of an output: classes for argmax, integers for tokens."""
         if self.name in ("argmax", "logits"):
             return _has_classes(want)
         if self.name == TOKENS:
@@ -184,6 +185,7 @@ def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
 
 
 def _by_error(found: Apart, sort: str = "") -> Judged:
+    """Judged by the relative error alone."""
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
@@ -222,6 +224,7 @@ def _has_classes(value: Result) -> bool:
 
 
 def _within_one(value: Result) -> bool:
+    """Whether all numbers are from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
@@ -271,10 +274,14 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
 
 
 def _whole(array: Array) -> bool:
+    """Whether all numbers are whole."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 
 def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
+    """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
+    row without partner.
+    """
     parts = [pairing.aligned(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
     found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
@@ -312,6 +319,7 @@ def loaded(text: str) -> Function:
 
 
 def _from_file(path: Path) -> Result:
+    """The module of a file with the user's metric."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
@@ -360,4 +368,5 @@ def _plain(value: Result) -> Result:
 
 
 def _line(error: BaseException) -> str:
+    """An exception of the user's metric in one line."""
     return f"{type(error).__name__}: {first_line(error)}"

@@ -69,10 +69,12 @@ def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
 
 
 def _others(array: Array, axis: int) -> tuple[int, ...]:
+    """All axes but one."""
     return tuple(each for each in range(array.ndim) if each != axis)
 
 
 def _root(array: Array, axis: int) -> Array:
+    """The root mean square of each slice along an axis, without overflow."""
     largest = float(np.abs(array).max()) or 1.0  # squares of huge numbers must not overflow
     root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_others(array, axis))) * largest
     return root

@@ -18,6 +18,7 @@ def roles_of(flow: Dataflow) -> dict[str, str]:
 
 
 def _role(flow: Dataflow, value: int) -> str:
+    """What an output is, by the operators before it: rows that were picked, logarithms, probabilities, or numbers."""
     if any(_picks(flow, op) for op in _before(flow, value)):
         return ROWS
     maker = _maker(flow, value)

@@ -79,12 +79,14 @@ class _Runner:
 
 
 def _progress(progress: Progress | None, number: int, count: int) -> Callable[[int, int], None] | None:
+    """The progress of one sample's run as a part of that of all samples."""
     if progress is None:
         return None
     return lambda done, parts: progress("measuring ranges", number * parts + done, count * parts)
 
 
 def _unseen_notes(count: int) -> list[str]:
+    """A note that some values were not measured, and why."""
     if not count:
         return []
     are = "value was" if count == 1 else "values were"
@@ -197,9 +199,11 @@ class _RowWriter:
             self._bodies.setdefault(scope.op, []).append(scope)
 
     def _add(self, body: Scope, kind: str, dtype: str, *inputs: Value, **attributes: Attribute) -> Value:
+        """Adds an operator to a body, and gives its one result."""
         return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
     def _constant(self, body: Scope, array: Array) -> Value:
+        """A Constant in a body."""
         return self._add(body, "Constant", str(array.dtype), value=array)
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
@@ -250,6 +254,7 @@ class _RowWriter:
         return self._joined(body, numbers)
 
     def _double(self, body: Scope, value: Value) -> Value:
+        """A value in float64, in which ranges travel out of a body."""
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:

@@ -148,6 +148,7 @@ def _opaque(array: Array) -> Any:
 
 
 def _to_low(value: Any, low: str) -> Any:
+    """A result rounded to the low type that the output has in the file; lists element by element."""
     if not low or value is None:
         return value
     if isinstance(value, list):

@@ -134,6 +134,7 @@ class Inquest:
         return i
 
     def _spoiled_weight(self, site: Site) -> str:
+        """The name of a stored tensor that a node reads and that holds NaN or inf; "" if there is none."""
         for name, numbers in self._weights(site).items():
             array = numbers.astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
@@ -172,6 +173,7 @@ class Inquest:
         return [self._grown(i) for _, i in sorted(gains)[:count]]
 
     def _grown(self, i: int) -> Suspect:
+        """A node behind which the error is larger than before, with what it cancels and the nodes to pin."""
         site = self.trace.sites[i]
         before = self.error_in(site)
         after = max(e for out in site.outputs if (e := self.trace.error(out)) is not None)
@@ -215,6 +217,7 @@ class Inquest:
         return max((self.trace.error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
 
     def _source(self, name: str) -> str:
+        """The value that a name stands for before the Casts that the conversion added."""
         i = self.maker.get(name)
         while i is not None and self._added(i):
             name = self.trace.sites[i].inputs[0]
@@ -279,6 +282,7 @@ class Inquest:
         return next((origin for origin in made if origin is not None), None)
 
     def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
+        """What was seen of some values, those that were traced."""
         known = {name: self.trace.values[name] for name in names if name in self.trace.values}
         return tuple(
             TracedValue(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)

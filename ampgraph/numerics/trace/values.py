@@ -89,11 +89,13 @@ def compared(value: Result, twin: Result | None) -> Observed:
 
 
 def _numbers(value: Any) -> Array:
+    """As float32 or float64, in which differences are taken."""
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
 def _extremes(array: Array) -> Extremes:
+    """Extremes of the finite numbers, and how many are infinite or NaN."""
     if not array.size:
         return Extremes(None, None, 0, 0)
     ends = float(array.min()), float(array.max())  # NaN where there is one
@@ -247,6 +249,9 @@ class Tracer:
         return "" if value is None or value.container else value.dtype
 
     def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
+        """One side (0 the reference, 1 the model) opened for a run that shows the values ``seen``;
+        strict on the CPU.
+        """
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
         if strict and any(value.dtype in LOW for value in self._flows[side].values):
             rewrite(graph, keep_interface=False)
@@ -259,6 +264,7 @@ class Tracer:
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
     def _op(self, side: int, outputs: Iterable[str]) -> Op | None:
+        """The operator of a side that makes one of these outputs, None where names differ."""
         made = (self._values[side].get(name) for name in outputs if name)
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 

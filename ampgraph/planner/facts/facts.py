@@ -82,6 +82,7 @@ class Facts:
 
     @cached_property
     def _before(self) -> dict[frozenset[int], set[int]]:
+        """What `with_all_before` has found, by the operators that it was asked for."""
         return {}
 
     def with_all_before(self, ops: frozenset[int]) -> Set[int]:
@@ -110,6 +111,7 @@ class Facts:
 
     @cached_property
     def _extents(self) -> dict[object, Extent]:
+        """Extents of stored tensors by the key of what is stored: each is read once."""
         return {}
 
     def extent(self, value: Value) -> Extent:

@@ -84,4 +84,5 @@ class Squares:
 
     @cached_property
     def _view(self) -> View:
+        """The dataflow as patterns read it."""
         return View(self.flow, conventions(), region_patterns().roles)

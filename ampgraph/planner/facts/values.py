@@ -162,6 +162,9 @@ class Values:
         return {role: rule for rule, trait in named for role in self.traits.operators(trait)}
 
     def _found(self, value: int) -> Interval:
+        """The interval of one value, whose operands are known: stored numbers, what its operator makes, narrowed by
+        what was measured.
+        """
         item, op = self.flow.values[value], self.flow.writer(value)
         unknown = TRUTHS if self.truths and item.dtype.startswith(INTEGERS) else UNKNOWN
         if item.weight:
@@ -194,23 +197,28 @@ class Derivation(NamedTuple):
 
 
 def _none(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from no operand."""
     return ()
 
 
 def _first(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from the first operand."""
     return op.inputs[:1]
 
 
 def _all(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from all operands."""
     return op.inputs
 
 
 def _joined(traits: Traits, op: Op) -> Sequence[int]:
+    """The operands that an operator joins or chooses among: by the trait `joins`, all where it gives none."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
 
 
 def _unknown(values: Values, op: Op) -> Interval:
+    """Nothing is known of what it makes."""
     return UNKNOWN
 
 
@@ -230,6 +238,7 @@ def _added(values: Values, op: Op) -> Interval:
 
 
 def _multiplied(values: Values, op: Op) -> Interval:
+    """The product of all operands' intervals."""
     return reduce(_product, (values.of(v) for v in op.inputs if v != NONE))
 
 
@@ -243,6 +252,7 @@ def _normed(values: Values, op: Op) -> Interval:
 
 
 def _clipped(values: Values, op: Op) -> Interval:
+    """The operand's interval within the bounds of a Clip; the operand's own where a bound is not a known number."""
     flow, own = values.flow, values.of(op.inputs[0])
     ends = [flow.number(op, "min"), flow.number(op, "max")]
     ends += [flow.scalar(v) for v in op.inputs[1:3] if v != NONE]
@@ -271,10 +281,12 @@ DERIVATIONS = (
 
 
 def _within(size: float) -> Interval:
+    """From -size to size."""
     return Interval(-size, size)
 
 
 def _whole(intervals: Iterable[Interval]) -> bool:
+    """Whether all the intervals hold whole numbers alone."""
     return all(one.whole for one in intervals)
 
 
@@ -285,6 +297,7 @@ def _hull(intervals: Iterable[Interval]) -> Interval:
 
 
 def _product(one: Interval, other: Interval) -> Interval:
+    """The interval of the products of two values."""
     if math.inf in (one.size, other.size):
         return UNKNOWN
     ends = [first * second for first in one[:2] for second in other[:2]]
@@ -354,6 +367,9 @@ def _row(values: Values, op: Op) -> Array | None:
 
 
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
+    """The sizes that a Shape gives, as far as they are certain; NaN for an open one, None where even their number is
+    not.
+    """
     shape = flow.certain_shape(flow.values[op.inputs[0]])
     start, end = (flow.number(op, name) for name in ("start", "end"))
     part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]

@@ -56,6 +56,7 @@ class ForwardTypes(ABC):
         """Why a slot is float32, or an empty text."""
 
     def is_low(self, unit: int) -> bool:
+        """Whether the unit is low so far."""
         return self.low[self.flow.find(unit)]
 
     def make_float32(self, unit: int, why: str) -> bool:

@@ -139,6 +139,7 @@ class O1(Rules):
         return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Float32 but for white operators and white cells; a Cast of the file keeps its result's type."""
         if self.converts(op):
             return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
         if self._unreached(op):
@@ -186,6 +187,7 @@ class O3(Rules):
     """Everything low: inputs, parameters and constants are cast where they enter, results where they leave."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Low but for black cells and what a Cast of the file says."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if self.black(op):
@@ -303,6 +305,7 @@ class Auto(Rules):
         return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
     def _settle_borders(self) -> bool:
+        """Results take the type that comes: float32 where what makes them is."""
         changed = super()._settle_borders()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
@@ -311,6 +314,7 @@ class Auto(Rules):
         return changed
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """By MindSpore's own lists of operators; others take the widest type of their operands."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if op.kind in self.rules.auto_white:

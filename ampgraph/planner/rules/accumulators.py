@@ -53,6 +53,7 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:
+    """Holds a product in float32, with the depth that was added up and the relative error that follows."""
     dtype = facts.options.dtype
     text = f"{deep:,} products added up in {dtype}: with the products before and behind, {error:.1e} of the result"
     return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why("accumulator", text))])

@@ -28,6 +28,7 @@ Path = Mapping[int, Op]
     action="float32 for the sums and the difference",
 )
 def small_difference(sight: Sight, op: Op) -> Spoilt:
+    """The sums and their difference, where the low type would round both to more than what is left."""
     ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
     text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
     return (text, ops) if ops else None
@@ -105,6 +106,7 @@ class Cancelling:
         return self._is_free(op.id) and self._has(op, "multiplies") and self.facts.stored.isdisjoint(op.inputs)
 
     def _factors(self, op: Op) -> list[int]:
+        """What an operator multiplies; a square multiplies the same value twice."""
         squared = self.squares.get(op.id)
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
@@ -196,6 +198,7 @@ class Cancelling:
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _has(self, op: Op, *traits: Trait) -> bool:
+        """Whether the operator has one of the traits."""
         return any(self.traits.has(op.role, trait) for trait in traits)
 
     def _is_free(self, op: int) -> bool:

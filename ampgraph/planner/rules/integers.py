@@ -210,6 +210,9 @@ SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
     validity=True,
 )
 def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    """Holds everything from which a whole number is made: it is valid in no other type, so no
+    option switches it off.
+    """
     facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)
@@ -286,4 +289,5 @@ def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen:
 
 
 def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
+    """Where the walk back from an index ends: at products, norms and bounded functions."""
     return regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")

@@ -86,6 +86,9 @@ def _is_input(facts: Facts, value: int) -> bool:
     action="float32 for it, with all that lies before it, and for what scales it down behind",
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
+    """Holds arithmetic on raw inputs up to its last scaling, where something in it needs digits that the low type
+    lacks.
+    """
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
     careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}

@@ -96,6 +96,9 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def fusion(sight: Sight, decided: Decisions) -> Findings:
+    """Gives to the cut what is low beside a float32 partner of a fused kernel: two Casts would
+    stand between the two.
+    """
     facts = sight.facts
     released: dict[int, Why] = {}
     wide: dict[int, Why] = {}

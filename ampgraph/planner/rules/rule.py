@@ -30,6 +30,7 @@ class Ruling(NamedTuple):
     silent: Sequence[Hold] = ()
 
     def enter(self, ledger: Ledger) -> None:
+        """Holds its units in the ledger; the note is kept only if that changed something."""
         effects = sum([ledger.hold(hold) for hold in self.holds])
         for hold in self.silent:
             ledger.hold(hold)
@@ -68,6 +69,7 @@ class Findings:
     flushing: Mapping[int, float] = field(default_factory=dict)
 
     def enter(self, ledger: Ledger) -> None:
+        """Enters all that was found into the ledger."""
         for ruling in self.found:
             ruling.enter(ledger)
         for unit, why in self.released.items():

@@ -42,6 +42,7 @@ def residual_streams(sight: Sight, decided: Decisions) -> Findings:
     levels="every",
 )
 def float32_streams(sight: Sight, decided: Decisions) -> Findings:
+    """Holds whole streams, with norms and moves, so that no Cast stands inside of one."""
     facts = sight.facts
     if not facts.options.recipe.fp32_stream:
         return Findings()
@@ -119,6 +120,7 @@ def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op
 
 
 def _keeps(facts: Facts, regions: Regions, op: Op) -> bool:
+    """Whether an operator of no region adds to a state or hands it on."""
     traits = facts.traits
     return bool(op.slots) and op.id not in regions.inside and any(traits.has(op.role, trait) for trait in KEEPS)
 

@@ -84,6 +84,9 @@ def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
 
 
 def _replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+    """The row of operators with every occurrence of ``unit`` as one token; those that follow one another become one
+    with parts.
+    """
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

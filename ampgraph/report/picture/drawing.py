@@ -117,6 +117,7 @@ def _first(entry: _Folder | int) -> int:
 
 
 def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
+    """At most ``width`` entries: neighbours go into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -125,11 +126,13 @@ def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> 
 
 
 def _run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
+    """A folder for some neighbours, named after its first and last one."""
     first, last = (_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _Folder(f"{first} … {last}", entries=entries)
 
 
 def _label(entry: _Folder | int, labels: Sequence[str]) -> str:
+    """The name of a node or folder; of a folder of neighbours that of the last."""
     if isinstance(entry, int):
         return labels[entry]
     first, _, last = entry.name.partition(" … ")
@@ -255,6 +258,7 @@ class _Artist:
         return list(accumulate(steps))
 
     def _add(self, node: Box, path: tuple[str, ...]) -> int:
+        """Adds a box inside the folders of ``path``, and gives its number."""
         self.found.nodes.append(node)
         self.paths.append(path)
         return len(self.found.nodes) - 1
@@ -267,9 +271,11 @@ class _Artist:
         )
 
     def _border(self, value: Value, kind: str) -> Box:
+        """An input, output or stored tensor as a box."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
     def _node(self, op: Op) -> Box:
+        """An operator as a box, with its precision, its reason, and the bytes that it stores."""
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
         if not rule:
@@ -290,9 +296,11 @@ class _Artist:
         return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
 
     def _bytes(self, value: Value) -> int:
+        """Bytes of a stored tensor."""
         return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8
 
     def _path(self, op: Op) -> tuple[str, ...]:
+        """The folders around an operator: bodies and functions, then its layer."""
         layer = self.flow.layer(op)
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 

@@ -51,6 +51,7 @@ class Exponent(RewriteRule):
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
+        """Values by name: the name that they get, and the exponent by which what they hold differs."""
         return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
@@ -89,6 +90,9 @@ class Exponent(RewriteRule):
             yield from norms
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Scales the stored tensors that its nodes read, and a norm's epsilon, by the powers that keep every product
+        and sum right.
+        """
         ops, by_name = self.edited(editor), dict(self.exponents)
         made = [v for op in ops for v in op.outputs if v != NONE and flow.values[v].name in by_name]
         found = {v: by_name[flow.values[v].name] for v in made}
@@ -109,6 +113,7 @@ class Exponent(RewriteRule):
             editor.drop(value)
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Renames the scaled values, so that nothing that compares values by name takes them for the original ones."""
         by_name = dict(self.exponents)
         for op in self.edited(editor):
             for v in op.outputs:

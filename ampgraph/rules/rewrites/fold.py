@@ -42,10 +42,12 @@ class Fold(RewriteRule):
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """What the product reads: its operands before constants were folded in."""
         return self.read
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Fold]:
+        """Products with a bias, each with the constants behind it that go into its weights."""
         finder, flow = _Chains(known), known.flow
         for op in flow.with_roles(finder.traits.operators("biased")):
             found = finder.fold(op) if finder.traits.positions(op.role, "biased") and op.slots else None
@@ -56,6 +58,7 @@ class Fold(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Fold:
+        """From a row of plan format 1."""
         return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:

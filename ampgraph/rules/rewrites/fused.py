@@ -36,6 +36,7 @@ class Half(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Half]:
+        """Regions whose half has to stand last, or first, for the target to fuse them."""
         options = known.options
         for region in fused_regions(known):
             fused = options.kernels.fuses[region.kind]
@@ -68,6 +69,7 @@ class Half(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Half:
+        """From a row of plan format 1, whose kind ended in the place of the half."""
         inner, outer = row["inputs"]
         return cls(name, scope, nodes, inner, outer, row["kind"].endswith("last"))
 
@@ -100,6 +102,7 @@ class Quotient(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Quotient]:
+        """Norms whose data are multiplied by an inverse, on targets that fuse only a division."""
         flow = known.flow
         for region in fused_regions(known):
             inside, normal = Inside(known, region), region.normal
@@ -114,6 +117,7 @@ class Quotient(RewriteRule):
                     break
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Div in the place of the product; the inverse is taken away."""
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, self.writes, self.reads, {})
 
@@ -145,6 +149,7 @@ class Gelu(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Gelu]:
+        """Regions that compute a GELU by erf or tanh and may become its operator."""
         flow = known.flow
         for region in fused_regions(known):
             if region.variant in APPROXIMATE and _may_go(known, region):
@@ -153,9 +158,11 @@ class Gelu(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Gelu:
+        """From a row of plan format 1, whose kind named the approximation."""
         return cls(name, scope, nodes, row["inputs"][0], "tanh" if row["kind"] == "Gelu by tanh" else "none")
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """The operator Gelu in the place of the region."""
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, "Gelu", (self.source,), {"approximate": self.approximate})
 
@@ -194,6 +201,9 @@ class GeluOfSquares(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[GeluOfSquares]:
+        """GELUs by tanh that the target fuses only in this form: the cube as products, stored
+        numbers at known places.
+        """
         flow = known.flow
         for region in fused_regions(known):
             if region.source == NONE or not _is_better(known, region) or len({op.scope for op in region.ops}) > 1:

@@ -157,6 +157,7 @@ class NodeBuilder:
 
 
 def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]:
+    """A method for a Python operator that adds the node ``kind``; ``swapped``: for the reflected operator (2 - x)."""
     return lambda one, other: one.made(kind, other, one) if swapped else one.made(kind, one, other)
 
 
@@ -186,6 +187,7 @@ class Term:
         return self.made(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
+        """``chosen`` where this truth value holds, else ``other``."""
         return self.op("Where", chosen, other)
 
     def __neg__(self) -> Term:
@@ -218,13 +220,16 @@ class EagerTerm(Term):
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
+        """Computes the operator by numpy, at once."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
 
     def number(self, number: float | Array) -> EagerTerm:
+        """A constant of this term's type."""
         return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> EagerTerm:
+        """The numbers as another type."""
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
@@ -424,6 +429,7 @@ def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
 
 
 def _names(graph: ir.Graph) -> Iterator[str | None]:
+    """All names that a graph uses, so that new ones are free."""
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers
     for node in graph.all_nodes():

@@ -254,6 +254,7 @@ class Binding:
         return dict(zip(self._results, values, strict=True)), scale
 
     def _refuse_torn(self) -> None:
+        """Raises AMP504 if a run was stopped while it wrote over the state, which is then half old and half new."""
         if self._torn:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
@@ -290,20 +291,24 @@ class CapturedBinding(Binding):
         return [(name, graphs) if name == "CUDAExecutionProvider" else name for name in providers]
 
     def put(self, state: Mapping[str, Array]) -> None:
+        """Puts the state, and makes new places for results; both turns are recorded anew."""
         self._fed: dict[str, Any] = {}
         self._made = [self._results_places(), self._results_places()]
         super().put(state)
         self._recorded += 2  # other addresses
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
+        """Binds values at other addresses, so that the CUDA graphs of both turns are recorded anew."""
         super()._rebind(values)
         self._recorded += 2
 
     def _results_places(self) -> dict[str, OrtTensor]:
+        """A place on the device for each result of the step, at which its CUDA graph will write."""
         known = {value.name: value for value in self._session.get_outputs()}
         return {name: self.value(_empty(known[name])) for name in self._results}
 
     def _bound(self, turn: int) -> Any:
+        """The IO binding of a turn, whose results go to the places made for that turn."""
         binding = super()._bound(turn)
         for name, place in self._made[turn].items():
             binding.bind_ortvalue_output(name, place)
@@ -331,6 +336,9 @@ class CapturedBinding(Binding):
         return made, device_value(self.get(scale), "cpu") if scale else None
 
     def _run_options(self, turn: int) -> Any:
+        """Names the CUDA graph of a turn: ONNX Runtime records it at the first run under a name, and launches it
+        afterwards.
+        """
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry(GRAPH, str(self._recorded + turn))
         return options

@@ -182,6 +182,7 @@ def _refuse_damaged(path: Path) -> None:
 
 
 def _words(array: Array) -> memoryview:
+    """The bytes of a tensor as safetensors stores them, little-endian; bfloat16 as its 16 bits."""
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 

@@ -101,6 +101,7 @@ class TorchGroup(Ranks):
         self._finish()
 
     def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, sent to all ranks; an AmpError that it raises there is raised on all."""
         made: tuple[T | None, tuple[str, str, str, str] | None] = None, None
         if self.first:
             try:
@@ -113,6 +114,7 @@ class TorchGroup(Ranks):
         return found  # type: ignore[return-value]
 
     def refuse_difference(self, text: str, what: str, hint: str) -> None:
+        """Raises AMP509 on all ranks if ``text`` is another one on some rank; compared by 128 bits of its hash."""
         made = hashlib.blake2b(text.encode(), digest_size=16).digest()
         mine = [int.from_bytes(made[start : start + 4], "little") for start in range(0, 16, 4)]
         gathered = _torch().zeros(self.world, len(mine), dtype=_torch().int64, device=self.memory)
@@ -185,6 +187,7 @@ def _told() -> Iterator[None]:
 
 
 def _torch() -> ModuleType:
+    """torch with torch.distributed; AmpError AMP501 where it is missing."""
     os.environ.setdefault(FEWER_WORDS, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

@@ -90,6 +90,9 @@ class StepInputs:
         return self._whole(made)
 
     def _stream(self, data: Iterable[object]) -> Dataset:
+        """An iterable of batches as a data set: it is read once to check every batch and to count the steps of an
+        epoch.
+        """
         if iter(data) is data:
             hint = "give an object that begins anew every time that it is iterated: a list, a DataLoader"
             raise AmpError("AMP503", f"data is a {type(data).__name__}, which one epoch uses up", hint=hint)
@@ -159,6 +162,9 @@ def _refuse_nan(arrays: Mapping[str, Array]) -> None:
 
 
 def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
+    """A batch as arrays of the types that the step takes; AmpError AMP503 for another shape, empty inputs, wrong
+    labels.
+    """
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
@@ -203,6 +209,7 @@ def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) ->
 
 
 def _check_labels(labels: Array, row: ClassInput) -> None:
+    """Raises AMP503 for a label that is neither a class nor the ignored one, and says where it is."""
     wrong = labels < 0
     if row.classes:
         wrong |= labels >= row.classes
@@ -229,6 +236,7 @@ def _of_parts(port: Port, parts: int) -> Port:
 
 
 def _port(value: ir.Value) -> Port:
+    """An input of the step as it is checked: name, numpy type, sizes (None or a name where open)."""
     sizes: tuple[int | str | None, ...] = ()
     if value.shape is not None:
         sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)

@@ -247,6 +247,7 @@ def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
 
 
 def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
+    """The outputs of a step by what they are (loss, finite, norm, parts of the loss), still on the device."""
     parts = {name: values[output] for name, output in layout.parts if output in values}
     finite, norm = values.get(layout.finite), values.get(layout.norm)
     return StepResult(as_numpy, values[layout.loss], finite, scale, norm, parts)

@@ -72,11 +72,13 @@ def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_view(node: ir.Node, trait: Trait) -> bool:
+    """Whether a node hands its input on under a trait that a runtime may fold away, as a move or a constant factor."""
     kind = kind_of(node)
     return has(kind, trait) or (has(kind, "scalings") and any(_is_constant(value) for value in node.inputs))
 
 
 def _is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is a number stored in the graph, an initializer or a Constant."""
     return value is not None and not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
 
 
@@ -105,4 +107,5 @@ class _Precedence:
             self.needed[node] = total
 
     def all_precede(self, readers: Iterable[ir.Node], node: ir.Node) -> bool:
+        """Whether every one of the readers runs before ``node`` in any order of execution."""
         return all(self.bits[reader] & self.needed.get(node, 0) for reader in readers)

@@ -203,6 +203,7 @@ def _read_nothing(node: ir.Node) -> None:
 
 
 def _uncut(why: str) -> AmpError:
+    """The error for a step that was not built to be cut in two."""
     hint = "build it again with ampgraph build-step"
     return AmpError("AMP206", f"cannot be cut into gradients and update: {why}", hint=hint)
 
@@ -240,6 +241,7 @@ class _Wide:
         return None
 
     def _raised(self, value: ir.Value) -> ir.Value:
+        """The float32 copy of a low value, made once."""
         if value not in self.made:
             self.made[value] = self._copy(value)
         return self.made[value]
@@ -261,6 +263,9 @@ class _Wide:
         return result
 
     def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
+        """A node's operand in float32: the unrounded copy of what was computed low if ``moved``, else a Cast; others as
+        they are.
+        """
         if source is None or source.dtype not in LOW:
             return source
         return self._raised(source) if moved else self.b.cast(source, FLOAT)

@@ -186,18 +186,23 @@ def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Mov
 
 
 def _slots(states: StateBuilder, part: Part, shape: tuple[int, ...]) -> list[Value]:
+    """Optimizer state (momentum, moments) for some parameters moved together, in zeros of one shape."""
     assert part.group.optimizer is not None
     names = part.group.optimizer.slots
     return [states.add(f"{slot}/{part.scope}", np.zeros(shape, np.float32), SLOT) for slot in names]
 
 
 def _run(part: Part, slots: Sequence[Value], averages: Sequence[Value]) -> Run:
+    """Which parameters are moved together and by which state, by name, as the step's layout records it."""
     rows = (part.parameters, slots, averages, part.handed)
     parameters, held, averaged, handed = (tuple(value.name or "" for value in row) for row in rows)
     return Run(parameters, held, averaged, handed, whole=not part.by_element)
 
 
 def _runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
+    """Parameters in order, in runs of up to ``limit`` elements; one that has more than that, or none, is a run of its
+    own.
+    """
     run: list[Value] = []
     for parameter in parameters:
         if size(parameter) >= limit or not size(parameter):

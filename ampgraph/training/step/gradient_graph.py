@@ -116,6 +116,9 @@ class GradientGraph:
         hold_norms(self.model)
 
     def _dropout(self) -> ir.Value | None:
+        """Writes Dropout and random numbers as functions of a counter in the state, and gives it; None where nothing is
+        drawn.
+        """
         if not any(node.op_type == "Dropout" or is_random(node) for node in self.graph):
             return None
         counter = self.states.add("step/iteration", np.int64(0), COUNTER)
@@ -138,6 +141,9 @@ class GradientGraph:
         return weighted(Builder(self.graph, "loss"), self.parts, self.losses)
 
     def _term(self, b: Builder, name: str) -> ir.Value:
+        """One term of the loss as a scalar: an output of the forward, or a loss added behind it, whose labels become an
+        input.
+        """
         if name in self.outputs:
             return as_scalar(b, self.outputs[name])
         added = add_loss(b, name, self.outputs)
@@ -260,6 +266,7 @@ class GradientGraph:
         return found
 
     def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
+        """The step as it is saved, with the layout that says what each input and output is for."""
         # patterns and learning rates of the groups where there are several, in the order of their tables
         rated = tuple((g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None)
         outputs = [value.name or "" for value in self.graph.outputs]

@@ -304,6 +304,9 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
 
 
 def _grown(policy: DynamicLossScale, scale: Term) -> Term:
+    """The scale after enough finite steps: times ``growth``, at most ``cap``; where the rule says so, unchanged if that
+    is inf.
+    """
     grown = _times(policy, scale, policy.growth, divides=False)
     if RULES[policy.rule].finite_only:
         grown = grown.op("IsInf").where(scale, grown)
@@ -311,6 +314,9 @@ def _grown(policy: DynamicLossScale, scale: Term) -> Term:
 
 
 def _shrunk(policy: DynamicLossScale, scale: Term) -> Term:
+    """The scale after an overflow: times ``backoff``, at least ``floor``. Frameworks that divide round differently, so
+    rules do.
+    """
     divides = RULES[policy.rule].divides
     shrunk = _times(policy, scale, 1 / policy.backoff if divides else policy.backoff, divides)
     return shrunk if policy.floor is None else shrunk.op("Max", policy.floor)
@@ -331,16 +337,19 @@ def _times(policy: DynamicLossScale, scale: Term, factor: float, divides: bool) 
 
 
 def _fixed_manager(loss_scale: float = 128.0, drop_overflow_update: bool = True) -> LossScale:
+    """MindSpore's FixedLossScaleManager, by its own arguments."""
     return StaticLossScale(loss_scale, skip=drop_overflow_update)
 
 
 def _dynamic_manager(init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> LossScale:
+    """MindSpore's DynamicLossScaleManager, by its own arguments."""
     return DynamicLossScale.preset(
         "mindspore-manager", init=init_loss_scale, growth=scale_factor, interval=scale_window
     )
 
 
 def _update_cell(loss_scale_value: float, scale_factor: int, scale_window: int) -> LossScale:
+    """MindSpore's DynamicLossScaleUpdateCell, by its own arguments."""
     return DynamicLossScale.preset("mindspore-cell", init=loss_scale_value, growth=scale_factor, interval=scale_window)
 
 
@@ -443,6 +452,7 @@ _KINDS = ["dynamic", "static", "none"]
 
 
 def _pairs(text: str, rest: str) -> dict[str, Any]:
+    """The KEY=VALUE words of --loss-scale as arguments of `DynamicLossScale`; AmpError AMP320 names the wrong one."""
     known = [f.name for f in fields(DynamicLossScale)]
     try:
         words = read_options(rest, known)

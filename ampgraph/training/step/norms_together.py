@@ -89,6 +89,9 @@ def _pays(norms: Sequence[_Norm]) -> bool:
 
 
 def _join(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
+    """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``,
+    one Split.
+    """
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
     first, data = norms[0], [norm.data for norm in norms]

@@ -104,6 +104,7 @@ def as_penalty(given: object) -> GradientPenalty | None:
 
 
 def _number(key: str, text: str) -> float | int:
+    """The number of a penalty's option, whole for norm and power."""
     try:
         return int(text) if key in ("norm", "power") else float(text)
     except ValueError:
@@ -111,6 +112,7 @@ def _number(key: str, text: str) -> float | int:
 
 
 def _wrong(message: str) -> AmpError:
+    """The error for a penalty that cannot be read, with an example."""
     return AmpError("AMP213", f"penalty: {message}", hint=f"for example {FORM}, or of=parameters,power=1")
 
 
@@ -184,12 +186,16 @@ class PenaltyBuilder:
         return list(dict.fromkeys(names))
 
     def _unscaled(self, gradient: Value) -> Value:
+        """A gradient without the loss scale, by its reciprocal."""
         if self.seed is None:
             return gradient
         # as in `add_update`: not 1 / seed
         return self._alike("Mul", gradient, self.builder.op("Reciprocal", self.seed))
 
     def _distance(self, gradients: list[Value]) -> Value:
+        """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken
+        of inputs.
+        """
         given = self.penalty
         sums = [self._sum(gradient) for gradient in gradients]
         total = sums[0]

@@ -46,10 +46,12 @@ class _Part:
 
     @property
     def products(self) -> list[ir.Node]:
+        """Its products (MatMul, Conv): what low types make faster."""
         return [node for node in self.nodes if has(node.op_type, "products")]
 
     @property
     def multiplications(self) -> float:
+        """Multiplications of all its products for one batch."""
         return sum(map(_multiplications, self.products))
 
     @property

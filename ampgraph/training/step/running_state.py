@@ -71,6 +71,7 @@ def _alike(averages: Sequence[Average]) -> bool:
 def _gathered(
     b: Builder, olds: Sequence[Value], new: Value, old: Value | None = None, known: bool = False
 ) -> RunningMove:
+    """What some statistics become: ``new`` is their next numbers as one float32 vector, ``old`` the present ones."""
     return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
 
 

@@ -103,6 +103,9 @@ class StateBuilder:
         return other
 
     def entries(self) -> list[StateTensor]:
+        """All state with its kind, the output that holds its next value, and its shape where that is open
+        in the graph.
+        """
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
 

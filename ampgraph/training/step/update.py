@@ -80,6 +80,7 @@ class Scale:
 
     @property
     def skips(self) -> bool:
+        """Whether a step whose gradients overflow leaves the state as it was."""
         return isinstance(self.policy, DynamicLossScale) or self.policy.skip
 
 

@@ -32,10 +32,12 @@ class NextState:
 
     @property
     def numbers(self) -> int:
+        """How many numbers all of these states have."""
         return sum(map(size, self.olds))
 
     @property
     def gathered(self) -> bool:
+        """Whether it is several states side by side."""
         return len(self.olds) > 1
 
     @property
@@ -90,6 +92,7 @@ class UpdateGraph:
             self._commit_together(found, holds)
 
     def _commit_together(self, found: Sequence[NextState], holds: Value) -> None:
+        """Chooses between new and old by one Where for all of these states, and commits the pieces."""
         b = self.builder
         b.scope = SCOPE
         states = [state for one in found for state in one.olds]

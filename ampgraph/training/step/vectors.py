@@ -121,10 +121,12 @@ def _rows_pay(matrices: int, numbers: int) -> bool:
 
 
 def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
+    """A piece of the vector in the shape of its tensor."""
     return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
 
 
 def _flat(b: Builder, value: Value) -> Value:
+    """A tensor as a vector; no node where it is one."""
     if len(dims(value)) == 1:
         return value
     return b.typed(b.op("Reshape", value, b.ints(-1)), value.dtype or FLOAT, size(value))
@@ -203,6 +205,7 @@ def _pays(low: int, numbers: int) -> bool:
 
 
 def _sum(values: Iterable[Value]) -> int:
+    """Elements of all the values."""
     return sum(map(size, values))
 
 
@@ -222,4 +225,5 @@ def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
 
 
 def _type(value: Value) -> ir.DataType:
+    """The type in which a tensor is put together with others: its low type, or float32."""
     return value.dtype if value.dtype in LOW else FLOAT

@@ -54,6 +54,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
 
 
 def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> Value:
+    """A row of ``x`` along ``axis`` at ``index`` (from the end where negative), with zeros for all other rows."""
     size = b.size(x, axis)
     before = b.plus(size, index) if index < 0 else b.ints(index)
     after = b.ints(-1 - index) if index < 0 else b.plus(size, -index - 1)
@@ -62,6 +63,7 @@ def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> V
 
 @gradient("GatherElements")
 def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
+    """Each gradient is added where its element was read."""
     x, indices = operand(node), operand(node, 1)
     return added(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
 
@@ -137,6 +139,7 @@ def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, Non
 
 @gradient("ScatterND")
 def scatter_nd(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
+    """The data's gradient is zero where it was overwritten; that of the updates is read from there."""
     indices, updates = operand(node, 1), operand(node, 2)
     second = b.op("GatherND", g, indices)
     if _adds(node):

@@ -37,6 +37,7 @@ def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
 
 
 def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, Value]:
+    """Gradients of MatMul's data and of its two-dimensional weight, one Gemm each over all rows."""
     if b.rank(x) == 2:
         return b.op("Gemm", g, weight, transB=1), b.op("Gemm", x, g, transA=1)
     rows = b.op("Flatten", g, axis=-1)

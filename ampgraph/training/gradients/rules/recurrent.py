@@ -83,10 +83,12 @@ class Direction:
 
     @property
     def x(self) -> Value:
+        """The input, [T, B, I]."""
         return operand(self.node)
 
     @property
     def kind(self) -> ir.DataType:
+        """The type that the node computes in."""
         return self.x.dtype or FLOAT
 
     def part(self, index: int) -> Value | None:
@@ -95,6 +97,7 @@ class Direction:
         return None if value is None else self.own(value, 0)
 
     def own(self, value: Value, axis: int) -> Value:
+        """This direction's part of a tensor, whose axis of directions is dropped."""
         made = self.b.op("Gather", value, self.b.constant(np.array(self.number, np.int64)), axis=axis)
         dims = list(value.shape or ())
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
@@ -146,6 +149,7 @@ class Direction:
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
+        """The gradients of some gates side by side, as rows [T B, k H]."""
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
@@ -231,6 +235,7 @@ def recurrent(
 
 
 def _refuse(node: ir.Node) -> None:
+    """Raises Unsupported for forms of LSTM, GRU and RNN that have no gradient."""
     kind, given = node.op_type, [value is not None for value in node.inputs]
     if len(given) > 4 and given[4]:
         raise Unsupported(f"{kind} with sequence_lens has no gradient here: mask what it gives, or pick the last step")
@@ -255,6 +260,7 @@ def _flat(value: Term) -> Term:
 
 @gradient("RNN")
 def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Of X, W, R, B and the initial state; one gate."""
     return recurrent(b, node, gradients, 1, _rnn)
 
 
@@ -279,6 +285,7 @@ def _rnn(side: Direction) -> SideGradients:
 
 @gradient("LSTM")
 def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Of X, W, R, B and the initial states; four gates, in ONNX's order i, o, f, c."""
     return recurrent(b, node, gradients, 4, _lstm)
 
 

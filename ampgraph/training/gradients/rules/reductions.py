@@ -30,6 +30,7 @@ def _axes(b: Builder, node: ir.Node) -> Value | None:
 
 
 def _noop(node: ir.Node) -> int:
+    """Whether empty axes mean that nothing is reduced (1) or all (0), as the node says."""
     return int(attribute(node, "noop_with_empty_axes", 0))
 
 
@@ -48,6 +49,7 @@ def _sum(b: Builder, node: ir.Node, value: Value) -> Value:
 
 @gradient("ReduceSum")
 def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient, spread over the axes that were summed."""
     return b.op("Expand", _spread(b, node, g), b.shape(operand(node)))
 
 

@@ -36,6 +36,9 @@ class Way:
 
 @gradient("Resize")
 def resize(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The transposed product along each axis that changes its size; a repetition a whole number of times is a sum
+    instead.
+    """
     x, y, way = operand(node), node.outputs[0], _way(node)
     rank = b.rank(x)
     sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]
@@ -67,6 +70,7 @@ def _copied(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[flo
 
 
 def _way(node: ir.Node) -> Way:
+    """Mode, coordinates and rounding of a Resize; Unsupported where they have no gradient."""
     mode = str(attribute(node, "mode", "nearest"))
     transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
     rounding = str(attribute(node, "nearest_mode", "round_prefer_floor"))

@@ -16,6 +16,7 @@ Value = ir.Value
 
 @gradient("Reshape", "Flatten")
 def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient in the shape of the input."""
     return b.reshaped(g, operand(node))
 
 
@@ -31,12 +32,14 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
+    """By the inverse permutation; without ``perm`` the axes are reversed, which is its own inverse."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
 
 @gradient("Expand", broadcasts=True)
 def expand(b: Builder, node: ir.Node, g: Value) -> Value:
+    """As it is: the driver sums it over the axes that were expanded."""
     return g
 
 
@@ -56,6 +59,7 @@ def tile(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Concat")
 def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """Cut into the pieces again."""
     inputs = [value for value in node.inputs if value is not None]
     if len(inputs) == 1:
         return [g]
@@ -93,6 +97,7 @@ def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of a Slice whose starts only a run shows: between zeros for what was cut away."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes = (*node.inputs[1:], None)[:3]
     assert starts is not None
@@ -179,16 +184,19 @@ def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, fr
 
 
 def _cut(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+    """A slice along one axis, with numbers that are known."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
 @gradient("Trilu")
 def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The same triangle of the gradient."""
     return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
 
 
 @gradient("SpaceToDepth")
 def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
+    """Moved back by DepthToSpace."""
     return b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize"))
 
 
