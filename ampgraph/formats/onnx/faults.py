@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from ...core.errors import AmpError
+from .nodes import place_of
 from .proto import Holder, Kind
 from .walk import all_graphs, bodies, captured, is_sorted
 
@@ -102,8 +103,7 @@ def refuse_undefined(model: ir.Model, where: str) -> None:
         for node in graph:
             for value in node.inputs:
                 if value is not None and _is_undefined(value):
-                    who = f"node '{node.name}'" if node.name else f"the node that writes '{node.outputs[0].name}'"
-                    message = f"{who} ({node.op_type}) reads '{value.name}', which nothing defines"
+                    message = f"{place_of(node)} ({node.op_type}) reads '{value.name}', which nothing defines"
                     raise AmpError("AMP204", message, where=where, hint=HINT)
     for value in model.graph.outputs:  # those of a body may be values from outside of it
         if _is_undefined(value):

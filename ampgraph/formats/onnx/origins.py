@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.annotations import NODES, PRECISION, REASON
 from ...core.dataflow import Op, Origin
 from ...core.sites import Site
-from .schemas import kind_of
+from .nodes import kind_of
 from .walk import captured
 
 
@@ -97,7 +97,7 @@ def _site(old: ir.Node, path: str, new: ir.Node) -> Site:
     """Where a converted node stands, with the names that it reads and writes, to be compared with the node it was."""
     inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
     made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
-    return Site(old.name or "", kind_of(new.domain, new.op_type), path, layer_of_node(old), inputs, made, written)
+    return Site(old.name or "", kind_of(new), path, layer_of_node(old), inputs, made, written)
 
 
 NODE_METADATA = 10  # the IR version that gave nodes metadata

@@ -21,7 +21,7 @@ from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
 from .accumulators import EXACT
-from .schemas import kind_of
+from .nodes import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import dims, flat, size, stored_in
@@ -187,7 +187,7 @@ class _Switches:
         first, *moves = [
             Switched(
                 node.name or "",
-                kind_of(node.domain, node.op_type),
+                kind_of(node),
                 tuple(names.get(value, value.name or "") for value in node.outputs),
                 self._inside[node],
             )
@@ -313,7 +313,7 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 def _casts(node: ir.Node) -> bool:
     """Whether a node is one that changes types (Cast, CastLike)."""
-    return has(kind_of(node.domain, node.op_type), "casts")
+    return has(kind_of(node), "casts")
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
@@ -324,4 +324,4 @@ def _names(graph: ir.Graph) -> Iterator[str]:
 
 def _exact(node: ir.Node) -> bool:
     """Whether a node only hands on numbers that are rounded already, so that it rounds nothing itself."""
-    return has(kind_of(node.domain, node.op_type), "exact")
+    return has(kind_of(node), "exact")

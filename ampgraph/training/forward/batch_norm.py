@@ -15,9 +15,9 @@ import onnx_ir as ir
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
 from ...core.plan import Note
+from ...formats.onnx.nodes import attribute, place_of
 from ...formats.onnx.origins import CLASSES
 from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
 from ..gradients.rules.norms import BATCH, KEEP
 from .read import STACK, signature
 from .residues import replace_value

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, kind_of, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
-from ..gradients.registry import attribute, kind_of, place_of
 from .residues import replace_value
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL

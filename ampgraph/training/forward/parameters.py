@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
+from ...formats.onnx.nodes import kind_of
 from ...oplists.traits import at, has
-from ..gradients.registry import kind_of
 from .read import FLOATS, signature
 
 

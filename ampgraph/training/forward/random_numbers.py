@@ -20,8 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import INT64, Builder
-from ..gradients.registry import attribute, place_of
 from .residues import replace_value
 
 FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.UINT64

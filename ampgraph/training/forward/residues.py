@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
 
 
 def replace_value(b: Builder, old: ir.Value, new: ir.Value) -> None:

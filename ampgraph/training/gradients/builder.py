@@ -43,7 +43,7 @@ class NodeBuilder:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
-        """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
+        """One node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as Python values."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:

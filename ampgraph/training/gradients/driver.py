@@ -13,10 +13,11 @@ import onnx_ir as ir
 from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
+from ...formats.onnx.nodes import kind_of, place_of
 from ...formats.onnx.walk import bodies, captured
 from . import rules  # noqa: F401
 from .builder import FLOATS, Builder, sum_to
-from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
+from .registry import DETACHED, GradientRule, Unsupported, rule_of
 from .rules.control import through_bodies
 
 

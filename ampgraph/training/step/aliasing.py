@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from ...formats.onnx.nodes import kind_of
 from ...oplists.traits import Trait, has
-from ..gradients.registry import kind_of
 from .state_tensors import StateTensor
 
 

@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from ....core.errors import AmpError
 from ....core.names import FreshNames
+from ....formats.onnx.nodes import attribute, kind_of, place_of
 from ....formats.onnx.walk import bodies, captured
 from ....oplists.traits import has
 from ..builder import FLOATS, Builder
-from ..registry import Unsupported, attribute, kind_of, place_of
+from ..registry import Unsupported
 
 Value = ir.Value
 Pairs = list[tuple[Value, Value]]

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, REASON, Builder, Term
-from ..registry import attribute, gradient, no_gradient, operand
+from ..registry import gradient, no_gradient
 
 Value = ir.Value
 SQUARE = "x * x overflows float16 above 256, and 1 - x * x has few digits near 1"

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, LOW, Builder
-from ..registry import PADDING, Unsupported, attribute, gradient, operand
+from ..registry import PADDING, Unsupported, gradient
 
 Value = ir.Value
 

@@ -10,8 +10,9 @@ from collections import Counter
 
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute
 from ..builder import Builder, Size, same, sum_to, sum_to_dims
-from ..registry import Unsupported, attribute, gradient
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import Builder, Term
-from ..registry import attribute, gradient, operand
+from ..registry import gradient
 
 Value = ir.Value
 

@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ....core.arrays import Array
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same
-from ..registry import Unsupported, attribute, gradient, operand
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, kind_of, operand
 from ..builder import FLOAT, INT64, REASON, Builder
-from ..registry import Unsupported, attribute, gradient, kind_of, operand
+from ..registry import Unsupported, gradient
 from .indexing import added, product
 
 Value = ir.Value
