@@ -36,7 +36,7 @@ class NodeBuilder:
         self.trained: set[ir.Value] = set()  # initializers that are no constants
         self.rectified: set[ir.Value] = set()  # gradients that are 0 already where a Relu in front lets nothing through
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
-        self.fresh = FreshNames(_names(graph))
+        self.fresh = FreshNames(_names_in_graph(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._kept = HELD, ""
 
@@ -428,7 +428,7 @@ def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
     return b.op("Reshape", summed, shape, allowzero=1)
 
 
-def _names(graph: ir.Graph) -> Iterator[str | None]:
+def _names_in_graph(graph: ir.Graph) -> Iterator[str | None]:
     """All names that a graph uses, so that new ones are free."""
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers

@@ -137,7 +137,7 @@ class _Differentiation:
         """Goes back through an If, Loop or Scan, whose bodies are differentiated inside."""
         self.builder.scope = node.name or node.op_type
         try:
-            found = through_bodies(self.builder, node, gradients, self.active, _inside)
+            found = through_bodies(self.builder, node, gradients, self.active, _inner_gradients)
         except Unsupported as error:
             raise _without_rule(node, str(error)) from error
         for value, gradient in found:
@@ -164,7 +164,7 @@ class _Differentiation:
         return total
 
 
-def _inside(
+def _inner_gradients(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
     """Differentiates a body, as `control` asks for it; names are new in the graph around as well."""

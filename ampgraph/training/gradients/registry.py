@@ -102,10 +102,10 @@ def gradient(
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = GradientRule(kind, _nothing, constant=ALL)
+        _RULES[kind] = GradientRule(kind, _no_gradient_rule, constant=ALL)
 
 
-def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
+def _no_gradient_rule(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
     """The rule of an operator whose inputs get no gradient (Shape, comparisons, index arithmetic)."""
 
 

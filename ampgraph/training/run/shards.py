@@ -106,7 +106,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     """The update of one rank's part; its model is changed. What is divided is vectors there."""
     layout, graph = update.layout, update.model.graph
     away = plan.away(rank)
-    _slice(update, plan, rank)
+    _slice_update(update, plan, rank)
     states = tuple(
         StateTensor(entry.name, entry.kind, entry.output) if entry.name in plan.divided else entry
         for entry in layout.states
@@ -124,7 +124,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     )
 
 
-def _slice(update: TrainingStep, plan: Shares, rank: int) -> None:
+def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
     """Reduces what is shared out to this rank's part, in place."""
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}

@@ -170,7 +170,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
     _refuse_rows(layout, ports, batch)
     arrays = check_feeds(
-        ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
+        ports, {name: _to_port_type(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
     )
     if different := contradiction(ports, arrays):
         raise AmpError("AMP503", different, hint="feed rows that belong together")
@@ -183,7 +183,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
     return arrays
 
 
-def _cast(port: Port, value: object) -> object:
+def _to_port_type(port: Port, value: object) -> object:
     """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):

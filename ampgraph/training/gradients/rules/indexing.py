@@ -119,14 +119,14 @@ def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, 
     x, indices, updates = (operand(node, n) for n in range(3))
     axis = b.axis(node, x, 0)
     if attribute(node, "reduction", "none") in ("max", "min"):
-        return _extreme(b, node, g, axis)
+        return _to_scattered_extreme(b, node, g, axis)
     second = b.op("GatherElements", g, indices, axis=axis)
     if _adds(node):
         return g, None, second
     return b.op("ScatterElements", g, indices, b.zeros(updates), axis=axis), None, second
 
 
-def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
+def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
     """Of a ScatterElements that takes the extreme: shared evenly among all that equal the result, as by torch's
     scatter_reduce.
     """
