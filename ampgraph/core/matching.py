@@ -523,7 +523,7 @@ class Matcher:
         """Notes that another operator was expected here, where a mismatch is to be explained."""
         if self.explained is not None:
             expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
-            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
+            self._note(instruction, expected, "nothing" if op is None else _op_in_words(self.flow, op))
 
     def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
         """Notes that an operand is another one than expected."""
@@ -541,6 +541,6 @@ class Matcher:
             self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
 
 
-def _described(flow: Dataflow, op: Op) -> str:
+def _op_in_words(flow: Dataflow, op: Op) -> str:
     """An operator as messages name it."""
     return f"{op.role} '{op.name or flow.values[op.outputs[0]].name}'" if op.outputs else op.role

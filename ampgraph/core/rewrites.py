@@ -148,11 +148,11 @@ def known_rewrites() -> Mapping[str, type[Rewrite]]:
     for home in HOMES:
         package = import_module(home)
         for module in sorted(module.name for module in iter_modules(package.__path__)):
-            found |= {name: kind for kind in _defined(import_module(f"{home}.{module}")) for name in kind.names}
+            found |= {name: kind for kind in _rewrites_in(import_module(f"{home}.{module}")) for name in kind.names}
     return found
 
 
-def _defined(module: object) -> Iterable[type[Rewrite]]:
+def _rewrites_in(module: object) -> Iterable[type[Rewrite]]:
     """The rewrites that a module defines; what it only imports has no names there."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

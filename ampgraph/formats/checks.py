@@ -131,7 +131,7 @@ def faults_reported(*models: object) -> Iterator[None]:
         if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
             raise
         for model in models:
-            fault = "" if is_mindir(model) else _fault(model)
+            fault = "" if is_mindir(model) else _checker_fault(model)
             if fault:
                 raise AmpError(
                     "AMP204",
@@ -142,7 +142,7 @@ def faults_reported(*models: object) -> Iterator[None]:
         raise
 
 
-def _fault(model: object) -> str:
+def _checker_fault(model: object) -> str:
     """The first thing that onnx.checker says against a model, or an empty string."""
     import onnx
 

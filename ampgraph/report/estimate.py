@@ -159,15 +159,15 @@ def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
     for region in regions(flow):
         for op in region.ops:
             if op is not region.result:
-                yield from (_place(flow, v) for v in op.outputs if v != NONE)
+                yield from (_place_in_plan(flow, v) for v in op.outputs if v != NONE)
     for fused in find_fused_pairs(flow, options):
-        yield from (_place(flow, v) for v in fused.values)
+        yield from (_place_in_plan(flow, v) for v in fused.values)
     for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
-        yield from (_place(flow, v) for v in islice(alone, 1))
+        yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
 
 
-def _place(flow: Dataflow, value: int) -> Place:
+def _place_in_plan(flow: Dataflow, value: int) -> Place:
     """A value by scope and name, as the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
@@ -263,7 +263,7 @@ class GraphReader:
 
     def _is_inside(self, value: int) -> bool:
         """Whether a value stays inside of a fused kernel, and is not moved."""
-        return _place(self.flow, value) in self.inside
+        return _place_in_plan(self.flow, value) in self.inside
 
     def _numbers(self, op: Op, value: int) -> int:
         """How many numbers of a value an operator moves: of a table only the rows that it looks up."""

@@ -37,7 +37,7 @@ WHOLE_STEP = (
 
 def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
-    found = _sign(model)
+    found = _sign_of_step(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
         raise AmpError("AMP205", message, where=where, hint=hint)
@@ -45,15 +45,15 @@ def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -
 
 def written_parameters(model: Message) -> set[str]:
     """The names of the parameters that the graph itself writes."""
-    return {tensor.ref_key or tensor.name for tensor in _written(model, WRITES)}
+    return {tensor.ref_key or tensor.name for tensor in _parameters_at(model, WRITES)}
 
 
 def assigned_parameters(model: Message) -> set[str]:
     """What the graph calls the parameters that it assigns: a loss scale, counters."""
-    return {tensor.name for tensor in _written(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
+    return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 
-def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
+def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
     """The parameters that some operators write, by the places of their operands."""
     known = view.primitives(model)
     found: set[str] = set()
@@ -63,7 +63,7 @@ def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Mes
     return [tensor for tensor in model.graph.parameter if tensor.name in found]
 
 
-def _sign(model: Message) -> str:
+def _sign_of_step(model: Message) -> str:
     """What shows that a file holds a training step: its optimizer's name, ``gradients``, or "" for none."""
     known = view.primitives(model)
     gradients = False
@@ -152,7 +152,7 @@ class _Regions:
         self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
         self._outside = set[int]()
-        state = _loaded(flow, model)
+        state = _loads_of_assigned(flow, model)
         behind = set[int]()
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
@@ -170,7 +170,7 @@ class _Regions:
         return op.id not in self._outside and _in_network(op.name, self._named)
 
 
-def _loaded(flow: Dataflow, model: Message) -> set[int]:
+def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
     """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
     parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()

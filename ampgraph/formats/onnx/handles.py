@@ -180,12 +180,12 @@ def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
         names.update(graph.initializers)
     for function in model.functions.values():
         if id(function.graph) not in read:
-            names.update(_names(function.graph))
+            names.update(_unseen_names(function.graph))
     names.discard("")
     return names
 
 
-def _names(graph: ir.Graph) -> Iterator[str]:
+def _unseen_names(graph: ir.Graph) -> Iterator[str]:
     """The names in a graph that no dataflow has."""
     yield from (value.name or "" for value in graph.inputs)
     yield from graph.initializers
@@ -316,7 +316,9 @@ class Readers(Casts):
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self.outputs = {scope: [value.name for value in self.graph(scope).outputs] for scope in _named(flow)}
+        self.outputs = {
+            scope: [value.name for value in self.graph(scope).outputs] for scope in _scopes_with_named_outputs(flow)
+        }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
         """``result`` is read at the given uses from now on."""
@@ -394,7 +396,7 @@ class Readers(Casts):
         return True
 
 
-def _named(flow: Dataflow) -> list[int]:
+def _scopes_with_named_outputs(flow: Dataflow) -> list[int]:
     """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
     decoder of a BeamSearch is."""
     bodies = [scope for scope in flow.scopes if scope.kind == "body"]

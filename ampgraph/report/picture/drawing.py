@@ -64,7 +64,7 @@ def folded(
         entries = folder.entries
         if len(entries) > width and kinds:
             entries = _repeating(entries, kinds, cuts, width)
-        for entry in _narrow(entries, labels, width):
+        for entry in _folded_to_width(entries, labels, width):
             if isinstance(entry, int):
                 found.of[entry] = number
                 continue
@@ -78,8 +78,8 @@ def _repeating(
     entries: list[_Folder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
 ) -> list[_Folder | int]:  # fmt: skip
     """Entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
-    told = [_kinds(entry, kinds) for entry in entries]
-    row = blocks(told, [cuts[_first(entry)] for entry in entries])
+    told = [_entry_kinds(entry, kinds) for entry in entries]
+    row = blocks(told, [cuts[_first_node(entry)] for entry in entries])
     units: dict[int, str] = {}
     counts: Counter[int] = Counter()
 
@@ -96,7 +96,7 @@ def _repeating(
     found: list[_Folder | int] = []  # a row of one unit's blocks as one
     for unit, members in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
         some = [made[place] for place in members]
-        found += some if unit is None or len(some) < ROW else [_run(some, ())]
+        found += some if unit is None or len(some) < ROW else [_folder_of_run(some, ())]
     return found
 
 
@@ -106,32 +106,32 @@ def _letters(number: int) -> str:
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
 
-def _kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
+def _entry_kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
     """What an entry is, to be compared: the kind of a node, all those in a folder."""
-    return kinds[entry] if isinstance(entry, int) else tuple(_kinds(inner, kinds) for inner in entry.entries)
+    return kinds[entry] if isinstance(entry, int) else tuple(_entry_kinds(inner, kinds) for inner in entry.entries)
 
 
-def _first(entry: _Folder | int) -> int:
+def _first_node(entry: _Folder | int) -> int:
     """The first node of an entry."""
-    return entry if isinstance(entry, int) else _first(entry.entries[0])
+    return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
-def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
+def _folded_to_width(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
     """At most ``width`` entries: neighbours go into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
-        entries = [run[0] if len(run) == 1 else _run(run, labels) for run in runs]
+        entries = [run[0] if len(run) == 1 else _folder_of_run(run, labels) for run in runs]
     return entries
 
 
-def _run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
+def _folder_of_run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
     """A folder for some neighbours, named after its first and last one."""
-    first, last = (_label(entry, labels) for entry in (entries[0], entries[-1]))
+    first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _Folder(f"{first} … {last}", entries=entries)
 
 
-def _label(entry: _Folder | int, labels: Sequence[str]) -> str:
+def _entry_label(entry: _Folder | int, labels: Sequence[str]) -> str:
     """The name of a node or folder; of a folder of neighbours that of the last."""
     if isinstance(entry, int):
         return labels[entry]
@@ -279,7 +279,7 @@ class _Artist:
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
         if not rule:
-            rule, reason = parted(_written(op))
+            rule, reason = parted(_reason_in_file(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
         span = self.reasons.spans.get(id(op.native), "")
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
@@ -343,7 +343,7 @@ def parted(text: str) -> tuple[str, str]:
     return rule, why
 
 
-def _written(op: Op) -> str:
+def _reason_in_file(op: Op) -> str:
     """The reason of a node's precision that the file itself has in its metadata."""
     metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
     return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""
