@@ -99,9 +99,7 @@ def verify(
         pair = paired(reference, model, device, target, runtime)
         browser = _browser_page(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
-        drawn = load_samples(
-            pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_inputs_started_empty(decoding)
-        )
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_may_lack(decoding))
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
@@ -155,7 +153,7 @@ def _browser_page(
     return WebgpuPage.of(place, package, models, pair, steps)
 
 
-def _inputs_started_empty(decoding: Decoding | None) -> frozenset[str]:
+def _may_lack(decoding: Decoding | None) -> frozenset[str]:
     """Inputs that a sample may lack: states and caches of a model that is run step by step."""
     return decoding.optional if decoding is not None else frozenset()
 
