@@ -137,9 +137,8 @@ class _Lane:
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
-        """Runs once; the time counts if ``kept`` (not while it warms up): CPU seconds on one
-        thread, else elapsed ones.
-        """
+        """Runs once; the time counts if ``kept`` (not while it warms up): CPU seconds on one thread, else elapsed
+        ones."""
         if self.session is None:
             return
         wall, cpu = self.session.time()
@@ -151,8 +150,7 @@ class _Lane:
 
 def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_Lane]:
     """A lane for each model; the first model, the base of the ratios, also under each low type that the runtime can be
-    told.
-    """
+    told."""
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
             lane = _Lane(runtime, os.fspath(model), threads, hint)
@@ -167,8 +165,7 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
 
 def _timed_rows(lanes: Sequence[_Lane]) -> Iterator[Timed]:
     """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
-    error against it.
-    """
+    error against it."""
     first: dict[tuple[str, int], _Lane] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)

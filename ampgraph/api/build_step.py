@@ -176,8 +176,7 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
 
 def _loss_scale_policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
     """The loss scale of a step: "default" is a dynamic one for float16 where weights stay float32; AMP320 for what is
-    none.
-    """
+    none."""
     if isinstance(given, str):
         if given != DEFAULT:
             return parse_loss_scale(given)

@@ -299,9 +299,8 @@ def _first_names(ports: Mapping[str, Port]) -> str:
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
-    """Raises AMP209 where an input or output differs by more than its float type: kind of type,
-    rank or a fixed size.
-    """
+    """Raises AMP209 where an input or output differs by more than its float type: kind of type, rank or a fixed
+    size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

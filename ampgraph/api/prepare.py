@@ -141,8 +141,7 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
 
 def _at_least_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
     """The model at the least later opset at which something more can be low, tried one by one; as it is where none
-    gains.
-    """
+    gains."""
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)

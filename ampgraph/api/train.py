@@ -207,8 +207,7 @@ def _open_trainer(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
     """The trainer of a step, on ONNX Runtime or MindSpore, and the processes. Raises AmpError AMP325 for what MindSpore
-    lacks.
-    """
+    lacks."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 

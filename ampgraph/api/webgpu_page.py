@@ -203,8 +203,7 @@ def _fetched_by_npm() -> tuple[dict[str, bytes], str]:
 
 def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
     """The files of an onnxruntime-web package that its module names, and its version. Raises AmpError AMP501 for
-    another package.
-    """
+    another package."""
     try:
         version = str(json.loads(read("package.json"))["version"])
         module = read(f"dist/{MODULE}")

@@ -146,8 +146,7 @@ def _folder_output(
 
 def _options_digest(options: Mapping[str, Any], model: str) -> str:
     """A digest of all that decides what becomes of a model, by which the manifest knows that nothing changed. Raises
-    AmpError for options that no model can have.
-    """
+    AmpError for options that no model can have."""
     recipe = recipe_of(None, options["fields"])
     resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
     words = {name: value for name, value in options.items() if name != "fields"}

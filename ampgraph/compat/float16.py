@@ -69,8 +69,7 @@ def converted(
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
     """Patterns of blocked operators (in any domain) and nodes, as fp32= takes them, without those that match nothing in
-    float32.
-    """
+    float32."""
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(named(flow, pattern))]

@@ -22,8 +22,7 @@ class Borders:
 
     def origins(self, value: int) -> set[int]:
         """The value, and all values of other scopes that it gets its data from: a formal's arguments, a loop's last
-        state, a body's results.
-        """
+        state, a body's results."""
         return _carried_over(value, self.before)
 
     def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:

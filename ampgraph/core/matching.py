@@ -124,9 +124,8 @@ class _Compiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants a node reads: a node with some is rarer, so that a search which begins
-        there fails early.
-        """
+        """How many constants a node reads: a node with some is rarer, so that a search which begins there fails
+        early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
@@ -252,16 +251,14 @@ class PatternSet:
 
     def _tree(self, anchor: str) -> Branch:
         """The instructions of all patterns with this anchor in one tree: what they share at the beginning is tried
-        once.
-        """
+        once."""
         if anchor not in self._trees:
             self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
     def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
         """The operators one of which must read an anchor's result for any pattern to match; empty where a search does
-        not go on there.
-        """
+        not go on there."""
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):

@@ -275,8 +275,7 @@ def _are_distinct(places: Iterable[Hashable]) -> bool:
 
 def _plan_from_fields(data: dict[str, Any], old: bool) -> Plan:
     """A plan from the fields of its file; ``old``: of format 1. Raises ValueError, TypeError or LookupError for what no
-    plan has.
-    """
+    plan has."""
     whys = [Why(_RULES.get(rule, rule), why) for rule, why in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
     if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():

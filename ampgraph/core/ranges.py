@@ -64,8 +64,7 @@ class Range:
 
     def _share(self, chosen: Any) -> float:
         """The share of finite elements that are not zero whose exponents are chosen; ``chosen``: a truth value for each
-        exponent.
-        """
+        exponent."""
         total = sum(self.exponents.values())
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
@@ -246,8 +245,7 @@ def escaped(name: str) -> str:
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
     """The bodies and functions around a value, by results of the nodes that have them: indices change with rewrites,
-    names do not.
-    """
+    names do not."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""

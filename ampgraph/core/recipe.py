@@ -354,8 +354,7 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
     """The fields with ``keep_io_types``, other converters' keyword, said as ``io``. Raises AmpError AMP301 where both
-    are given.
-    """
+    are given."""
     words = dict(given)
     if KEEP_IO in words:
         kept = io_of(words.pop(KEEP_IO))

@@ -151,8 +151,7 @@ class Size(int):
 
 def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
     """``sizes`` again with every dimension at its least, at its largest, and as it is; the first two only where they
-    differ.
-    """
+    differ."""
     some = [{name: getattr(size, which, size) for name, size in sizes.items()} for which in ("least", "largest")]
     return [*(one for one in some if one != sizes), dict(sizes)]
 

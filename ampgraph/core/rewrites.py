@@ -82,8 +82,7 @@ class Rewrite:
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
         """Values of the main graph that hold other numbers after it: by old name, the new one and e, where they hold
-        2^-e of what they were.
-        """
+        2^-e of what they were."""
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -92,8 +91,7 @@ class Rewrite:
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Called once all rewrites are written: renames values that hold other numbers now, which others found by name
-        until then.
-        """
+        until then."""
 
     def to_row(self) -> dict[str, Any]:
         """Plain data, by the names of the fields."""

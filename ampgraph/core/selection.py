@@ -50,8 +50,7 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
     """The operators that a function call or a control-flow node runs, at any depth: a pattern that names the node names
-    all of them.
-    """
+    all of them."""
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []

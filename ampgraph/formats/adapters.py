@@ -81,8 +81,7 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
     """Makes constants of initializers that are also listed as inputs; returns how many there were. ``wanted`` None:
-    only where the file's IR version (3) had to list them.
-    """
+    only where the file's IR version (3) had to list them."""
     found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
@@ -94,8 +93,7 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
 
 def _must_list_stored(graph: Graph) -> bool:
     """Whether the file's IR version requires every initializer among the inputs, so that being one does not mean that
-    callers may replace it.
-    """
+    callers may replace it."""
     return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
@@ -163,8 +161,7 @@ def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
 
 def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
     """A copy of the model of torch's ONNXProgram as a Graph; what comes back is a program with the same exported
-    module.
-    """
+    module."""
 
     def back(graph: Graph, changed: bool) -> ONNXProgram:
         return type(program)(_native_model(graph) if changed else program.model.clone(), program.exported_program)

@@ -59,8 +59,7 @@ class FlowBuilder:
 
     def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
         """A unit that stays float32, for the reason ``why``; ``admits``: the types that it may have after all where a
-        user's list says so.
-        """
+        user's list says so."""
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:

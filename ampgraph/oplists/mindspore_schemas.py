@@ -115,8 +115,7 @@ def _operator_of_row(name: str, row: Mapping[str, Any]) -> Operator:
 
 
 def _attribute_place(text: str) -> Place:
-    """Where the role's attribute is on a MindSpore node: ``input:2`` is operand 2, ``attr:pads``
-    the attribute `pads`.
-    """
+    """Where the role's attribute is on a MindSpore node: ``input:2`` is operand 2, ``attr:pads`` the attribute
+    `pads`."""
     sort, _, what = text.partition(":")
     return Place(operand=int(what)) if sort == "input" else Place(attribute=what)

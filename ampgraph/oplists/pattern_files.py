@@ -105,8 +105,7 @@ def _read_function(file: ListFile, name: str, text: str) -> Function:
 
 def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
     """The numbers that a file's patterns may name, with the shared ones; those that are ``unchecked`` fit whatever they
-    are.
-    """
+    are."""
     numbers, unchecked = {**_file_numbers(shared), **_file_numbers(file)}, file.data.get("unchecked", ())
     for name in unchecked:
         if name not in numbers:

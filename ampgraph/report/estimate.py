@@ -55,8 +55,7 @@ class Device:
 
     def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
         """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
-        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves.
-        """
+        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
         total = 0.0
         for one, count in kernels.items():
             reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
@@ -195,9 +194,8 @@ class GraphReader:
         return found
 
     def _follow(self, value: int) -> list[int]:
-        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed
-        and noted as unknown.
-        """
+        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
+        unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -229,8 +227,7 @@ class GraphReader:
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
         """The work of each operator (multiplications, bytes). ``wide``: as if all were float32. What follows from
-        constants alone is left out.
-        """
+        constants alone is left out."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
         for op in self.flow.ops:
@@ -241,8 +238,7 @@ class GraphReader:
 
     def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
         """The work of one operator; nothing for one without float results, for a view, or for a Cast that float32 does
-        not need.
-        """
+        not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
         views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
@@ -274,8 +270,7 @@ class GraphReader:
 
     def _multiplications(self, op: Op) -> int | None:
         """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
-        times everything stored; attention: all keys, then all values.
-        """
+        times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

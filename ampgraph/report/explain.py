@@ -249,8 +249,7 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
 
 def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
     """What a list's reason means where taken literally it would mislead: it argues for float32 and the node is low, or
-    the kernel adds up in a low type; "" elsewhere.
-    """
+    the kernel adds up in a low type; "" elsewhere."""
     kernels, level = options.kernels, options.level
     low = options.lists.at(listing.cls, level) == "low"
     if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":

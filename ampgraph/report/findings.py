@@ -76,8 +76,7 @@ class Checked(Shown):
 
 def junit(found: Sequence[Checked]) -> str:
     """JUnit XML of checked files: a suite for each file, a case for each rule. A warning is no failure; it stands in
-    the output.
-    """
+    the output."""
     root = ElementTree.Element("testsuites", name="ampgraph check")
     for one in found:
         suite = ElementTree.SubElement(root, "testsuite", name=_xml_text(one.model))

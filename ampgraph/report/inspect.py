@@ -194,8 +194,7 @@ def precision(flow: Dataflow, op: Op) -> str:
 
 def see(model: object) -> Seen:
     """A model with what reports look at: graph, dataflow, census. Raises AmpError for a file that is missing or no
-    model.
-    """
+    model."""
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
@@ -211,8 +210,7 @@ def _runnable(model: object, seen: Seen) -> Runnable | None:
 
 def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
     """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
-    nodes.
-    """
+    nodes."""
     counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
     dtype = max(LOW, key=counts.__getitem__)
     target = recipe.target or DEFAULT_TARGETS["ONNX"]

@@ -73,9 +73,8 @@ def _first_output_name(flow: Dataflow, op: Op) -> str:
 
 
 def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """What tells a quantized operator from others where names changed: kind, what it reads and from
-    whom, who reads it.
-    """
+    """What tells a quantized operator from others where names changed: kind, what it reads and from whom, who reads
+    it."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

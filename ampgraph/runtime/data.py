@@ -76,8 +76,7 @@ def _not_npz(path: Path) -> str:
 
 def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
     """Reads an array of an archive whose header fits the ``size`` of its data: the header alone must not make us
-    allocate.
-    """
+    allocate."""
     try:
         with opened() as member:
             shape, dtype, _ = header(member)

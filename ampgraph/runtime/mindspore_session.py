@@ -85,8 +85,7 @@ def _fitting(port: Port, value: object) -> Array | Tensor:
 
 def _as_array(port: Port, value: object) -> Array:
     """What is fed to a port as an array of its type; bfloat16 may come as raw words, or as numpy types of other
-    libraries.
-    """
+    libraries."""
     array = array_of(port, value)
     if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
         return array.view(np.uint16).view(numpy_type("bfloat16"))  # numpy files and MindSpore have types of their own

@@ -190,9 +190,8 @@ class Optimized:
         return Counter(node.kind for node in self.nodes if self._fused(node))
 
     def _fused(self, node: OptimizedNode) -> bool:
-        """Whether ONNX Runtime made a node by fusion: its own domain, or a kind that fusions make
-        and the file had not.
-        """
+        """Whether ONNX Runtime made a node by fusion: its own domain, or a kind that fusions make and the file had
+        not."""
         if node.kind.partition("::")[0] in OWN_DOMAINS:
             return True
         return has(node.kind, "made_by_fusion") and node.kind not in self.kinds

@@ -235,8 +235,7 @@ def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter
 
 def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
     """Ways to fuse a model: as the target's session writes it out, and as the transformers optimizer makes it, without
-    repetitions.
-    """
+    repetitions."""
     if counter.level == "ENABLE_ALL":
         yield written_out(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()

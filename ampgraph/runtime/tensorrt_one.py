@@ -71,8 +71,7 @@ def _refusal(by: str, node: str, operator: str, words: str) -> dict[str, str]:
 
 def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
     """The builder's settings: layers in detail, GPUs to build for, the sizes of open dimensions and values of shape
-    inputs.
-    """
+    inputs."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capabilities = job.get("capabilities") or []

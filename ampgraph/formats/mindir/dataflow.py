@@ -202,8 +202,7 @@ class MindirReader(Functions):
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
         """The value that a Load gives: the parameter itself, or a value of this moment where the model writes the
-        parameter.
-        """
+        parameter."""
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:

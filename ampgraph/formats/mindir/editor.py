@@ -140,9 +140,8 @@ class Body:
     # -- edits --------------------------------------------------------------------------------------------------------
 
     def give(self, place: OperandPlace, name: str) -> None:
-        """Has the operand at ``place`` read ``name``. A tuple or Depend that others read too is
-        copied for this reader.
-        """
+        """Has the operand at ``place`` read ``name``. A tuple or Depend that others read too is copied for this
+        reader."""
         if place.node is None:
             self._give_output(place.position, name)
         else:
@@ -251,8 +250,7 @@ class MindirCasts:
 
     def first_name(self, scope: int, value: Value, place: OperandPlace, to: str) -> str:
         """The name of ``value`` cast to ``to`` for a reader, as it was first called: of a Cast that is there, or of a
-        new one.
-        """
+        new one."""
         body, native = self._bodies[scope], self._flow.scopes[scope].native
         base = self._base(scope, value, place)
         if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:

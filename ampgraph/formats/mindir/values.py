@@ -108,8 +108,7 @@ class MindirValues(FlowBuilder):
 
     def is_other(self, dtype: str) -> bool:
         """Whether a type is neither float32 nor the low one: where it meets float32 in one slot, the file contradicts
-        itself and stays as it is.
-        """
+        itself and stays as it is."""
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
@@ -127,9 +126,8 @@ class MindirValues(FlowBuilder):
     # -- what the file shows ------------------------------------------------------------------------------------------
 
     def show(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Notes an abstract that shows another float type than its value has, to be rewritten when
-        types are settled.
-        """
+        """Notes an abstract that shows another float type than its value has, to be rewritten when types are
+        settled."""
         if abstract is None:
             return
         if abstract.type in view.SEQUENCES:

@@ -235,9 +235,8 @@ class Placing(Handles):
         return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
-        """Sort key for nodes by their place in the graph: behind one node, what was placed later
-        stands closer to it.
-        """
+        """Sort key for nodes by their place in the graph: behind one node, what was placed later stands closer to
+        it."""
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -269,8 +268,7 @@ class Casts(Placing):
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
         """What already holds ``value`` as type ``to``: the low value that it was cast from, or a Cast of the file,
-        which is moved to the front of its other readers. None if there is none.
-        """
+        which is moved to the front of its other readers. None if there is none."""
         flow = self.flow
         if value.low_source != NONE:
             return self.value(flow.values[value.low_source])
@@ -334,8 +332,7 @@ class Readers(Casts):
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
         """Makes ``result`` output ``position`` of the scope's graph, under the declared name, by an Identity where
-        runtimes need one.
-        """
+        runtimes need one."""
         graph = self.graph(scope)
         if scope in self.outputs:
             result = self._as_output(graph, self.outputs[scope][position], position, result)

@@ -101,8 +101,7 @@ def hold_attributes(model: ir.Model) -> ir.Model:
 
 def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
     """The model of a proto, whose faults are refused or repaired and noted; ``held``: what holds its tensors;
-    ``folder``: where its data files are.
-    """
+    ``folder``: where its data files are."""
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")

@@ -185,8 +185,7 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
 
 def _graph_read_fast(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
     """The graph of nodes taken apart, read the fast way; None where it needs the general one (not sorted, a name
-    missing).
-    """
+    missing)."""
     inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
     values: Values = {value.name or "": value for value in inputs}
     infos = {info.name: info for info in proto.value_info}
@@ -281,8 +280,7 @@ class _Nodes:
 
     def _common(self, kind: Kind) -> Common:
         """What all nodes of one kind share: domain, operator, attributes, overload, doc string, metadata; made once a
-        kind.
-        """
+        kind."""
         proto = kind.proto
         attributes = [self._attribute(attribute) for attribute in proto.attribute]
         props = ir.serde.deserialize_metadata_props(proto.metadata_props) if proto.metadata_props else None

@@ -186,8 +186,7 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
 
 def _type_proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
     """A value's type with its shape as onnx's inference takes it: rules may ask for the rank. Empty for an unknown
-    type.
-    """
+    type."""
     if not kind[1]:
         return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
@@ -345,8 +344,7 @@ class OnnxOperators(OnnxValues):
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
         """Adds a Constant: a weight where its number is in the file, else a value whose attribute a function's caller
-        gives.
-        """
+        gives."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True

@@ -106,8 +106,7 @@ class PartsReader:
 
     def _kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
         """The kind of a node whose bytes behind the names (``rest``) were not met before; none of its names may occur
-        in them.
-        """
+        in them."""
         kind = Kind(node)
         found = len(inputs), len(outputs), bool(name)
         if found != (len(node.input), len(node.output), bool(node.name)):

@@ -132,8 +132,7 @@ class OnnxStrictEditor:
 
     def _hand_over(self, value: Value, uses: Uses, wide: ir.Value, given_out: ir.Value) -> None:
         """Has ``uses`` read ``wide``; where the value was an output of its graph, ``given_out`` takes its place,
-        declared alike.
-        """
+        declared alike."""
         old: ir.Value = value.native
         for node, place in uses:
             node.replace_input_with(place, wide)

@@ -56,8 +56,7 @@ class Originals:
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
     """The largest distance of rounded numbers from the given ones; infinite where it is more than a rounding and a
-    common factor explain.
-    """
+    common factor explain."""
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
@@ -117,8 +116,7 @@ class _Switches:
 
     def run(self) -> list[Switched]:
         """Adds a Where behind each rounding and one truth-valued input for all of them; gives what each element of it
-        switches.
-        """
+        switches."""
         self._nodes = list(self._walk(self._main, ()))
         constants = list(self._constants())
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
@@ -168,9 +166,8 @@ class _Switches:
         self._members.append([node])
 
     def _reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
-        """The first node that computes on what ``node`` moves, through moves and into bodies; None
-        where there is none.
-        """
+        """The first node that computes on what ``node`` moves, through moves and into bodies; None where there is
+        none."""
         met.add(node)
         handed = [*node.outputs] if not bodies(node) else [v for body in bodies(node) for v in body.inputs]
         readers = [use.node for value in handed for use in value.uses()]
@@ -182,8 +179,7 @@ class _Switches:
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
         """What a switch is for: its first node, and the moves that are switched with it. ``names``: by unrounded value,
-        its name.
-        """
+        its name."""
         first, *moves = [
             Switched(
                 node.name or "",
@@ -253,8 +249,7 @@ class _Switches:
 
     def _switch_readers(self, raw: ir.Value, wide: ir.Value) -> None:
         """Has each reader of a tensor that is stored low read it rounded or as the reference has it, by that reader's
-        own switch.
-        """
+        own switch."""
         for use in list(wide.uses()):
             node = use.node
             if node in self._flags and node.graph is not None:

@@ -95,8 +95,7 @@ def _unseen_notes(count: int) -> list[str]:
 
 def _odd(ranges: Ranges) -> list[str]:
     """Notes on values that held NaN or infinity in float32; infinities may be masks, so that they are said and not
-    judged.
-    """
+    judged."""
     odd = [key for key, found in ranges.values.items() if found.nonfinite]
     if not odd:
         return []
@@ -241,8 +240,7 @@ class _RowWriter:
 
     def _row(self, body: Scope, value: Value) -> Value:
         """A [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an empty tensor has
-        no extremes.
-        """
+        no extremes."""
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
         odd = self._add(
             body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)

@@ -79,8 +79,7 @@ class Inquest:
 
     def nonfinite_sites(self) -> Iterator[int]:
         """The nodes, in file order, that make something infinite or NaN of finite inputs where the reference stays
-        finite.
-        """
+        finite."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.mismatches(out) for out in site.outputs) and not any(
                 self.trace.mismatches(name) for name in site.inputs

@@ -73,8 +73,7 @@ class Masks:
 
     def _hides_by_whole(self, op: Op, place: int) -> bool:
         """Whether the other operand of a product holds zeros and ones (1 - mask), so that the mask constant stays
-        itself or becomes 0.
-        """
+        itself or becomes 0."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
         span = self.truths.of(op.inputs[1 - place])

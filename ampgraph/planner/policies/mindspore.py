@@ -136,8 +136,7 @@ def by_operator(lists: OpLists, level: Level) -> ByOperator:
 
 def _verdicts_at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
     """What a level of MindSpore makes of an operator, as exported lists say it: low, float32 or cut. AMP303 at O2 and
-    O3, which go by cells.
-    """
+    O3, which go by cells."""
     rules = load_mindspore_rules()
     if level.name in ("O2", "O3"):
         raise AmpError(

@@ -75,8 +75,7 @@ def _longest_run(alike: Array) -> tuple[int, int]:
 
 def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
     """By how many operators to shift blocks so that the fewest values pass from one to the next; two blocks are left at
-    least.
-    """
+    least."""
 
     def passing(shift: int) -> float:
         ends = range(shift, len(row), period)
@@ -87,8 +86,7 @@ def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
 
 def _units_replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
     """The row of operators with every occurrence of ``unit`` as one token; those that follow one another become one
-    with parts.
-    """
+    with parts."""
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

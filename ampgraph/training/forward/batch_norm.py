@@ -97,9 +97,8 @@ def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Co
 
 
 def is_trained(node: ir.Node, exported_mode: bool) -> bool:
-    """Whether a node is a BatchNormalization that trains; ``exported_mode``: only where it was
-    exported for training.
-    """
+    """Whether a node is a BatchNormalization that trains; ``exported_mode``: only where it was exported for
+    training."""
     norm = node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
     return norm and (not exported_mode or bool(attribute(node, "training_mode", 0)))
 
@@ -121,8 +120,7 @@ def _set_inference(node: ir.Node) -> None:
 
 def _write_out(b: Builder, node: ir.Node) -> None:
     """Writes a BatchNormalization whose statistics the graph computes as simple operators, through which these get
-    gradients.
-    """
+    gradients."""
     x, scale, bias, mean, variance = node.inputs
     assert x is not None and scale is not None and bias is not None and mean is not None and variance is not None
     rank = _known_rank(b, node, x)

@@ -40,8 +40,7 @@ def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> t
 
 def _torch_composition(target: Any) -> Function:
     """torch's own composition of an operator; to be called directly, as `run_decompositions` would look it up in this
-    table again.
-    """
+    table again."""
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *args, **named: target._op_dk(composite, *args, **named)
 

@@ -132,9 +132,8 @@ def _run_graph(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays |
 
 
 def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
-    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a
-    gradient rule is missing.
-    """
+    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a gradient rule is
+    missing."""
     try:
         lower_losses(graph)
         b, parts = Builder(graph, "check"), []

@@ -110,8 +110,7 @@ def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
 
 def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Value]) -> None:
     """Raises AmpError AMP215 for a tensor of the backward with a parameter's numbers: an exporter that folds constants
-    writes a transposed copy of a weight, which would not be trained.
-    """
+    writes a transposed copy of a weight, which would not be trained."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if name in forward.graph.initializers or tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -149,9 +148,8 @@ def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _gradient_outputs(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
-    """By parameter, the output that is its gradient: as the user named it, as torch says it, or by
-    the output's name.
-    """
+    """By parameter, the output that is its gradient: as the user named it, as torch says it, or by the output's
+    name."""
     graph = model.graph
     outputs, stored = _outputs(graph), [name for name, value in graph.initializers.items() if value.dtype in FLOATS]
     for name, output in named.items():

@@ -141,8 +141,7 @@ def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
     """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
-    result.
-    """
+    result."""
     if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None

@@ -127,8 +127,7 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
 
 def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
     """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that the graph
-    computes.
-    """
+    computes."""
     given = np.array(0.5) if ratio is None else b.given(ratio)
     if given is None:
         return None

@@ -70,8 +70,7 @@ class _Differentiation:
 
     def run(self, loss: ir.Value, seed: ir.Value | None) -> list[ir.Value]:
         """The gradient of ``loss`` by each wanted value, in their order; ``seed``: what it is multiplied by, 1 if None.
-        AmpError AMP211 where the loss does not depend on one.
-        """
+        AmpError AMP211 where the loss does not depend on one."""
         found = self.sweep([(loss, self.builder.number(1, loss) if seed is None else seed)])
         missing = [value.name for value, gradient in zip(self.wanted, found, strict=True) if gradient is None]
         if missing:
@@ -104,8 +103,7 @@ class _Differentiation:
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
         """Goes back through one node by its gradient rule; the gradients of its inputs wait until all readers were
-        visited.
-        """
+        visited."""
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if bodies(node):

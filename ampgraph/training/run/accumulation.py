@@ -87,8 +87,7 @@ class AccumulatingBinding(Binding):
 
     def _split(self, step: TrainingStep) -> CutStep:
         """The step as two graphs, gradients and update; gradients stay unrounded until they are summed where that was
-        asked for.
-        """
+        asked for."""
         made = cut(step)
         return rounded_once(made) if self._wide else made
 
@@ -191,9 +190,8 @@ def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
 
 
 def _run_bound(session: Any, binding: Any, device: str) -> None:
-    """Runs a session by its IO binding; what ONNX Runtime raises becomes one AmpError, and the old state
-    still holds.
-    """
+    """Runs a session by its IO binding; what ONNX Runtime raises becomes one AmpError, and the old state still
+    holds."""
     try:
         session.run_with_iobinding(binding)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault

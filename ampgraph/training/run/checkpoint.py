@@ -61,8 +61,7 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 def _place_fields(position: Position) -> JsonObject:
     """A place in the data as the file holds it; fields that older files lack are left out at their usual value
-    (`LATER`).
-    """
+    (`LATER`)."""
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 

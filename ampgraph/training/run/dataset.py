@@ -138,16 +138,14 @@ class Stream(Dataset):
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
     ) -> Iterator[Mapping[str, Array]]:
         """Batches in the iterable's own order (it cannot be shuffled), from number ``skip`` on; ``last``: with the
-        short one at the end.
-        """
+        short one at the end."""
         for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
             if number >= skip:
                 yield batch
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
         """Batches of ``batch_size`` samples put together from the iterable's; ``whole``: without the short one at the
-        end.
-        """
+        end."""
         held: list[dict[str, Array]] = []
         for given in self.source:
             held.append(self.named(given))
@@ -260,9 +258,8 @@ def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[s
 
 
 def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
-    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only
-    other input.
-    """
+    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only other
+    input."""
     if stem in inputs:
         return stem
     others = [name for name in inputs if name != labels]

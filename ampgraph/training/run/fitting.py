@@ -214,8 +214,7 @@ class _Run:
 
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
         """Trains to the last epoch, or on from the checkpoint; gives the history of all epochs, those before it
-        included.
-        """
+        included."""
         options, epochs, total = self.options, [], self.steps * self.options.epochs
         while self.epoch < options.epochs:
             for batch in self.data.shuffled(
@@ -251,8 +250,7 @@ class _Run:
 
     def _epoch_done(self, scale: float) -> Epoch:
         """What is said of the epoch that ended: mean loss of its finite steps, what validation found, parts of the
-        loss.
-        """
+        loss."""
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing

@@ -90,8 +90,7 @@ class Schedule:
 
     def _factor(self, t: int, steps: int) -> float:
         """What the full rate is multiplied by at update ``t`` of ``steps``, counted behind the warmup; inf where it
-        overflows.
-        """
+        overflows."""
         if self.kind == "linear":
             return 1 + (self.end - 1) * t / steps
         if self.kind == "cosine":

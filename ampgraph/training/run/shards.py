@@ -33,9 +33,8 @@ class _Unit:
         self.others = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
 
     def cut(self, share: float) -> int:
-        """The element at which to cut a run for a share of it: the nearest one at which a buffer
-        may begin (alignment).
-        """
+        """The element at which to cut a run for a share of it: the nearest one at which a buffer may begin
+        (alignment)."""
         if self.whole:
             return self.numbers * (share > 0.5)
         wanted, before = share * self.numbers, 0

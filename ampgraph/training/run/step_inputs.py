@@ -91,8 +91,7 @@ class StepInputs:
 
     def _stream(self, data: Iterable[object]) -> Dataset:
         """An iterable of batches as a data set: it is read once to check every batch and to count the steps of an
-        epoch.
-        """
+        epoch."""
         if iter(data) is data:
             hint = "give an object that begins anew every time that it is iterated: a list, a DataLoader"
             raise AmpError("AMP503", f"data is a {type(data).__name__}, which one epoch uses up", hint=hint)
@@ -163,8 +162,7 @@ def _refuse_nan(arrays: Mapping[str, Array]) -> None:
 
 def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
     """A batch as arrays of the types that the step takes; AmpError AMP503 for another shape, empty inputs, wrong
-    labels.
-    """
+    labels."""
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")

@@ -240,8 +240,7 @@ class Trainer:
 
 def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
     """Raises AmpError AMP405 for a counter beyond the table that the step looks it up in: a device would read past its
-    end silently.
-    """
+    end silently."""
     policy, name = parse_loss_scale(str(layout.options.get("loss_scale", "none"))), layout.find(SCALE, "step/counter")
     if isinstance(policy, DynamicLossScale) and name and not 0 <= int(state[name]) < policy.interval:
         message = f"state '{name}' is {int(state[name])}: the scale may grow every {policy.interval} steps"

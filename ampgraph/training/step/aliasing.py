@@ -52,9 +52,8 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _real_writer(new: ir.Value) -> ir.Node | None:
-    """The node that really makes the next value, seen through Identities, and through a Split to
-    what makes its parts.
-    """
+    """The node that really makes the next value, seen through Identities, and through a Split to what makes its
+    parts."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -92,8 +91,7 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
     """The value behind all views (nodes with this trait, scalings by constants), the value itself if it is none; None
-    for what is made of constants alone.
-    """
+    for what is made of constants alone."""
     while value is not None:
         node = value.producer()
         if node is None or not _is_view(node, trait):

@@ -227,9 +227,8 @@ class _Wide:
         self.made: dict[ir.Value, ir.Value] = {}
 
     def output(self, name: str) -> ir.DataType | None:
-        """Makes a gradient output unrounded float32; returns the type to which it was rounded, None
-        where it was not.
-        """
+        """Makes a gradient output unrounded float32; returns the type to which it was rounded, None where it was
+        not."""
         value = self.outputs[name]
         while (node := value.producer()) is not None and node.inputs and node.inputs[0] is not None:
             source = node.inputs[0]
@@ -266,8 +265,7 @@ class _Wide:
 
     def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
         """A node's operand in float32: the unrounded copy of what was computed low if ``moved``, else a Cast; others as
-        they are.
-        """
+        they are."""
         if source is None or source.dtype not in LOW:
             return source
         return self._raised(source) if moved else self.b.cast(source, FLOAT)

@@ -201,8 +201,7 @@ def _run_names(part: Part, slots: Sequence[Value], averages: Sequence[Value]) ->
 
 def _runs_of(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
     """Parameters in order, in runs of up to ``limit`` elements; one that has more than that, or none, is a run of its
-    own.
-    """
+    own."""
     run: list[Value] = []
     for parameter in parameters:
         if size(parameter) >= limit or not size(parameter):

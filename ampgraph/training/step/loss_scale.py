@@ -304,8 +304,7 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
 
 def _grown(policy: DynamicLossScale, scale: Term) -> Term:
     """The scale after enough finite steps: times ``growth``, at most ``cap``; where the rule says so, unchanged if that
-    is inf.
-    """
+    is inf."""
     grown = _scaled_by(policy, scale, policy.growth, divides=False)
     if RULES[policy.rule].finite_only:
         grown = grown.op("IsInf").where(scale, grown)
@@ -314,8 +313,7 @@ def _grown(policy: DynamicLossScale, scale: Term) -> Term:
 
 def _shrunk(policy: DynamicLossScale, scale: Term) -> Term:
     """The scale after an overflow: times ``backoff``, at least ``floor``. Frameworks that divide round differently, so
-    rules do.
-    """
+    rules do."""
     divides = RULES[policy.rule].divides
     shrunk = _scaled_by(policy, scale, 1 / policy.backoff if divides else policy.backoff, divides)
     return shrunk if policy.floor is None else shrunk.op("Max", policy.floor)

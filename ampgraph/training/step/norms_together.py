@@ -53,8 +53,7 @@ def _first_reader(graph: ir.Graph, norms: Sequence[_Norm]) -> ir.Node | None:
 
 def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
     """By which norms are alike enough for one node: operator, shape, type, axes (not the first), constant scale. None
-    for other nodes.
-    """
+    for other nodes."""
     if not has(node.op_type, "norms") or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
     data, scale = _uncast_data(node), node.inputs[1]
@@ -90,9 +89,8 @@ def _pays(norms: Sequence[_Norm]) -> bool:
 
 
 def _join_norms(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
-    """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``,
-    one Split.
-    """
+    """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``, one
+    Split."""
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
     first, data = norms[0], [norm.data for norm in norms]

@@ -193,9 +193,8 @@ class PenaltyBuilder:
         return self._alike("Mul", gradient, self.builder.op("Reciprocal", self.seed))
 
     def _distance(self, gradients: list[Value]) -> Value:
-        """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken
-        of inputs.
-        """
+        """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken of
+        inputs."""
         given = self.penalty
         sums = [self._sum(gradient) for gradient in gradients]
         total = sums[0]

@@ -145,8 +145,7 @@ def _through_loop(way: _Way) -> Pairs:
 
 def _backward_scan(way: _Way, steps: _Steps) -> Pairs:
     """The Scan from the last step to the first: each gives the gradients of the carried values and of rows, and sums up
-    those of what the body reads from around.
-    """
+    those of what the body reads from around."""
     b, graph, carries = way.b, way.copy(steps.body), len(steps.states)
     saved = _keep_states(way, steps)
     inner, given = b.inside(graph=graph), list(graph.inputs)

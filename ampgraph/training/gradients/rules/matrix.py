@@ -52,9 +52,8 @@ def _transposed(b: Builder, value: Value, rank: int) -> Value:
 
 
 def _operand_gradient(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
-    """A gradient summed over batch dimensions that were broadcast; of a vector without the
-    dimension that MatMul adds.
-    """
+    """A gradient summed over batch dimensions that were broadcast; of a vector without the dimension that MatMul
+    adds."""
     if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
         batch = b.rank(other) - 2
         with b.float32("a sum over the batch"):

@@ -77,9 +77,8 @@ def _projected(b: Builder, node: ir.Node, d: Term, normal: Term, inverse: Term, 
 
 @gradient("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
 def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Value | None = None) -> list[Value | None]:
-    """Of data and scale; ``dinverse``: of the second output, 1 / root mean square. xh = x / sqrt(mean(x^2)
-    + epsilon).
-    """
+    """Of data and scale; ``dinverse``: of the second output, 1 / root mean square. xh = x / sqrt(mean(x^2) +
+    epsilon)."""
     with b.float32(KEEP):
         x, scale = _raised(b, node)[:2]
         axes = range(b.axis(node, x.value, -1), b.rank(x.value))
@@ -219,8 +218,7 @@ def _data_gradient(
     b: Builder, d: Term, normal: Term, inverse: Term, count: Value, axes: Sequence[int], centered: bool = True
 ) -> Term:
     """The gradient of x from that of xh, ``d``; see the head of the file. ``centered``: whether the forward subtracts a
-    mean.
-    """
+    mean."""
     found = d - normal * _mean_over(b, d * normal, count, axes)
     return (found - _mean_over(b, d, count, axes) if centered else found) * inverse
 

@@ -38,8 +38,7 @@ class Way:
 @gradient("Resize")
 def resize(b: Builder, node: ir.Node, g: Value) -> Value:
     """The transposed product along each axis that changes its size; a repetition a whole number of times is a sum
-    instead.
-    """
+    instead."""
     x, y, way = operand(node), node.outputs[0], _way(node)
     rank = b.rank(x)
     sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]
@@ -63,8 +62,7 @@ def resize(b: Builder, node: ir.Node, g: Value) -> Value:
 
 def _copies_at_run(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[float]) -> Value | None:
     """A truth value of the graph: whether a run finds all sizes unchanged, so that ONNX Runtime copies. None where they
-    cannot be.
-    """
+    cannot be."""
     if not scales or not all(1 < scale < 2 for scale in scales):
         return None
     if any(None not in (old, new) and old != new for old, new in sizes):
