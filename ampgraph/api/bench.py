@@ -60,7 +60,7 @@ def bench(
     with quiet_collector():
         reference = load_onnx(models[0])
         drawn = load_samples(reference, data, count=1, seed=seed, dims=dims)
-        lanes: list[_Lane] = []
+        lanes: list[_TimedModel] = []
         runtimes = list(_runtimes(target, [runtime] * bool(runtime) if isinstance(runtime, str) else runtime))
         for one in runtimes:
             for threads in (ONE, ALL) if (os.cpu_count() or 1) > 1 else (ONE,):
@@ -119,7 +119,7 @@ def _runtime_kind(target: str) -> str:
 
 
 @dataclass
-class _Lane:
+class _TimedModel:
     """A model on a runtime with so many threads. ``refused``: why it does not run there."""
 
     runtime: Runtime
@@ -148,12 +148,12 @@ class _Lane:
             self.outputs = self.session.results()
 
 
-def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_Lane]:
+def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_TimedModel]:
     """A lane for each model; the first model, the base of the ratios, also under each low type that the runtime can be
     told."""
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
-            lane = _Lane(runtime, os.fspath(model), threads, hint)
+            lane = _TimedModel(runtime, os.fspath(model), threads, hint)
             try:
                 lane.session = executed(runtime, model, threads=threads, hint=hint)
             except AmpError as error:
@@ -163,10 +163,10 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
             yield lane
 
 
-def _timed_rows(lanes: Sequence[_Lane]) -> Iterator[Timed]:
+def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
     """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
     error against it."""
-    first: dict[tuple[str, int], _Lane] = {}
+    first: dict[tuple[str, int], _TimedModel] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)
         if lane.session is None:

@@ -127,12 +127,12 @@ class WebgpuPage:
             outputs: Mapping[str, Result] = session.run(ours)
             kept = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and v.dtype.name in DTYPES}
             with open(folder / name, "wb") as file:
-                tensors = _Tensors(file)
+                tensors = _TensorFile(file)
                 sides = {"reference": tensors.of(ours), "model": tensors.of(theirs), "expected": tensors.of(kept)}
             yield {"file": name, "left_out": sorted(outputs.keys() - kept.keys()), **sides}
 
 
-class _Tensors:
+class _TensorFile:
     """Arrays one behind the other in a file, each once; at multiples of 8, as a browser's arrays need it."""
 
     def __init__(self, file: BinaryIO) -> None:

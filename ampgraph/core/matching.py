@@ -90,13 +90,13 @@ def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
     tree = Branch()
     for pattern in patterns:
         branch = tree
-        for instruction, found in _Compiler(pattern, conventions).run():
+        for instruction, found in _PatternCompiler(pattern, conventions).run():
             branch = branch.instructions.setdefault(instruction, Branch())
             branch.found = branch.found or found
     return tree
 
 
-class _Compiler:
+class _PatternCompiler:
     """Orders the nodes of one pattern from its anchor to each end: what can fail early comes first."""
 
     def __init__(self, pattern: Pattern, conventions: Conventions) -> None:

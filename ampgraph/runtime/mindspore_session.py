@@ -212,7 +212,7 @@ def select_device(ms: ModuleType, device: str) -> str:
 def _what_is_there(error: BaseException) -> str:
     """The devices that this MindSpore runs on, from its own error."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
-    return "it runs on " + found[1].replace("'", "") + " only" if found else fault(error)
+    return "it runs on " + found[1].replace("'", "") + " only" if found else error_words(error)
 
 
 def _keep_types(ms: ModuleType) -> None:
@@ -220,7 +220,9 @@ def _keep_types(ms: ModuleType) -> None:
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:
-        message = f"another Ascend precision mode is set, which would override the types in the file: {fault(error)}"
+        message = (
+            f"another Ascend precision mode is set, which would override the types in the file: {error_words(error)}"
+        )
         raise AmpError("AMP505", message, hint="set none, or must_keep_origin_dtype") from error
 
 
@@ -238,7 +240,7 @@ def graph_mode(ms: ModuleType) -> Iterator[None]:
         ms.set_context(mode=before)
 
 
-def fault(error: BaseException) -> str:
+def error_words(error: BaseException) -> str:
     """What an error of MindSpore says, in one line: its headings, advice and call stacks left out."""
     for line in str(error).splitlines():
         text = line.strip()
@@ -256,7 +258,9 @@ def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
         return ms.nn.GraphCell(ms.load(str(path)))
     except Exception as error:  # the loader raises several kinds
         hint = "export it again; `ampgraph inspect` may name the fault"
-        raise AmpError("AMP502", f"MindSpore refuses the model: {fault(error)}", where=str(path), hint=hint) from error
+        raise AmpError(
+            "AMP502", f"MindSpore refuses the model: {error_words(error)}", where=str(path), hint=hint
+        ) from error
 
 
 @contextlib.contextmanager
@@ -272,7 +276,7 @@ def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
         hint = "GLOG_v=1 shows what MindSpore did"
         if "bfloat16" in ports.low and device == "CPU":
             hint = "MindSpore's CPU has few bfloat16 kernels: run it on Ascend, or convert with --dtype float16"
-        raise AmpError("AMP504", f"MindSpore stopped: {fault(error)}", hint=hint) from error
+        raise AmpError("AMP504", f"MindSpore stopped: {error_words(error)}", hint=hint) from error
     finally:
         if not dumps_elsewhere:
             os.environ.pop(DUMPS, None)

@@ -126,11 +126,11 @@ def _in_network(scope: str, named: bool) -> bool:
 
 def mark_step(flow: Dataflow, model: Message) -> None:
     """Holds what is outside the network in float32 (``Op.held``), and says whose gradients there are."""
-    regions = _Regions(flow, model)
+    regions = _NetworkScopes(flow, model)
     for op in flow.ops:
         if not regions.is_network(op):
             op.held = OUTSIDE
-    _Gradients(flow, regions).follow()
+    _GradientOwners(flow, regions).follow()
     flow.cells = _inner_cells
 
 
@@ -145,7 +145,7 @@ def _inner_cells(op: Op) -> list[tuple[str, str]]:
     return [] if op.held else view.cells(inside)
 
 
-class _Regions:
+class _NetworkScopes:
     """What is the network, forward and backward, by scope and by what comes behind the gradients."""
 
     def __init__(self, flow: Dataflow, model: Message) -> None:
@@ -182,10 +182,10 @@ def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
     return found
 
 
-class _Gradients:
+class _GradientOwners:
     """Walks the gradients in order. ``of``: the forward values that a gradient may be of, the nearest first."""
 
-    def __init__(self, flow: Dataflow, regions: _Regions) -> None:
+    def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow
         self.forward = dict[str, list[Op]]()
         self.backward = list[Op]()

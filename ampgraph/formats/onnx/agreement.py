@@ -24,14 +24,14 @@ which attributes it has, by identity."""
 
 def types_agree(model: ir.Model) -> bool:
     """True only where a dataflow of the model has no conflicts."""
-    return not model.functions and _Types(model).agree(model.graph)
+    return not model.functions and _TypeAgreement(model).agree(model.graph)
 
 
-class _Types:
+class _TypeAgreement:
     """Types of values by propagation. ``known``: by sort of node, those of its outputs."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._reader = _OneNode(model)
+        self._reader = _NodeTypes(model)
         self._known: dict[Sort, Sequence[str]] = {}
 
     def agree(self, graph: ir.Graph) -> bool:
@@ -66,7 +66,7 @@ class _Types:
         return True
 
 
-class _OneNode(OnnxOperators):
+class _NodeTypes(OnnxOperators):
     """Reads nodes one by one, each into a dataflow that holds nothing that the next one sees."""
 
     def __init__(self, model: ir.Model) -> None:

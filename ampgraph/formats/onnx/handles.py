@@ -15,7 +15,7 @@ from .types import DTYPES
 
 
 @dataclass(eq=False)
-class _Copies:
+class _FunctionCopy:
     """Originals of one function, each with its copy; empty where the original itself is used."""
 
     nodes: dict[ir.Node, ir.Node] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Copies:
                         self.pair(body, body_twin)
 
 
-Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _Copies]]
+Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _FunctionCopy]]
 
 
 class Variants:
@@ -53,13 +53,13 @@ class Variants:
         self.model, self.flow = model, flow
         self.leader: dict[int, bool] = {}  # scope -> whether edits are made through it
         self.copied = False
-        self._copies: dict[int, _Copies] = {}  # by scope
+        self._copies: dict[int, _FunctionCopy] = {}  # by scope
         chosen: Chosen = {}
         for scope in flow.scopes:
             if scope.kind != "function":
                 parent = scope.parent if scope.kind == "body" else scope.id
                 self.leader[scope.id] = self.leader.get(parent, True)
-                self._copies[scope.id] = self._copies.get(parent) or _Copies()
+                self._copies[scope.id] = self._copies.get(parent) or _FunctionCopy()
                 continue
             self._function(scope, chosen, signature.get(scope.path))
 
@@ -73,13 +73,13 @@ class Variants:
         self.leader[scope.id] = key not in chosen
         if key not in chosen:
             first = all(k[0] != identifier for k in chosen)
-            chosen[key] = (function, _Copies()) if first else self._copy(function)
+            chosen[key] = (function, _FunctionCopy()) if first else self._copy(function)
         variant, self._copies[scope.id] = chosen[key]
         if leads_caller:  # also where it stays the original: a copied caller calls what its original was pointed at
             node = self.node(call.scope, call.native)
             node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
 
-    def _copy(self, function: ir.Function) -> tuple[ir.Function, _Copies]:
+    def _copy(self, function: ir.Function) -> tuple[ir.Function, _FunctionCopy]:
         self.copied = True
         copy = function.clone()
         number = 1
@@ -87,7 +87,7 @@ class Variants:
             number += 1
         copy.name = f"{function.name}_{number}"
         self.model.functions[copy.identifier()] = copy
-        copies = _Copies()
+        copies = _FunctionCopy()
         copies.pair(function.graph, copy.graph)
         copies.graphs[function] = copy
         return copy, copies

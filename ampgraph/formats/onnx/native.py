@@ -192,7 +192,7 @@ def _graph_read_fast(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
     stored = [_initializer_value(tensor, values, infos) for tensor in proto.initializer]
     if not all(value.name for value in stored):
         return None
-    nodes = _Nodes(values, infos).read(parts)
+    nodes = _NodeReader(values, infos).read(parts)
     if nodes is None or not all(info.name in values for info in proto.output):
         return None
     return ir.Graph(
@@ -227,7 +227,7 @@ Common = tuple[str, str, Sequence[ir.Attr], str, str | None, dict[str, str] | No
 """What nodes of a kind have in common: domain, operator, attributes, overload, doc string and metadata."""
 
 
-class _Nodes:
+class _NodeReader:
     """Reads nodes in their order. ``values``: by name, what is there when they are reached."""
 
     def __init__(self, values: Values, infos: Infos) -> None:

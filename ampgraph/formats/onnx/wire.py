@@ -80,7 +80,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos, stored = _Infos(), model.graph.initializers.values()
+    infos, stored = _ValueInfos(), model.graph.initializers.values()
     inputs = {value.name for value in model.graph.inputs}
     pieces = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
     pieces.append(first.SerializeToString())
@@ -142,7 +142,7 @@ class NodeWriter:
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        kinds, names, attributes, result = self._kinds, _Names(), self._attributes, self._result
+        kinds, names, attributes, result = self._kinds, _EncodedNames(), self._attributes, self._result
         for node in nodes:
             content, text, name = b"", b"", ""
             for value in node.inputs:
@@ -200,7 +200,7 @@ class NodeWriter:
         return behind + self._notes[notes]
 
 
-class _Names(dict[ir.Value | None, bytes]):
+class _EncodedNames(dict[ir.Value | None, bytes]):
     """Names of values as inputs of nodes: one is written where it is made, and again wherever it is read."""
 
     def __missing__(self, value: ir.Value | None) -> bytes:
@@ -281,7 +281,7 @@ class InfoWriter:
         return field + number_bytes(len(named) + len(known)) + named + known
 
 
-class _Infos(InfoWriter):
+class _ValueInfos(InfoWriter):
     """What the file says of values. Shapes are looked at once each: stored tensors have few, and they are frozen."""
 
     def __init__(self) -> None:

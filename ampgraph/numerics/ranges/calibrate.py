@@ -38,7 +38,7 @@ def measured_ranges(
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
-    runner = _Runner(flat, flow, _names(flow, flat), device, limit)
+    runner = _RangeRunner(flat, flow, _names(flow, flat), device, limit)
     for number, feeds in enumerate(samples):
         for name, array in runner.run(feeds, _progress(progress, number, len(samples))):
             found = range_of_rows(array) if name in runner.rows else measure(array)
@@ -54,7 +54,7 @@ def measured_ranges(
     return ranges
 
 
-class _Runner:
+class _RangeRunner:
     """One model, its low values computed as rounded float32 where it has any: few CPU kernels are low."""
 
     def __init__(

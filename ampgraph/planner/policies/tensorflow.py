@@ -156,12 +156,12 @@ def _reach_through(root: int, enters: Callable[[int], bool], follow: Callable[[i
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as TensorFlow would paint it."""
-    painting = _Painting(begin(flow, options))
+    painting = _TensorFlowTypes(begin(flow, options))
     notes = () if options.level.name == FORCING else painting.notes()
     return painting.begun.finish("TensorFlow", Verdicts(painting.verdicts()), painting.refused(), notes)
 
 
-class _Painting:
+class _TensorFlowTypes:
     """The units of a model as items, of the same numbers, and how they are painted. Units that must share a type are
     low where all of them are."""
 

@@ -77,7 +77,7 @@ class Page:
 
     def _data(self) -> JsonObject:
         """What the page's script draws, as JSON; texts are numbers of a table, as many come often."""
-        words = _Words()
+        words = _TextTable()
         drawing = self.drawing
         nodes: list[Json] = [
             [*map(words, (n.name, n.kind, n.precision, n.rule, n.reason)), n.bytes, folder]
@@ -123,7 +123,7 @@ class Page:
         return {"title": self.heat_title, "nodes": found}
 
 
-class _Words:
+class _TextTable:
     """Texts by number, each stored once."""
 
     def __init__(self) -> None:

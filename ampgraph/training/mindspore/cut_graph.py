@@ -59,7 +59,7 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
         raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
     if not any(kind(node) in NOT_IN_A_FILE for node in model.graph.node):
         return cell, parameters
-    return _Pieces(ms, str(path), model, kind, kinds).function(parameters), parameters
+    return _GraphPieces(ms, str(path), model, kind, kinds).function(parameters), parameters
 
 
 def _not_cut(path: Any, why: str) -> AmpError:
@@ -67,7 +67,7 @@ def _not_cut(path: Any, why: str) -> AmpError:
     return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
 
 
-class _Pieces:
+class _GraphPieces:
     def __init__(
         self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
     ) -> None:

@@ -99,7 +99,7 @@ class MindirTrainer:
         if not isinstance(made, tuple):
             return StepResult(_as_number, made)
         loss, overflow, scale = made
-        return StepResult(_as_number, loss, _Finite(overflow), scale)
+        return StepResult(_as_number, loss, _FiniteFlag(overflow), scale)
 
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
         """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
@@ -169,7 +169,7 @@ class MindirTrainer:
         return {}
 
 
-class _Finite:
+class _FiniteFlag:
     """The opposite of an overflow flag, read when it is asked for."""
 
     def __init__(self, overflow: Any) -> None:

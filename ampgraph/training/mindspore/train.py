@@ -151,7 +151,7 @@ class TrainStep:
             try:
                 self._ms.save_checkpoint(kept, str(temporary))
             except Exception as error:  # MindSpore raises several kinds
-                message = f"cannot be written: {runtime.fault(error)}"
+                message = f"cannot be written: {runtime.error_words(error)}"
                 raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -165,7 +165,7 @@ class TrainStep:
         try:
             found = self._ms.load_checkpoint(str(path))
         except Exception as error:  # MindSpore raises several kinds
-            message = f"is not a checkpoint, or is cut short: {runtime.fault(error)}"
+            message = f"is not a checkpoint, or is cut short: {runtime.error_words(error)}"
             raise AmpError("AMP109", message, where=str(path), hint="step.save(path) writes one") from error
         wanted = self._kept()
         for name, data in wanted.items():

@@ -81,9 +81,9 @@ class AccumulatingBinding(Binding):
         self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, options)
         self._of_gradients: Any = self._gradients.io_binding()
         self.total = self._buffer()
-        self._adding: _Sum | None = None
+        self._adding: _GradientSum | None = None
         if self.parts > 1:
-            self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
+            self._adding = _GradientSum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
 
     def _split(self, step: TrainingStep) -> CutStep:
         """The step as two graphs, gradients and update; gradients stay unrounded until they are summed where that was
@@ -152,7 +152,7 @@ class AccumulatingBinding(Binding):
         return loss, dict(zip(self._cut.moved.values(), made[len(into.parts) :], strict=True))
 
 
-class _Sum:
+class _GradientSum:
     """Adds the buffer ``now`` to the total in place; both weighted where there is no loss scale to weigh them."""
 
     def __init__(

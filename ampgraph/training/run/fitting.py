@@ -115,7 +115,7 @@ def fit(
     is lost, AMP509 where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two
     steps.
     """
-    run = _Run(trainer, data, validate, options, group)
+    run = _TrainingRun(trainer, data, validate, options, group)
     with contextlib.ExitStack() as held:
         if run.file is not None:
             group.from_first(functools.partial(claim, run.file, held))
@@ -123,7 +123,7 @@ def fit(
         return run.run(on_step, on_epoch)
 
 
-class _Run:
+class _TrainingRun:
     def __init__(
         self,
         trainer: Fittable,

@@ -21,7 +21,7 @@ from .accumulation import ALIGNED
 SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
-class _Unit:
+class _ShardUnit:
     """A run and the numbers of its parameters. ``others``: the state that is cut with them, and the first parameter of
     each; ``whole``: it must not be cut."""
 
@@ -60,7 +60,7 @@ class Shares:
 
 def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares:
     """Shares out what is updated; ``sizes``: the numbers of every state."""
-    units = [_Unit(run, sizes) for run in update.layout.runs]
+    units = [_ShardUnit(run, sizes) for run in update.layout.runs]
     order = tuple(name for unit in units for name in unit.parameters)
     starts = dict(zip(order, accumulate((sizes[name] for name in order), initial=0), strict=False))
     borders = [0, *_borders(units, sizes, ranks), sum(unit.numbers for unit in units)]
@@ -82,7 +82,7 @@ def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares
     return Shares(order, spans, frozenset(divided))
 
 
-def _borders(units: Sequence[_Unit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
+def _borders(units: Sequence[_ShardUnit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
     """The element at which each rank's part ends, by position in all runs."""
     slots = [sum(sizes[name] for name in unit.others) for unit in units]
     if not any(slots):

@@ -54,7 +54,7 @@ def cut(step: TrainingStep) -> CutStep:
     model = onnx_io.deserialize(proto, Path(folder) if folder else None)
     infer(model)
     other, handed = model.clone(), [name for run in step.layout.runs for name in run.gradients]
-    gradients, update = _Side(model.graph), _Side(other.graph)
+    gradients, update = _StepSide(model.graph), _StepSide(other.graph)
     summed = {name: _known_shape(gradients.value(name)) for name in handed}
     if not summed:
         raise _not_cuttable("nothing says what its gradients are")
@@ -64,7 +64,7 @@ def cut(step: TrainingStep) -> CutStep:
     return CutStep(of_gradients, of_update, summed, moved, loss)
 
 
-class _Side:
+class _StepSide:
     """A copy of the whole step that becomes one side of it."""
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -103,7 +103,7 @@ class _Side:
         self.graph.inputs.extend(parts)
 
 
-def _gradients(model: ir.Model, side: _Side, layout: StepLayout, names: list[str]) -> TrainingStep:
+def _gradients(model: ir.Model, side: _StepSide, layout: StepLayout, names: list[str]) -> TrainingStep:
     """The step reduced to its gradients: the loss and the values ``names`` are its outputs, what makes no part of them
     is dropped, and state is only read. All that the layout says of an update is blank: there is none here.
 
@@ -144,7 +144,7 @@ def _read_apart(b: Builder) -> None:
 
 
 def _update(
-    model: ir.Model, side: _Side, layout: StepLayout, summed: Iterable[str], moved: Mapping[str, str]
+    model: ir.Model, side: _StepSide, layout: StepLayout, summed: Iterable[str], moved: Mapping[str, str]
 ) -> tuple[TrainingStep, str]:
     """The step reduced to its update: what the gradients' graph makes comes in; also the name of the loss there."""
     graph = model.graph
@@ -210,7 +210,7 @@ def _not_cuttable(why: str) -> AmpError:
 
 def rounded_once(made: CutStep) -> CutStep:
     """The same step, its models changed: low gradients leave the first graph in float32, and the second rounds them."""
-    wide = _Wide(made.gradients.model.graph)
+    wide = _UnroundedCopies(made.gradients.model.graph)
     low = {name: dtype for name in made.summed if (dtype := wide.output(name)) is not None}
     drop_unread(made.gradients.model)
     made.gradients.model.graph.sort()
@@ -218,7 +218,7 @@ def rounded_once(made: CutStep) -> CutStep:
     return made
 
 
-class _Wide:
+class _UnroundedCopies:
     """Copies of low values in float32, not rounded where they are made."""
 
     def __init__(self, graph: ir.Graph) -> None:

@@ -18,7 +18,7 @@ from .vectors import LAUNCH, dims, size
 Value = ir.Value
 
 
-class _Norm(NamedTuple):
+class _RepeatedNorm(NamedTuple):
     node: ir.Node
     data: Value  # what is normalised, before its Cast
 
@@ -26,11 +26,11 @@ class _Norm(NamedTuple):
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
     """Each kind and shape by itself, of at most ``longest`` numbers together, and where launches saved are worth more
     than the bytes that it costs. The results are the same to the bit."""
-    alike: dict[tuple[object, ...], list[_Norm]] = {}
+    alike: dict[tuple[object, ...], list[_RepeatedNorm]] = {}
     for node in graph:
         key = _alike_key(node)
         if key is not None:
-            alike.setdefault(key, []).append(_Norm(node, _uncast_data(node)))
+            alike.setdefault(key, []).append(_RepeatedNorm(node, _uncast_data(node)))
     for norms in alike.values():
         if _pays(norms) and sum(size(norm.data) for norm in norms) <= longest:
             before = _first_reader(graph, norms)
@@ -38,7 +38,7 @@ def run_norms_together(graph: ir.Graph, longest: int) -> None:
                 _join_norms(graph, norms, before)
 
 
-def _first_reader(graph: ir.Graph, norms: Sequence[_Norm]) -> ir.Node | None:
+def _first_reader(graph: ir.Graph, norms: Sequence[_RepeatedNorm]) -> ir.Node | None:
     """Who reads a result first; None where that is before all data are there, or where one norm reads another."""
     place = {node: number for number, node in enumerate(graph)}
     readers = [reader for norm in norms for reader in norm.node.outputs[0].consumers()]
@@ -80,7 +80,7 @@ def _uncast_data(node: ir.Node) -> Value:
     return data if before is None else before
 
 
-def _pays(norms: Sequence[_Norm]) -> bool:
+def _pays(norms: Sequence[_RepeatedNorm]) -> bool:
     """Whether the launches saved are worth moving all data twice more, by Concat and Split."""
     cast = norms[0].data is not norms[0].node.inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
@@ -88,7 +88,7 @@ def _pays(norms: Sequence[_Norm]) -> bool:
     return saved * LAUNCH > bytes_moved * sum(size(norm.data) for norm in norms)
 
 
-def _join_norms(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
+def _join_norms(graph: ir.Graph, norms: Sequence[_RepeatedNorm], before: ir.Node) -> None:
     """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``, one
     Split."""
     b = Builder(graph, "grad")
@@ -104,7 +104,7 @@ def _join_norms(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> Non
         _read_piece(graph, norm, b.typed(piece, norm.node.outputs[0]))
 
 
-def _read_piece(graph: ir.Graph, norm: _Norm, piece: Value) -> None:
+def _read_piece(graph: ir.Graph, norm: _RepeatedNorm, piece: Value) -> None:
     """Has readers of a norm's result read the piece; the norm and its Cast go."""
     ir.convenience.replace_all_uses_with(norm.node.outputs[0], piece)
     given = norm.node.inputs[0]

@@ -32,7 +32,7 @@ REST = 7 / 8  # of all multiplications are made in the low type at least
 
 
 @dataclass
-class _Part:
+class _PartBetweenNorms:
     """``held_casts``, ``input_casts``: Casts beside what is held in float32, and of inputs, that are not there if the
     part is float32 too.
     ``border``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
@@ -74,7 +74,7 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
                 node.meta[KEPT] = REASON
 
 
-def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
+def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
     """Float values that nodes other than norms connect, in their order. What is stored connects nothing."""
     same: dict[Value, Value] = {}
 
@@ -89,10 +89,10 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
             same.setdefault(value, value)
         for value in values[1:] if not _bounds_parts(node) else ():
             same[root(value)] = root(values[0])
-    parts: dict[Value, _Part] = {}
+    parts: dict[Value, _PartBetweenNorms] = {}
     last = _computed_from(loss)
     for value in same:
-        part = parts.setdefault(root(value), _Part())
+        part = parts.setdefault(root(value), _PartBetweenNorms())
         around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
         part.low |= not all(map(_is_held, around))
         part.held_casts += 2 * any(map(_is_held, around))

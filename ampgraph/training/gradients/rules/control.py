@@ -48,7 +48,7 @@ def through_bodies(
             raise _refused(node, f"{inner.op_type} inside of {node.op_type} would draw other numbers on the way back")
         if inner.op_type == "BatchNormalization":
             raise _refused(node, f"{inner.op_type} inside of {node.op_type} has no batch of its own to train by")
-    return kinds[kind_of(node)](_Way(b, node, gradients, active, around, inside))
+    return kinds[kind_of(node)](_ControlFlowNode(b, node, gradients, active, around, inside))
 
 
 def _refused(node: ir.Node, message: str) -> AmpError:
@@ -58,7 +58,7 @@ def _refused(node: ir.Node, message: str) -> AmpError:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _ControlFlowNode:
     """One node on the way back. ``around``: the active values that its bodies read from this graph."""
 
     b: Builder
@@ -96,7 +96,7 @@ def _gradient_output(b: Builder, found: Value | None, like: Value) -> None:
     b.graph.outputs.append(b.typed(b.op("Identity", b.zeros(like) if found is None else found), like))
 
 
-def _through_if(way: _Way) -> Pairs:
+def _through_if(way: _ControlFlowNode) -> Pairs:
     """The gradient of an If: another If on the same condition, whose branches compute the forward again and go back."""
     made: dict[str, ir.Graph] = {}
     for name in ("then_branch", "else_branch"):
@@ -113,7 +113,7 @@ def _through_if(way: _Way) -> Pairs:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _LoopSteps:
     """A Loop or a Scan: its body, values that it carries and goes through, by place among its inputs and outputs."""
 
     body: ir.Graph
@@ -123,7 +123,7 @@ class _Steps:
     first: int  # output of the body that is the first next state: behind Loop's condition
 
 
-def _through_scan(way: _Way) -> Pairs:
+def _through_scan(way: _ControlFlowNode) -> Pairs:
     """The gradient of a Scan along first axes in forward direction; others are refused."""
     node = way.node
     names = ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions")
@@ -132,18 +132,18 @@ def _through_scan(way: _Way) -> Pairs:
     count = len(node.inputs) - int(attribute(node, "num_scan_inputs"))
     given = [value for value in node.inputs if value is not None]
     body = node.attributes["body"].as_graph()
-    return _backward_scan(way, _Steps(body, given[:count], given[count:], 0, 0))
+    return _backward_scan(way, _LoopSteps(body, given[:count], given[count:], 0, 0))
 
 
-def _through_loop(way: _Way) -> Pairs:
+def _through_loop(way: _ControlFlowNode) -> Pairs:
     """The gradient of a Loop; one that carries nothing is refused."""
     states = [value for value in way.node.inputs[2:] if value is not None]
     if not states:
         raise Unsupported("Loop has a gradient here where it carries a value")
-    return _backward_scan(way, _Steps(way.node.attributes["body"].as_graph(), states, [], 2, 1))
+    return _backward_scan(way, _LoopSteps(way.node.attributes["body"].as_graph(), states, [], 2, 1))
 
 
-def _backward_scan(way: _Way, steps: _Steps) -> Pairs:
+def _backward_scan(way: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
     """The Scan from the last step to the first: each gives the gradients of the carried values and of rows, and sums up
     those of what the body reads from around."""
     b, graph, carries = way.b, way.copy(steps.body), len(steps.states)
@@ -193,7 +193,7 @@ def _backward_scan(way: _Way, steps: _Steps) -> Pairs:
     return [(value, slope) for value, slope in pairs if value in way.active]
 
 
-def _keep_states(way: _Way, steps: _Steps) -> list[Value]:
+def _keep_states(way: _ControlFlowNode, steps: _LoopSteps) -> list[Value]:
     """The states as each step found them, stacked, as further outputs of the forward node."""
     inner, node = way.b.inside(graph=steps.body), way.node
     saved = []
