@@ -49,6 +49,7 @@ class Pair(ABC):
     layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
+        """Nothing is open yet: `open` makes the sessions."""
         self.fallback: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
@@ -87,7 +88,8 @@ class Pair(ABC):
 
 
 class OnnxPair(Pair):
-    """On ONNX Runtime, strictly on the CPU; or the model by the runtime of a target."""
+    """Two ONNX models, opened on ONNX Runtime: strictly on the CPU, on a device, or the second by the runtime of a
+    target."""
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
@@ -196,7 +198,7 @@ class OnnxPair(Pair):
 
 
 class MindirPair(Pair):
-    """On MindSpore."""
+    """Two MindIR files, opened on MindSpore."""
 
     def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
         super().__init__()

@@ -239,7 +239,8 @@ class _Work:
 
 
 class Room:
-    """The memory that is free: what takes more of it than is left waits, but where nothing else runs."""
+    """The free memory that models of a folder share: one that needs more than is left waits, unless nothing else
+    runs."""
 
     def __init__(self) -> None:
         self.free, self.running, self.changed = free_memory(), 0, threading.Condition()

@@ -199,7 +199,7 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """The same, as a bar of rich's, which begins with the first thing that is said."""
+    """Progress as a bar of rich's, which begins with the first thing that is said."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
@@ -226,7 +226,7 @@ class TerminalDisplay(Display):
 
 
 class SpokenDisplay(Display):
-    """The same as lines on stderr: a stage, once, and the seconds since the start."""
+    """Progress as lines on stderr: each stage once, with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start, self.said = time.monotonic(), ""

@@ -9,7 +9,8 @@ from .dataflow import NONE, Dataflow
 
 
 class Borders:
-    """``before``: what a formal is given, a loop brings back, or a body returns. ``after`` is the reverse."""
+    """By value, those of other scopes that hold the same data. ``before``: what a formal is given, a loop brings back,
+    or a body returns. ``after`` is the reverse."""
 
     def __init__(self, flow: Dataflow) -> None:
         self.before: dict[int, list[int]] = {}

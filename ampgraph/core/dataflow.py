@@ -158,6 +158,8 @@ class Dataflow:
         layer: Callable[[Op], str],
         read_shape: Callable[[Value], Shape | None],
     ) -> None:
+        """The rest is added by a `FlowBuilder`. ``attribute``, ``layer``, ``read_shape``: how the format reads an
+        operator's attribute, its layer, and a value's shape, when they are asked for."""
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.units: list[Unit] = []

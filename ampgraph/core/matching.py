@@ -368,6 +368,8 @@ class Matcher:
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
+        """``classes``: operators by the class name that patterns have for them; ``explained``: a pattern whose mismatch
+        is to be told, None to find matches."""
         self.flow, self.explained = flow, explained
         self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it

@@ -10,7 +10,8 @@ LOW_TYPES = frozenset(LOW)
 
 
 class FlowBuilder:
-    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
+    """Fills a dataflow while a file is read. ``low``: the type that given casts are compared with; ``low_io``: inputs
+    and outputs that are to be low."""
 
     def __init__(self, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         self.flow, self.low, self.low_io = flow, low, low_io

@@ -50,7 +50,7 @@ class CutTask:
 
 
 class Costs:
-    """Sizes of values and prices of their Casts, computed when they are asked for: most units are decided without."""
+    """Sizes of values in elements and prices of their Casts in bytes, each computed when the cut asks for it."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         self.flow, self.options = flow, options

@@ -173,7 +173,8 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
 
 
 class GraphReader:
-    """Reads what the operators of a dataflow compute and move."""
+    """Reads what the operators of a dataflow compute and move. ``inside``: values that stay inside of a fused
+    kernel."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
         from ..planner.facts.sizes import OpenSizes  # as above

@@ -112,6 +112,7 @@ class OnnxRuntime:
     provider = "CPUExecutionProvider"
 
     def __init__(self) -> None:
+        """Imports ONNX Runtime; an ImportError says that it is not here."""
         import onnxruntime
 
         self.ort = onnxruntime

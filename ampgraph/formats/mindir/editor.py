@@ -15,7 +15,8 @@ from .weights import MindirFile, round_tensor
 
 
 class NodeOrder:
-    """Nodes that come, move and go. Those that stand behind one node keep the order in which they came."""
+    """The order of one graph's nodes while some come, move and go. Those placed behind one node keep the order in which
+    they came."""
 
     def __init__(self, nodes: list[Message]) -> None:
         self._nodes = nodes
@@ -57,7 +58,7 @@ Reader = tuple[Message, int]
 
 
 class Body:
-    """Edits are made on the nodes at once, all but their order, which `write` makes."""
+    """One graph under edit. Its nodes are edited at once; their order is written by `write`. ``fresh``: makes names."""
 
     def __init__(self, graph: Message, fresh: FreshNames) -> None:
         self.graph, self.fresh = graph, fresh
@@ -223,7 +224,8 @@ class Body:
 
 
 class MindirCasts:
-    """Finds or makes what reads a value as another type."""
+    """Casts of a model under edit: finds or makes what reads a value as another type. ``bodies``: by scope, its graph
+    under edit."""
 
     def __init__(self, model: Message, flow: Dataflow, bodies: dict[int, Body]) -> None:
         self._model, self._flow, self._bodies = model, flow, bodies

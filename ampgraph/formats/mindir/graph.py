@@ -37,6 +37,8 @@ def check_structure(file: MindirFile) -> None:
 
 
 class _Checker:
+    """Looks for the first fault in the structure of a MindIR model: names, operands, types."""
+
     def __init__(self, file: MindirFile) -> None:
         self.file, self.model = file, file.model
         self.graphs = [self.model.graph, *self.model.functions]
@@ -114,7 +116,7 @@ SMALL = 256  # bytes: constants up to here are part of the digest
 
 
 class MindirGraph(EditableGraph):
-    """The native model, never rebuilt."""
+    """A MindIR model: the file's own messages, edited in place and never rebuilt."""
 
     format, suffix = "MindIR", ".mindir"
 
@@ -223,7 +225,7 @@ def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
 
 
 class MindirWeights:
-    """The WeightReader of the dataflow."""
+    """Reads stored tensors of a MindIR file for the dataflow, piece by piece."""
 
     def __init__(self, file: MindirFile) -> None:
         self.file = file

@@ -146,7 +146,8 @@ def _inner_cells(op: Op) -> list[tuple[str, str]]:
 
 
 class _NetworkScopes:
-    """What is the network, forward and backward, by scope and by what comes behind the gradients."""
+    """Which operators of a whole training step are of the network, forward and backward: by scope, and by what comes
+    behind the gradients."""
 
     def __init__(self, flow: Dataflow, model: Message) -> None:
         self.flow = flow
@@ -183,7 +184,8 @@ def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
 
 
 class _GradientOwners:
-    """Walks the gradients in order. ``of``: the forward values that a gradient may be of, the nearest first."""
+    """Finds for each gradient the forward operator that it belongs to, in order. ``of``: by value, the forward values
+    that it may be a gradient of, the nearest first."""
 
     def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow

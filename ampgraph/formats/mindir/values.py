@@ -19,7 +19,7 @@ SHARED = "its memory is written in place"
 
 
 class MindirValues(FlowBuilder):
-    """Adds to the dataflow what the model's values are."""
+    """Adds the values of a MindIR model to the dataflow."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
@@ -175,7 +175,7 @@ class MindirValues(FlowBuilder):
 
 
 class MindirMemory(MindirValues):
-    """Collects views and writes while a model is read."""
+    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)

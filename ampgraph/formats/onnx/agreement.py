@@ -28,7 +28,7 @@ def types_agree(model: ir.Model) -> bool:
 
 
 class _TypeAgreement:
-    """Types of values by propagation. ``known``: by sort of node, those of its outputs."""
+    """Follows types through a graph node by node. ``known``: by sort of node, the types of its outputs."""
 
     def __init__(self, model: ir.Model) -> None:
         self._reader = _NodeTypes(model)
@@ -67,7 +67,7 @@ class _TypeAgreement:
 
 
 class _NodeTypes(OnnxOperators):
-    """Reads nodes one by one, each into a dataflow that holds nothing that the next one sees."""
+    """Types of the outputs of single nodes, each read into a dataflow that holds nothing that the next one sees."""
 
     def __init__(self, model: ir.Model) -> None:
         flow = Dataflow(OnnxWeights(), lambda op, name: None, lambda op: "", OnnxShapes(model))

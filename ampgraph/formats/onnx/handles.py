@@ -256,7 +256,7 @@ LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "n
 
 
 class Casts(Placing):
-    """Finds or makes what reads a value as another type."""
+    """Casts of a model under edit: finds or makes what reads a value as another type."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
@@ -310,7 +310,7 @@ def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
 
 
 class Readers(Casts):
-    """Gives values to the places that read them."""
+    """Readers of a model under edit: gives values to the places that read them."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)

@@ -70,7 +70,7 @@ class Environment:
 
 
 class OnnxValues(FlowBuilder):
-    """Adds to the dataflow what the model's values are."""
+    """Adds the values of an ONNX model to the dataflow."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)

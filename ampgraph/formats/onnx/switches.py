@@ -101,6 +101,9 @@ def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> lis
 
 
 class _Switches:
+    """Puts the switches into one strict model, in place. ``reference``: gives unrounded stored tensors; ``parts``: what
+    was low."""
+
     def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
         self._main, self._parts = strict.graph, parts
         graphs = list(all_graphs(reference))

@@ -97,7 +97,7 @@ def stored_in(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
 
 
 class OnnxWeights:
-    """The WeightReader of the dataflow."""
+    """Reads stored tensors of an ONNX model for the dataflow, piece by piece."""
 
     def __init__(self) -> None:
         self._sizes: dict[ir.Value, int] = {}
@@ -272,7 +272,8 @@ def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, A
 
 
 class NormTensor(RoundedTensor):
-    """One of the four."""
+    """One of a norm's four parameters, as they are rounded together. ``plain``: the same rounded by itself; ``place``:
+    which of them."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)

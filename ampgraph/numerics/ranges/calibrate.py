@@ -55,7 +55,8 @@ def measured_ranges(
 
 
 class _RangeRunner:
-    """One model, its low values computed as rounded float32 where it has any: few CPU kernels are low."""
+    """One model opened to measure its values. Low values are computed as rounded float32, as few CPU kernels are low.
+    ``keys``: by name, how ranges name a value."""
 
     def __init__(
         self, flat: RunnableGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int
@@ -188,7 +189,7 @@ def range_of_rows(rows: Array) -> Range:
 
 
 class _RowWriter:
-    """Writes operators into bodies."""
+    """Writes operators into bodies that give rows of extremes to the main graph, where a run can read them."""
 
     def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
         self._flow, self._edit = flow, edit

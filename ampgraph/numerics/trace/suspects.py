@@ -64,7 +64,8 @@ class Suspect:
 
 
 class Inquest:
-    """Asks one trace; ``weights`` gives the stored numbers that a node reads."""
+    """Finds nodes to blame in one trace. ``weights`` gives the stored numbers that a node reads; ``inside``: the branch
+    of an If that the trace is of."""
 
     def __init__(self, trace: Trace, weights: Weights, inside: str = "") -> None:
         self.trace, self._weights, self.inside = trace, weights, inside

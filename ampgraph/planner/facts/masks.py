@@ -23,7 +23,7 @@ SHRINKS = 1 / 64
 
 
 class Masks:
-    """What is put upon scores before a Softmax."""
+    """Which stored numbers are masks: added to scores before a Softmax."""
 
     def __init__(self, flow: Dataflow, options: Options, truths: Values) -> None:
         self.flow, self.options, self.traits, self.truths = flow, options, options.lists.traits, truths

@@ -25,7 +25,7 @@ from .forward import ForwardTypes
 
 
 class Rules(ForwardTypes):
-    """One level. ``cells``: the modules around every operator."""
+    """How MindSpore types operators at one level. ``cells``: the modules around every operator."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         for op in flow.ops:
@@ -121,7 +121,7 @@ class Rules(ForwardTypes):
 
 
 class O0(Rules):
-    """Nothing is cast."""
+    """MindSpore's level O0: nothing is cast."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         return "nothing is asked to be low at this level"
@@ -132,7 +132,7 @@ class O0(Rules):
 
 
 class O1(Rules):
-    """White operators and what white cells make are low, each result is float32 again."""
+    """MindSpore's level O1: white operators and what white cells make are low, each result is float32 again."""
 
     def adds_low(self, value: Value) -> bool:
         """Never: results are float32 again here, and so are the gradients that meet."""
@@ -184,7 +184,8 @@ class O1(Rules):
 
 
 class O3(Rules):
-    """Everything low: inputs, parameters and constants are cast where they enter, results where they leave."""
+    """MindSpore's level O3: everything low; inputs, parameters and constants are cast where they enter, results where
+    they leave."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         """Low but for black cells and what a Cast of the file says."""
@@ -273,7 +274,7 @@ class O3(Rules):
 
 
 class O2(O3):
-    """As O3, but for what black cells make."""
+    """MindSpore's level O2: as O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
         """The black cell that an operator is in, for a gradient its forward operator; empty for none."""
@@ -290,7 +291,7 @@ class O2(O3):
 
 
 class Auto(Rules):
-    """By operator; what is in no list takes the types that come."""
+    """MindSpore's level auto, by operator; what is in no list takes the types that come."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)

@@ -36,7 +36,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 class _MxnetTypes:
-    """One walk through a model. ``shared``: representatives of units that are float32 because one of them is."""
+    """Types as MXNet gives them in one walk through a model. ``shared``: representatives of units that are float32
+    because one of them is."""
 
     def __init__(self, begun: Begun, shared: Mapping[int, str]) -> None:
         self.begun, self.shared = begun, shared

@@ -107,7 +107,8 @@ BOTH = "both"
 
 
 class PromotedTypes(ForwardTypes):
-    """A call that no list speaks of takes the widest type of its operands."""
+    """Types as PyTorch promotes them, call by call: one that no list speaks of takes the widest type of its
+    operands."""
 
     framework = "PyTorch"
 

@@ -162,8 +162,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 class _TensorFlowTypes:
-    """The units of a model as items, of the same numbers, and how they are painted. Units that must share a type are
-    low where all of them are."""
+    """Paints a model as TensorFlow's auto_mixed_precision does: each unit is an item of the same number. Units that
+    must share a type are low where all of them are."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow

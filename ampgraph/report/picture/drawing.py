@@ -21,6 +21,8 @@ ROW = 3  # blocks of one kind that are folded together where there are too many 
 
 @dataclass
 class _DrawnFolder:
+    """A folder of the drawing: its name, and what is in it, nodes by number or further folders."""
+
     name: str
     folders: dict[str, _DrawnFolder] = field(default_factory=dict)
     entries: list[_DrawnFolder | int] = field(default_factory=list)  # folders and nodes in the order of the file
@@ -212,6 +214,8 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
 
 
 class _GraphArtist:
+    """Draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
+
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
         self.flow, self.reasons = flow, reasons
         self.outer = {target: source for source, target in flow.passed}

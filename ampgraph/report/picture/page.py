@@ -124,7 +124,7 @@ class Page:
 
 
 class _TextTable:
-    """Texts by number, each stored once."""
+    """The texts of a page, each stored once: calling it with a text gives its number."""
 
     def __init__(self) -> None:
         self.found: dict[str, int] = {}

@@ -28,7 +28,7 @@ REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
 
 
 class NodeBuilder:
-    """Appends to ``graph``; names start with ``prefix`` and are unique in it."""
+    """Appends nodes to ``graph``; their names start with ``prefix`` and are unique in it."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         self.graph, self.prefix = graph, prefix
@@ -214,7 +214,7 @@ class Eager:
 
 
 class EagerTerm(Term):
-    """The same formula, computed at once: numbers and no nodes."""
+    """A number in a formula: the same operators as `Term`, computed by numpy at once."""
 
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
@@ -234,7 +234,7 @@ class EagerTerm(Term):
 
 
 class Builder(NodeBuilder):
-    """Adds to `NodeBuilder` what asks for the type and the shape of values."""
+    """A `NodeBuilder` that also asks for types and shapes of values, as gradient rules do."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)

@@ -50,6 +50,9 @@ def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
 
 
 class _Differentiation:
+    """One differentiation of a graph: ``wanted`` are the values whose gradients are asked for; ``pending`` collects, by
+    value, the gradients that arrived."""
+
     def __init__(self, graph: ir.Graph, wanted: Sequence[ir.Value]) -> None:
         self.graph, self.wanted = graph, wanted
         self.nodes = list(graph)

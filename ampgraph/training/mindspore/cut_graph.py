@@ -68,6 +68,9 @@ def _not_cut(path: Any, why: str) -> AmpError:
 
 
 class _GraphPieces:
+    """Cuts the nodes of a loaded graph into steps: pieces that are loaded as files, and live operators between.
+    ``kind``: the operator of a node."""
+
     def __init__(
         self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
     ) -> None:

@@ -35,7 +35,7 @@ RATE, COUNT = "learning_rate", "global_step"
 
 
 class MindirInputs(StepInputs):
-    """What a step file takes; whole numbers may come in a wider type than the file's."""
+    """Checks what a MindIR step file is fed; whole numbers may come in a wider type than the file's."""
 
     def __init__(self, layout: StepLayout, ports: Mapping[str, Port]) -> None:
         self.layout, self.parts, self.ports = layout, 1, dict(ports)

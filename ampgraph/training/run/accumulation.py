@@ -153,7 +153,8 @@ class AccumulatingBinding(Binding):
 
 
 class _GradientSum:
-    """Adds the buffer ``now`` to the total in place; both weighted where there is no loss scale to weigh them."""
+    """A session that adds the buffer ``now`` to the total in place; both weighted where there is no loss scale to weigh
+    them."""
 
     def __init__(
         self, total: FlatBuffer, shapes: Mapping[str, tuple[int, ...]], memory: str, providers: Any, weighted: bool

@@ -66,7 +66,8 @@ def _to_float32(array: Array) -> Array:
 
 
 class Evaluator:
-    """The forward graph in float32, opened once; weights are fed, so that nothing is built anew for each evaluation."""
+    """The forward graph of a step in float32, opened once; weights are fed, so that an evaluation builds nothing
+    anew."""
 
     def __init__(self, step: TrainingStep, device: str) -> None:
         self.step, self.feeds = step, StepInputs(step)

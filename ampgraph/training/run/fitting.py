@@ -124,6 +124,8 @@ def fit(
 
 
 class _TrainingRun:
+    """One call of `fit`: what it trains, where it is in the data, and what was seen of the steps so far."""
+
     def __init__(
         self,
         trainer: Fittable,

@@ -22,8 +22,8 @@ SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
 class _ShardUnit:
-    """A run and the numbers of its parameters. ``others``: the state that is cut with them, and the first parameter of
-    each; ``whole``: it must not be cut."""
+    """A run of parameters as it is cut among ranks. ``others``: the state that is cut with them, and the first
+    parameter of each; ``whole``: it must not be cut."""
 
     def __init__(self, run: Run, sizes: Mapping[str, int]) -> None:
         self.parameters, self.sizes = run.parameters, [sizes[name] for name in run.parameters]

@@ -65,7 +65,7 @@ def cut(step: TrainingStep) -> CutStep:
 
 
 class _StepSide:
-    """A copy of the whole step that becomes one side of it."""
+    """A copy of the whole step, from which one of its two graphs is made."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph, self.b = graph, Builder(graph, "cut")
@@ -219,7 +219,7 @@ def rounded_once(made: CutStep) -> CutStep:
 
 
 class _UnroundedCopies:
-    """Copies of low values in float32, not rounded where they are made."""
+    """Makes float32 copies of low values that are not rounded where they are made."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.b = Builder(graph, "wide")
