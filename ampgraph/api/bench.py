@@ -75,12 +75,16 @@ def bench(
             for lane in lanes if number % 2 else lanes[::-1]:
                 lane.time(kept=number >= WARM)
     notes = (*drawn.notes, *(f"{one.name}: {one.note}" for one in runtimes if one.note))
-    return Benched(rounds, tuple(_timed(lanes)), notes)
+    return Benched(rounds, tuple(_timed_rows(lanes)), notes)
 
 
 def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
     """Each runtime once; raises AmpError where one that was named is not there."""
-    kinds = [_kind(target)] if target else list(dict.fromkeys((PLAIN, *filter(None, map(_executes, TARGETS["ONNX"])))))
+    kinds = (
+        [_runtime_kind(target)]
+        if target
+        else list(dict.fromkeys((PLAIN, *filter(None, map(_executing_runtime, TARGETS["ONNX"])))))
+    )
     seen: set[str] = set()
     for python in pythons if target and pythons else ("", *pythons):
         lacks, found = None, False
@@ -100,18 +104,18 @@ def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
             raise lacks
 
 
-def _executes(target: str) -> str:
+def _executing_runtime(target: str) -> str:
     """The runtime that executes a target's models, as its kernel table says."""
     return load_kernels(place_word(target)).executes
 
 
-def _kind(target: str) -> str:
-    """Who executes files for a target, in whatever types. Raises AmpError AMP404 where nobody does."""
+def _runtime_kind(target: str) -> str:
+    """The kind of runtime that executes files for a target. Raises AmpError AMP404 where there is none."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
-    if not _executes(target):
+    if not _executing_runtime(target):
         raise lacking(target)
-    return _executes(target)
+    return _executing_runtime(target)
 
 
 @dataclass
@@ -161,7 +165,7 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
             yield lane
 
 
-def _timed(lanes: Sequence[_Lane]) -> Iterator[Timed]:
+def _timed_rows(lanes: Sequence[_Lane]) -> Iterator[Timed]:
     """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
     error against it.
     """

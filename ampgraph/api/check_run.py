@@ -147,7 +147,7 @@ class CheckRun:
     verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun", VERIFY))
 
     def _say(self, **more: Any) -> None:
-        """Answers what is known, and more."""
+        """Answers what is known so far, and that more may follow."""
         self.verdict = replace(self.verdict, **more)
         self.answer(self.verdict)
 
@@ -192,7 +192,7 @@ class CheckRun:
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
     def _doubt(self, **why: str) -> None:
-        """Answers, doubtful where there is a reason."""
+        """Answers ``doubtful``, where there is a reason to doubt an ok verdict."""
         self._say(**why, outcome=DOUBTFUL if any(why.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
@@ -234,7 +234,7 @@ class CheckRun:
         return Outcome(error, verdict.ok, pair, found)
 
     def _from_itself(self) -> float:
-        """How much the reference's outputs change when it is run again, as those of a model do that draws numbers."""
+        """The error of the reference run twice: not 0 for a model that draws random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
         found = (apart(value, second[name]) for name, value in first.items())
@@ -319,8 +319,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """The names of float16 values, and of what a Cast makes of one: an output has its name behind it. True for what a
-    product makes."""
+    """By name, float16 values (an output is known by what a Cast makes of one), and whether a product makes them."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values

@@ -165,7 +165,7 @@ class FaultSearch:
         return bool(found.causes)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
-        """The birthplace, in the body of an If where that is where it is."""
+        """The node where values stop being finite; where that is an If, the node inside its body."""
         place = next(inquest.nonfinite_sites(), None)
         if place is None:
             return None
@@ -215,7 +215,7 @@ class _UnitNames:
         return self.inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
 
     def _inner(self, unit: Switched) -> list[str]:
-        """As the reference names it and its moves."""
+        """Patterns by the names that the reference has for a node and its moves."""
         found = []
         for each in (unit, *unit.moves):
             named = (self.tracer.named(output) for output in each.outputs)

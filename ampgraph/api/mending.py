@@ -112,7 +112,7 @@ class Mending:
         return Mended(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
-        """Why nothing was found, by a search that began with ``found``."""
+        """Why no repair was found, in words."""
         number = len(self.done)
         best = min((outcome.error for outcome in self.done.values()), default=math.inf)
         left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
@@ -126,7 +126,7 @@ class Mending:
         return ALL
 
     def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
-        """The first trial that is right, else the last."""
+        """Tries patterns one after the other: the first trial that is right, else the last one."""
         if found.search is not None:
             return self._predicted(found, found.search, held)
         patterns = [pattern for suspect in found.suspects for pattern in suspect.patterns]
@@ -265,7 +265,9 @@ def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
 
 
 def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
-    """What a file says of itself. Raises AmpError AMP301 to AMP311 for words that make no sense."""
+    """The recipe that a file's metadata says it was made with. Raises AmpError AMP301 to AMP311 for words that make no
+    sense.
+    """
     level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
     if level is None:
         return None

@@ -53,7 +53,7 @@ class Pair(ABC):
         self.notes: list[str] = []
 
     def _ask_if_swapped(self, low: list[str]) -> None:
-        """``low``: the types that the reference alone has."""
+        """Notes that reference and model may be swapped, where only the reference has low types (``low``)."""
         if low:
             self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
 
@@ -202,7 +202,7 @@ class MindirPair(Pair):
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self.low, given = _low_types(_mindir(model)), _mindir(reference)
+        self.low, given = _low_types(_prepared_graph(model)), _prepared_graph(reference)
         self._ask_if_swapped([] if self.low else _low_types(given))
         flow = given.dataflow()
         known = roles_of(flow)  # by names that MindSpore does not tell: outputs are numbered
@@ -249,7 +249,7 @@ def _low_types(graph: Graph) -> list[str]:
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
-def _mindir(model: Model) -> Graph:
+def _prepared_graph(model: Model) -> Graph:
     """A MindIR model with its dataflow ready."""
     graph = adapters.load(model)[0]
     graph.prepare()
@@ -280,18 +280,19 @@ def same_interface(reference: Interface, model: Interface) -> None:
         ("output", reference.outputs, model.outputs),
     ):
         if sort == "output" and not set(ours) & set(theirs):
-            message = f"the models have no output in common: {_some(ours)} and {_some(theirs)}"
+            message = f"the models have no output in common: {_first_names(ours)} and {_first_names(theirs)}"
             raise AmpError("AMP209", message, hint="verify a model against what it was made from")
         for name in (*ours, *theirs):
             if name in ours and name in theirs:
                 _same_port(sort, ours[name], theirs[name])
             elif name not in optional:
                 lacking = "the model" if name in ours else "the reference"
-                hint = f"it has {_some(theirs if name in ours else ours)}; verify a model against what it was made from"
+                others = _first_names(theirs if name in ours else ours)
+                hint = f"it has {others}; verify a model against what it was made from"
                 raise AmpError("AMP209", f"{lacking} has no {sort} '{name}'", hint=hint)
 
 
-def _some(ports: Mapping[str, Port]) -> str:
+def _first_names(ports: Mapping[str, Port]) -> str:
     """Names of the first few ports, for messages."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")

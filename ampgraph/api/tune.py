@@ -358,7 +358,9 @@ class Bench:
         return weights
 
     def _seen(self) -> Iterator[tuple[int, Feeds]]:
-        """The samples that predictions are made on: those that decided about a candidate, all for a mean."""
+        """Samples for predictions, by number: those whose error decided about a candidate; all
+        where a mean is judged.
+        """
         for number, feeds in enumerate(self.samples):
             if number in self._shown or self.metric.over_all:
                 yield number, in_types_of(feeds, self._switched.types)
@@ -367,12 +369,12 @@ class Bench:
 
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
-        """The level's plan, of which each node can be low or not, run by run."""
+        """The level's plan as a strict run in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:
-        """The switches of each group; what no group writes is never low."""
+        """By group, the switches of its nodes; values that no group writes are float32 anyway."""
         given = load_onnx(self._reference)
         called = {
             name: (site.node, written)
@@ -403,7 +405,7 @@ class Bench:
         return self._runnable(graph, "candidate" if promoted else "low"), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
-        """A proto, or a file where the weights lie beside the model's."""
+        """A model as a strict session takes it: a proto, or a file where its weights lie in data files."""
         if not self._external:
             return onnx_io.to_proto(graph.model)
         path = self.scratch / f"{name}.onnx"
@@ -411,7 +413,7 @@ class Bench:
         return path
 
     def _fed(self, step: str) -> Iterable[tuple[int, Any]]:
-        """The samples, with progress."""
+        """The samples of one run, by number, with progress."""
         for number, feeds in enumerate(self.samples):
             self._tell(step, number)
             yield number, feeds
@@ -441,7 +443,7 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
 
 
 def _weights(bench: Bench, start: Point) -> Sequence[float]:
-    """What each unit contributes to the squared error of the level's plan."""
+    """By unit, what its roundings add to the squared error of the level's plan."""
     if not bench.groups:
         return []
     weights = bench.measure(start.promoted)
@@ -451,7 +453,7 @@ def _weights(bench: Bench, start: Point) -> Sequence[float]:
 
 
 def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:
-    """As if squared errors added up; weights are their sums over the samples."""
+    """A unit's sensitivity estimated from the weights, as if squared errors added up."""
     group, weight = bench.groups[i], weights[i]
     total = sum(w for w in weights if math.isfinite(w))
     share = None if math.isinf(weight) else weight / total if total else 0.0

@@ -77,7 +77,7 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
 
 
 def _flags(name: str, of: Option) -> str:
-    """A switch that follows from the model where it is not given can be switched off too."""
+    """The texts of a switch; one whose default follows from the model has a --no- form too."""
     return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
 
 

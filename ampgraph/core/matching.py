@@ -115,7 +115,7 @@ class _Compiler:
             instructions = []
 
     def _towards(self, end: str) -> Iterator[Instruction]:
-        """Node after node from the values that are there to an end of the region."""
+        """Instructions that lead from the values found so far to one end of the region."""
         needed = self.pattern.above(end)
         while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
             reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
@@ -124,22 +124,24 @@ class _Compiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants make the node a rare one."""
+        """How many constants a node reads: a node with some is rarer, so that a search which begins
+        there fails early.
+        """
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
-        """The writer of a value that is bound."""
+        """The instruction that finds the operator which makes a value that is bound."""
         register = self.registers[node.output]
         return Instruction(node.output, register, register, self._alternatives(node))
 
     def _forward(self, node: Node, end: str) -> Instruction:
-        """A reader of a value that is bound."""
+        """The instruction that finds an operator which reads a value that is bound."""
         source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
         return Instruction(node.output, self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
-        """An operand that is found already and lies behind the anchor, or is the anchor."""
+        """An operand of the node that the search has already found: the anchor's result, or what follows from it."""
         for name in (o for call in node.calls for o in call.operands):
             if name in self.done and self.anchor in self.pattern.above(name):
                 return name
@@ -257,7 +259,9 @@ class PatternSet:
         return self._trees[anchor]
 
     def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
-        """The operators of which one must read an anchor's result; none where the search goes on elsewhere."""
+        """The operators one of which must read an anchor's result for any pattern to match; empty where a search does
+        not go on there.
+        """
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):
@@ -266,7 +270,7 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """Operator -> what the patterns that start there call it."""
+        """By operator at which a search starts, the name that patterns have for it: its own, or that of its class."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 
@@ -282,7 +286,7 @@ class View:
         self.overridable = overridable
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before casts and identities that change nothing, and these."""
+        """The value before Casts and identities that change nothing, with those operators."""
         chain: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
         while (producer := values[value].producer) != NONE and ops[producer].role in through:
@@ -300,7 +304,7 @@ class View:
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """What changes nothing and alone reads the result of an operator, one after the other."""
+        """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
         uses = self.flow.uses[op.outputs[0]]
         if len(uses) == 1 and uses[0].op != NONE and self.changes_nothing(reader := self.flow.ops[uses[0].op]):
             yield reader
@@ -333,7 +337,7 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def from_the_front(self, op: Op, axes: object) -> object:
-        """Axes counted from the front, where that is known."""
+        """Axes as numbers from the front where the rank is known; anything else as it is."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
@@ -519,7 +523,7 @@ class Matcher:
         """Notes that another operator was expected here, where a mismatch is to be explained."""
         if self.explained is not None:
             expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
-            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
+            self._note(instruction, expected, "nothing" if op is None else _op_in_words(self.flow, op))
 
     def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
         """Notes that an operand is another one than expected."""
@@ -537,6 +541,6 @@ class Matcher:
             self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
 
 
-def _described(flow: Dataflow, op: Op) -> str:
+def _op_in_words(flow: Dataflow, op: Op) -> str:
     """An operator as messages name it."""
     return f"{op.role} '{op.name or flow.values[op.outputs[0]].name}'" if op.outputs else op.role

@@ -38,7 +38,7 @@ def user_files(extra: Sequence[str | Path], classes: Sequence[str] = CLASSES) ->
 
 
 def _in_new_words(file: ListFile) -> ListFile:
-    """A list with the names of classes that it had until 0.2, by their names of today. Warns once for the file."""
+    """A user's list whose classes have names of before 0.3, under the names of now. Warns once for the file."""
     levels = file.data.get("levels")
     bodies = [values for values in levels.values() if isinstance(values, dict)] if isinstance(levels, dict) else []
     old = {name: new for name, new in OLD_CLASSES.items() if any(name in table for table in (file.data, *bodies))}

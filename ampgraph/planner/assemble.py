@@ -44,8 +44,9 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
-    """Patterns by which a later conversion knows what the user's words and measured ranges pinned to float32; of what a
-    stream holds together one is enough."""
+    """Patterns for what the user's words and measured ranges pinned to float32, written into the file so that a later
+    conversion keeps it; one for each residual stream.
+    """
     held: dict[tuple[str, int], int] = {}
     for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):
         if unit.op != NONE and decision.dtype == FLOAT32 and decision.why.rule in ("range", FP32_STREAM):

@@ -126,7 +126,7 @@ class Ledger:
         self.sources: list[Source] = []
 
     def take(self, *results: Result) -> Decisions:
-        """What is decided once these results have been entered, in this order."""
+        """The decisions once these results have been entered, in this order."""
         for result in results:
             result.enter(self)
         if self._roots is None:
@@ -157,7 +157,7 @@ class Ledger:
         return True
 
     def hold(self, hold: Hold) -> bool:
-        """Keeps units in float32. True when that changed something, be it the right alone."""
+        """Keeps units in float32. True where a side changed, or only the rank."""
         units, rank, why, unless_high = hold
         if unless_high and all(self._sides[self._find(unit)] == HIGH for unit in units):
             return False

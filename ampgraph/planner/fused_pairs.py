@@ -52,14 +52,14 @@ def find_fused_pairs(flow: Dataflow, options: Options) -> list[FusedPair]:
 
 
 def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
-    """Whether a model has both, which spares it the search."""
+    """Whether a model has operators of both kinds at all; most have not, which spares the search."""
     return all(flow.with_roles((role,)) for role in pair)
 
 
 def _fused_pair(
     flow: Dataflow, options: Options, op: Op, then: Op | None, by_pair: Mapping[tuple[str, str], Join]
 ) -> FusedPair | None:
-    """What an operator is the first of, by its one reader."""
+    """The pair of an operator and its only reader, if the target fuses them."""
     values = [op.outputs[0]]
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
         values.append(then.outputs[0])
@@ -72,12 +72,14 @@ def _fused_pair(
 
 
 def _beside(op: Op, value: int) -> Iterator[int]:
-    """What an operator reads but for one value."""
+    """The other operands of an operator."""
     return (v for v in op.inputs if v not in (NONE, value))
 
 
 def _over_last_axis(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
-    """Of what has the shape of its input."""
+    """Whether the second operator works along the last axis, and the first adds no bias that a
+    product before it takes.
+    """
     axes, shape = flow.integers(fused.then, "axis"), flow.shape(fused.value) or flow.shape(fused.then.outputs[0])
     axis = axes[0] if axes else -1
     return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, fused, shape)
@@ -149,8 +151,9 @@ LONGEST = 16  # operators behind a product that are looked at
 
 
 def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
-    """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
-    of its channels, where the level would make the product low alone; or an empty string."""
+    """The fusion by which a product takes this operator's stored scale or shift into its weights, where the product
+    alone would be low; or "".
+    """
     taken = options.kernels.taken
     if options.level.infer != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""
@@ -169,7 +172,7 @@ def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
 
 
 def _data(flow: Dataflow, options: Options, op: Op) -> int:
-    """What an operator scales or shifts by stored numbers for each channel, if nobody else reads that; or NONE."""
+    """The value that an operator scales or shifts by channel, if nothing else reads it; or NONE."""
     known = constants(flow, options.lists.traits)
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]

@@ -89,7 +89,7 @@ class Float32Size:
 
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
-    """Of a plan, whose dataflow ``flow`` is."""
+    """Nodes and bytes that are float32 in a plan made for ``flow``."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
         op
@@ -106,7 +106,7 @@ def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
 
 
 def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
-    """What an operator writes in float32, as often as it runs, and the weights that it reads."""
+    """Bytes that an operator writes in float32, times how often it runs, with the weights that it reads."""
     written = [v for v in op.outputs if v != NONE and flow.values[v].dtype == FLOAT32]
     size = sum(4 * costs.elements(v) for v in written) * flow.scopes[op.scope].times
     stored = [v for v in op.inputs if v != NONE and flow.values[v].weight and flow.values[v].dtype == FLOAT32]

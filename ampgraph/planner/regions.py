@@ -176,7 +176,7 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
 
 
 def _does_nothing(options: Options, op: Op) -> bool:
-    """Whether the runtime takes an operator away before it looks for what it fuses."""
+    """Whether the runtime removes an operator before it fuses."""
     return options.lists.traits.has(op.role, "nothing_in_inference")
 
 
@@ -197,14 +197,14 @@ def _class(options: Options, kind: str) -> str:
 
 
 def _in_range(facts: Facts, region: Region) -> bool:
-    """A bias that leaves the low range must not pull its product into float32."""
+    """Whether a bias fits the low range: one that does not must not pull its product into float32."""
     bias = facts.flow.values[region.bias]
     read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
     return read and facts.extent(bias).largest <= facts.low.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:
-    """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
+    """Whether the sum with the bias was measured out of range, and neither operand of the product nor its result."""
     product = region.ops[0]
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
 

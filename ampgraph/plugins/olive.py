@@ -89,7 +89,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
 
 def _target(accelerator: AcceleratorSpec) -> str:
-    """Where the result will run, as far as a workflow says it."""
+    """The target that a workflow's accelerator stands for."""
     provider = accelerator.execution_provider
     if provider is None:
         return "cuda" if str(accelerator.accelerator_type) == "gpu" else "cpu"
@@ -97,7 +97,7 @@ def _target(accelerator: AcceleratorSpec) -> str:
 
 
 def _param(name: str, option: Option) -> PassConfigParam:
-    """How Olive is told of a field of a recipe; optional, since a recipe knows what follows from what."""
+    """A recipe's field as a parameter of Olive, always optional: the recipe knows its own defaults."""
     kind: Any = option.kind
     if option.repeats:
         kind = list[str] | dict[str, int] | str if name == "dims" else list[str] | str

@@ -234,7 +234,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
 
 
 def _span(found: Sequence[Range]) -> str:
-    """The range of what a node makes, in words."""
+    """The measured range of a node's output, in words."""
     if not found:
         return ""
     whole = Range()
@@ -316,7 +316,7 @@ def _pinned(nodes: Iterable[Chosen]) -> tuple[Pinned, ...]:
 
 
 def no_guard(summary: Summary) -> str:
-    """What is said where no guard fired: it is no promise as long as nobody looked at values."""
+    """What is said where no rule fired: nothing was found, but nobody looked at values unless ranges were measured."""
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
@@ -327,7 +327,7 @@ def no_guard(summary: Summary) -> str:
 
 
 def _why_nothing(summary: Summary) -> str:
-    """Why nothing is lowered, where no node of float32 is there to give a reason of its own."""
+    """Why nothing is low, for a model where no float32 node has a reason of its own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -357,7 +357,7 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _rewrites_in_short(summary: Summary) -> Rows:
-    """How many, by the names that --rewrite takes."""
+    """The line that counts rewrites by name."""
     names: Counter[str] = Counter()
     for what, count in summary.rewrites.items():
         names[what.rpartition("(")[2].rstrip(")")] += count
@@ -389,7 +389,9 @@ def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:
-    """One of each topic, in so many lines, but of nodes that are counted by their rules."""
+    """The first note of each topic, in at most ``most`` lines, without those on nodes that are
+    counted by rule already.
+    """
     rules = {held.rule for held in summary.float32}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | {"unlisted"})]
     rows = []
@@ -431,7 +433,7 @@ def _examples(texts: list[str]) -> list[str]:
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """Why nodes have their type, by the rule that decided."""
+    """A rule as the summary names it."""
     if rule == chosen:
         return f"by {_policy(chosen).framework}'s rules"
     return ORDINARY.get(rule, f"by rule {rule}")

@@ -71,19 +71,19 @@ class MindirPorts:
 
 
 def _fitting(port: Port, value: object) -> Array | Tensor:
-    """The value as an array of the port's type; a mindspore Tensor stays where it is."""
-    fed: Array | Tensor = value if isinstance(value, Tensor) else _array(port, value)
+    """The value as an array of the port's type and shape; a mindspore Tensor stays where it is."""
+    fed: Array | Tensor = value if isinstance(value, Tensor) else _as_array(port, value)
     found, shape = str(fed.dtype).lower(), tuple(fed.shape)
     if found != port.dtype:
         hint = f"array.astype('{port.dtype}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {found} was fed", hint=hint)
-    if not _admits(port, shape):
+    if not _admits_shape(port, shape):
         message = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
         raise AmpError("AMP503", message, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
     return fed
 
 
-def _array(port: Port, value: object) -> Array:
+def _as_array(port: Port, value: object) -> Array:
     """What is fed to a port as an array of its type; bfloat16 may come as raw words, or as numpy types of other
     libraries.
     """
@@ -99,8 +99,8 @@ def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
     return Port(name, dtype, tuple(None if dim == -1 else dim for dim in dims) if ranked else (), ranked)
 
 
-def _admits(port: Port, shape: tuple[int, ...]) -> bool:
-    """Whether an array of that shape may be fed."""
+def _admits_shape(port: Port, shape: tuple[int, ...]) -> bool:
+    """Whether an array of this shape may be fed to a port."""
     if not port.ranked:
         return True
     return len(shape) == len(port.shape) and all(w in (None, g) for w, g in zip(port.shape, shape, strict=True))
@@ -113,10 +113,10 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
     """
     model = mindir_io.load(path).model
     prefix = f"{model.graph.name}:"
-    inputs = [_input(value, value.name.removeprefix(prefix), path) for value in model.graph.input]
+    inputs = [_input_port(value, value.name.removeprefix(prefix), path) for value in model.graph.input]
     found: list[Any] = []
     for value in model.graph.output:
-        found += value.tensor or _leaves(value.attr_info)
+        found += value.tensor or _tuple_tensors(value.attr_info)
     outputs = [
         _port(f"output{index}", ELEMENT_TYPES.get(tensor.data_type, "other"), tuple(tensor.dims))
         for index, tensor in enumerate(found)
@@ -134,15 +134,15 @@ def _low_types(model: Any) -> frozenset[str]:
     return frozenset({ELEMENT_TYPES.get(kind, "") for kind in kinds} & {"float16", "bfloat16"})
 
 
-def _leaves(info: Any) -> Iterator[Any]:
+def _tuple_tensors(info: Any) -> Iterator[Any]:
     """The tensors of a tuple, however deep."""
     if info.type in TENSOR_KINDS:
         yield from info.tensors
     for value in info.values:
-        yield from _leaves(value)
+        yield from _tuple_tensors(value)
 
 
-def _input(value: Any, name: str, path: Any) -> Port:
+def _input_port(value: Any, name: str, path: Any) -> Port:
     """A parameter of the graph as a port; AMP502 for what is no tensor of numbers."""
     if len(value.tensor) != 1:
         hint = "export a network whose arguments are tensors"
@@ -320,7 +320,7 @@ class MindsporeSession:
         arrays = self.ports.check(feeds)
         with stops_reported(self.ports, self.device), graph_mode(self._ms):
             results = self._cell(*tensors_of(self._ms, arrays))
-            found = [to_numpy(tensor) for tensor in _flat(results)]
+            found = [to_numpy(tensor) for tensor in _flat_results(results)]
         names = list(self.outputs)
         if len(names) != len(found):
             names = [f"output{index}" for index in range(len(found))]
@@ -332,10 +332,10 @@ class MindsporeSession:
         return made if outputs is None else {name: made[name] for name in outputs}
 
 
-def _flat(results: Any) -> Iterator[Tensor]:
+def _flat_results(results: Any) -> Iterator[Tensor]:
     """The tensors of nested results, in order."""
     if isinstance(results, (tuple, list)):
         for result in results:
-            yield from _flat(result)
+            yield from _flat_results(result)
     else:
         yield results

@@ -205,7 +205,7 @@ class WebGpu(OnnxRuntime):
         return options
 
     def layers(self, session: int) -> list[dict[str, Any]]:
-        """Copies between devices too, once it has run."""
+        """The kernels that ran, with copies between devices; empty before the first run."""
         opened = self.opened[session]
         if session in self.made:
             return self._executed(opened.end_profiling())
@@ -239,7 +239,7 @@ KINDS: dict[str, Any] = {"cpu": OnnxRuntime, "openvino": OpenVino, "webgpu": Web
 
 
 def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """What becomes of one question."""
+    """Answers one question: calls the runtime's method of that name, with arrays read from and written to files."""
     asked, session = question.pop("ask"), question.get("session")
     if asked in ("about", "open", "layers"):
         found = getattr(runtime, asked)(**question)
@@ -259,7 +259,7 @@ def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(kind: str) -> None:
-    """Answers until nothing more is asked."""
+    """Reads questions from stdin, a line each, and answers each until there are no more."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a runtime prints is no answer
 

@@ -197,7 +197,7 @@ class MindirGraph(EditableGraph):
         for graph in view.graphs(self.file.model):
             nodes += sum(node.op_type != "Constant" for node in graph.node)
             casts += sum(view.kind_of(node, known) == "Cast" for node in graph.node)
-        for tensor in _stored(view.graphs(self.file.model)):
+        for tensor in _stored_tensors(view.graphs(self.file.model)):
             row = weights.setdefault(view.dtype_of(tensor), [0, 0])
             row[0] += 1
             row[1] += elements(self.file, tensor).nbytes
@@ -213,7 +213,7 @@ class MindirGraph(EditableGraph):
         mindir_io.copy_unchanged(source, target)
 
 
-def _stored(graphs: list[Message]) -> Iterator[Message]:
+def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
     """Parameters, and the tensors of constants."""
     for graph in graphs:
         yield from graph.parameter

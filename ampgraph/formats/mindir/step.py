@@ -37,7 +37,7 @@ WHOLE_STEP = (
 
 def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
-    found = _sign(model)
+    found = _sign_of_step(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
         raise AmpError("AMP205", message, where=where, hint=hint)
@@ -45,15 +45,15 @@ def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -
 
 def written_parameters(model: Message) -> set[str]:
     """The names of the parameters that the graph itself writes."""
-    return {tensor.ref_key or tensor.name for tensor in _written(model, WRITES)}
+    return {tensor.ref_key or tensor.name for tensor in _parameters_at(model, WRITES)}
 
 
 def assigned_parameters(model: Message) -> set[str]:
     """What the graph calls the parameters that it assigns: a loss scale, counters."""
-    return {tensor.name for tensor in _written(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
+    return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 
-def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
+def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
     """The parameters that some operators write, by the places of their operands."""
     known = view.primitives(model)
     found: set[str] = set()
@@ -63,8 +63,8 @@ def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Mes
     return [tensor for tensor in model.graph.parameter if tensor.name in found]
 
 
-def _sign(model: Message) -> str:
-    """The optimizer, or ``gradients``, or nothing."""
+def _sign_of_step(model: Message) -> str:
+    """What shows that a file holds a training step: its optimizer's name, ``gradients``, or "" for none."""
     known = view.primitives(model)
     gradients = False
     for graph in (model.graph, *model.functions):
@@ -152,7 +152,7 @@ class _Regions:
         self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
         self._outside = set[int]()
-        state = _loaded(flow, model)
+        state = _loads_of_assigned(flow, model)
         behind = set[int]()
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
@@ -170,7 +170,7 @@ class _Regions:
         return op.id not in self._outside and _in_network(op.name, self._named)
 
 
-def _loaded(flow: Dataflow, model: Message) -> set[int]:
+def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
     """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
     parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()
@@ -217,7 +217,7 @@ class _Gradients:
                 self._name_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """What comes from the loss is a gradient of what the loss reads."""
+        """Notes that what comes from the loss is a gradient of what the loss reads."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.of[source] = [value for value in self.ends if self._alike(value, source)]
@@ -248,7 +248,7 @@ class _Gradients:
             yield maker
 
     def _sum(self, op: Op) -> None:
-        """Notes the value of which several gradients are added."""
+        """Notes which forward value an addition of several gradients is for."""
         reached = [self._reach(source) for source in op.inputs if source != NONE and source in self.of]
         common = [value for value in (reached[0] if reached else ()) if all(value in other for other in reached)]
         if common:
@@ -347,7 +347,7 @@ class _StatusCheck:
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """What the register is read behind; nothing where it is read in another way."""
+        """The gradients behind which the register is read; empty for a check of another form."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
         if more or before is None or not self._waits(before.output[0]):

@@ -124,7 +124,9 @@ class OnnxReader(OnnxOperators):
         return True
 
     def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Bodies of any other operator: their interface stays as it is."""
+        """Reads bodies of an operator that is no If, Loop or Scan: types at their inputs and
+        outputs stay as they are.
+        """
         why = body_types(op)
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in BODIES:
@@ -219,7 +221,7 @@ class OnnxReader(OnnxOperators):
                     self.flow.merge((unit, result.unit))
 
     def _argument(self, at: Caller, body: Scope, inner: Environment, position: int, native: ir.Value) -> None:
-        """A formal input of a function, and what it is given."""
+        """Ties an argument of a call to the function's formal input, so that both have one type."""
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
         actual = self.flow.values[given] if given != NONE else None
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")

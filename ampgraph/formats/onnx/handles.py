@@ -23,7 +23,7 @@ class _Copies:
     graphs: dict[ir.Graph | ir.Function, ir.Graph | ir.Function] = field(default_factory=dict)
 
     def pair(self, old: ir.Graph, new: ir.Graph) -> None:
-        """Walks an original and its copy side by side."""
+        """Notes for every node and value of a function which one it is in the copy, by walking both in step."""
         self.graphs[old] = new
         self.values.update(zip(old.inputs, new.inputs, strict=True))
         for name, value in old.initializers.items():
@@ -64,7 +64,7 @@ class Variants:
             self._function(scope, chosen, signature.get(scope.path))
 
     def _function(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
-        """Finds or makes the copy that this call uses, and points the call at it."""
+        """Finds or makes the copy of a function for what was decided inside this call, and has the call use it."""
         function: ir.Function = scope.native
         identifier = function.identifier()
         key = (identifier, signature)
@@ -126,7 +126,7 @@ class Handles:
         return native
 
     def instead(self, old: ir.Value, new: ir.Value) -> None:
-        """Readers of one value read another one, which has its name, type and shape from now on."""
+        """Notes that readers of ``old`` read ``new``, which takes over its name, type and shape."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
         self._instead[old] = new
@@ -180,12 +180,12 @@ def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
         names.update(graph.initializers)
     for function in model.functions.values():
         if id(function.graph) not in read:
-            names.update(_names(function.graph))
+            names.update(_unseen_names(function.graph))
     names.discard("")
     return names
 
 
-def _names(graph: ir.Graph) -> Iterator[str]:
+def _unseen_names(graph: ir.Graph) -> Iterator[str]:
     """The names in a graph that no dataflow has."""
     yield from (value.name or "" for value in graph.inputs)
     yield from graph.initializers
@@ -235,7 +235,9 @@ class Placing(Handles):
         return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
-        """Numbers that compare as places do. What came later behind a node stands closer to it."""
+        """Sort key for nodes by their place in the graph: behind one node, what was placed later
+        stands closer to it.
+        """
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -314,7 +316,9 @@ class Readers(Casts):
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self.outputs = {scope: [value.name for value in self.graph(scope).outputs] for scope in _named(flow)}
+        self.outputs = {
+            scope: [value.name for value in self.graph(scope).outputs] for scope in _scopes_with_named_outputs(flow)
+        }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
         """``result`` is read at the given uses from now on."""
@@ -343,7 +347,7 @@ class Readers(Casts):
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
-        """What the file says of an output of a body is said of the value in its place."""
+        """Copies what the file says of a body's output (type, shape) to the value that takes its place."""
         result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
@@ -392,7 +396,7 @@ class Readers(Casts):
         return True
 
 
-def _named(flow: Dataflow) -> list[int]:
+def _scopes_with_named_outputs(flow: Dataflow) -> list[int]:
     """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
     decoder of a BeamSearch is."""
     bodies = [scope for scope in flow.scopes if scope.kind == "body"]

@@ -95,7 +95,7 @@ class OnnxValues(FlowBuilder):
         producer: int = NONE,
         unit: int = NONE,
     ) -> Value:
-        """A value that comes to be here."""
+        """Adds a value to the dataflow under the name of its native value, in this scope."""
         value = self.value(
             native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
         )
@@ -113,7 +113,7 @@ class OnnxValues(FlowBuilder):
             outputs.append(number)
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
-        """The value that a graph reads."""
+        """The dataflow's value for a native one that a graph reads, of its own scope or of one around it."""
         found = env.table.get(native)
         if found is not None:
             return self.flow.values[found]
@@ -132,7 +132,7 @@ class OnnxValues(FlowBuilder):
                 value.weight = value.parameter = True
 
     def arriving(self, native: ir.Value, scope: Scope, env: Environment) -> None:
-        """An input of the model."""
+        """Adds an input of the model, with its unit."""
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
         value.default = native.const_value is not None
@@ -142,7 +142,7 @@ class OnnxValues(FlowBuilder):
             value.unit = self.border_unit(f"input {value.name}", low, "a graph input keeps its type")
 
     def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
-        """An output of the model."""
+        """Adds the read that an output of the model is, with its unit."""
         value = self.lookup(native, scope, env)
         scope.outputs.append(value.id)
         unit = NONE
@@ -175,17 +175,19 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
         version = opsets.get(domain, opsets.get("ai.onnx", 1))
         schema = onnx.defs.get_schema(node.op_type, version, domain)
         read = zip(node.inputs, inputs, strict=True)
-        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None}
+        known = {value.name or "": _type_proto(value, kind) for value, kind in read if value is not None}
         imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
         proto = ir.serde.serialize_node(node)
         found = onnx.shape_inference.infer_node_outputs(schema, proto, known, opset_imports=imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return unknown  # a node that onnx cannot follow: its annotation is asked
-    return [_read(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
+    return [_type_of_proto(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
 
 
-def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
-    """The type of an input, with the shape that the file gives: rules may ask for the rank. Empty for none."""
+def _type_proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
+    """A value's type with its shape as onnx's inference takes it: rules may ask for the rank. Empty for an unknown
+    type.
+    """
     if not kind[1]:
         return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
@@ -196,7 +198,7 @@ def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
     return proto
 
 
-def _read(proto: onnx.TypeProto) -> Type:
+def _type_of_proto(proto: onnx.TypeProto) -> Type:
     """Container and element type of a type as the file writes it; a map is ("other", "")."""
     return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
 
@@ -210,8 +212,8 @@ def body_types(op: Op) -> str:
     return f"the types of its body are part of {op.kind}"
 
 
-def _named(op: Op) -> frozenset[str]:
-    """The types that a user's list may say of an operator without a schema: of another domain than ONNX's."""
+def _types_by_list(op: Op) -> frozenset[str]:
+    """The types that a user's list may admit for an operator without a schema: only for domains other than ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 
@@ -295,7 +297,7 @@ class OnnxOperators(OnnxValues):
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
             if maker is not None and maker.kind in self.flow.unknown_kinds:
-                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _named(maker))
+                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _types_by_list(maker))
             else:
                 value.unit = self.fixed_unit(value.name, why)
         elif value.dtype != dtype and value.dtype and not slot.literal:
@@ -364,7 +366,7 @@ class OnnxOperators(OnnxValues):
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
-        named = NO_TYPES if found is not None else _named(op)
+        named = NO_TYPES if found is not None else _types_by_list(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:
                 value, unit = self.flow.values[source], NONE

@@ -21,7 +21,7 @@ from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
 from .accumulators import EXACT
-from .schemas import kind_of
+from .nodes import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import dims, flat, size, stored_in
@@ -38,10 +38,12 @@ class Originals:
             self._by_size.setdefault(size(tensor), []).append(tensor)
 
     def of(self, name: str, own: ir.TensorProtocol, low: ir.DataType) -> Array | None:
-        """The numbers that ``own`` was rounded from, in its shape; None where they are not known.
+        """The reference's float32 numbers that a low tensor ``own`` was rounded from, in its shape; None where none
+        fits.
 
         ``low``: what it was rounded to. Of a tensor under a new name, as a bias that an addition's constant became, it
-        is the closest that differs by rounding and by a factor beside the product (`factors`) alone."""
+        is the closest that differs by rounding and by a factor beside the product (`factors`) alone.
+        """
         known = self._tensors.get(name)
         if known is not None:
             return known.numpy() if dims(known) == dims(own) else None
@@ -53,7 +55,9 @@ class Originals:
 
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
-    """How far rounded numbers are from those given; infinite where more than a rounding and a factor is between."""
+    """The largest distance of rounded numbers from the given ones; infinite where it is more than a rounding and a
+    common factor explain.
+    """
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
@@ -164,7 +168,9 @@ class _Switches:
         self._members.append([node])
 
     def _reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
-        """The first that computes on what a node moves, or on what a loop hands to its body."""
+        """The first node that computes on what ``node`` moves, through moves and into bodies; None
+        where there is none.
+        """
         met.add(node)
         handed = [*node.outputs] if not bodies(node) else [v for body in bodies(node) for v in body.inputs]
         readers = [use.node for value in handed for use in value.uses()]
@@ -181,7 +187,7 @@ class _Switches:
         first, *moves = [
             Switched(
                 node.name or "",
-                kind_of(node.domain, node.op_type),
+                kind_of(node),
                 tuple(names.get(value, value.name or "") for value in node.outputs),
                 self._inside[node],
             )
@@ -246,7 +252,9 @@ class _Switches:
                 graph.outputs[place] = switched
 
     def _switch_readers(self, raw: ir.Value, wide: ir.Value) -> None:
-        """Each that reads what was rounded for it reads it so, or as it was."""
+        """Has each reader of a tensor that is stored low read it rounded or as the reference has it, by that reader's
+        own switch.
+        """
         for use in list(wide.uses()):
             node = use.node
             if node in self._flags and node.graph is not None:
@@ -305,7 +313,7 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 def _casts(node: ir.Node) -> bool:
     """Whether a node is one that changes types (Cast, CastLike)."""
-    return has(kind_of(node.domain, node.op_type), "casts")
+    return has(kind_of(node), "casts")
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
@@ -315,5 +323,5 @@ def _names(graph: ir.Graph) -> Iterator[str]:
 
 
 def _exact(node: ir.Node) -> bool:
-    """Whether a node makes nothing that is to be rounded, if what it reads is."""
-    return has(kind_of(node.domain, node.op_type), "exact")
+    """Whether a node only hands on numbers that are rounded already, so that it rounds nothing itself."""
+    return has(kind_of(node), "exact")

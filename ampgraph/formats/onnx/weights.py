@@ -154,7 +154,7 @@ class RoundedTensor(ir.LazyTensor):
         )
 
     def __repr__(self) -> str:
-        """Not what it is made by, which is a method of its own."""
+        """By its fields; LazyTensor would print the function that makes it."""
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
@@ -162,7 +162,7 @@ class RoundedTensor(ir.LazyTensor):
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """What is to be rounded, as bytes, where that is all that is done to it and it is short; else nothing."""
+        """The float32 bytes of a short tensor that is only rounded (no floor, no factor); b"" for any other."""
         source, plain = self.source, self.floor is None and self.factor == 1.0
         if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
@@ -240,21 +240,21 @@ class NormParameters:
             factor = scale / np.sqrt(var + self.epsilon)
             near = self._neighbours(var)
             scales = self._low(factor * np.sqrt(near + self.epsilon))
-            low_scale, low_var = _closest(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
+            low_scale, low_var = _closest_pairs(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
             factors = low_scale / np.sqrt(low_var + self.epsilon)
             shift = bias - factor * mean
             means, biases = self._neighbours(mean), self._neighbours(bias)
             biases = np.concatenate([self._low(shift + factors * means), biases])
             means = np.concatenate([means, self._low((biases[len(means) :] - shift) / factors)])
-            low_bias, low_mean = _closest(biases, means, biases - factors * means - shift)
+            low_bias, low_mean = _closest_pairs(biases, means, biases - factors * means - shift)
         return [part.astype(self.low) for part in (low_scale, low_bias, low_mean, low_var)]
 
     def _low(self, numbers: Array) -> Array:
-        """Numbers as the low type has them."""
+        """The numbers rounded to the low type."""
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """The low numbers around some by distance, their own first; of the same sign, and finite."""
+        """For each number the nearest low numbers, closest first; of the same sign, and finite."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -264,7 +264,7 @@ class NormParameters:
         return np.where(valid, wide, low.astype(np.float64))
 
 
-def _closest(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
+def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
     """By channel the pair with the smallest error, the earliest of equals."""
     finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
     best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])

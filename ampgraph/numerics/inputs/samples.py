@@ -48,10 +48,11 @@ class Samples:
     _states: tuple[CachePair, ...] = field(default=(), repr=False)
 
     def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
-        """Samples that a model can have: generated ones get other sizes where it does not run with those that were
-        guessed, and the states that it reaches.
+        """The same samples if ``run`` takes them; generated ones with other sizes where it does not, and with the
+        states that the model reaches.
 
-        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found."""
+        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found.
+        """
         fitting = self._sized(run)
         if not self._states:
             return fitting
@@ -88,7 +89,7 @@ class Samples:
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
 
     def within(self, number: int, seconds: float) -> Samples:
-        """The first so many, each pass as far as it comes in a time; one at least."""
+        """The first ``number`` samples; each pass over them ends after ``seconds``, but gives one at least."""
 
         def some() -> Iterator[Feeds]:
             until = time.monotonic() + seconds
@@ -185,7 +186,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
 
 
 def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
-    """The dataflow of a graph and its inputs, weights that are listed as inputs among them."""
+    """The dataflow of a graph and its inputs, initializers that callers may replace among them."""
     graph.prepare()
     flow = graph.dataflow()
     ports = []
@@ -217,7 +218,7 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
 
 
 def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
-    """The inputs of numbers that are an output of the step before, of the same size."""
+    """The inputs that hold what an output of the step before gave, and have its size."""
     outputs = (flow.values[v] for v in flow.scopes[0].outputs)
     given = {item.name: Port(item.name, item.dtype, tuple(flow.shape(item.id) or ())) for item in outputs}
     taken = {port.name: port for port in ports if "float" in port.dtype}
@@ -288,7 +289,7 @@ class Inputs:
 
 
 def _says_rows(shape: tuple[int | str | None, ...]) -> bool:
-    """Whether the model says how many rows there are."""
+    """Whether the model fixes the number of rows."""
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
@@ -410,7 +411,9 @@ def _array(name: str, value: Result, where: str) -> Array:
 
 
 def _fed(port: Port, value: Result, where: str) -> Result:
-    """What is given for an input as the model takes it, rounded; a map for what is no tensor stays one."""
+    """What was given for an input, as the model takes it: rounded to its type; a map stays one for an input that is no
+    tensor.
+    """
     if not port.dtype and isinstance(value, Mapping):
         return value
     array = _array(port.name, value, where)
@@ -477,8 +480,9 @@ def sizes_that_run(
 
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them. Of
-    those in front all together come first: rows of several inputs are one batch."""
+    """Sizes to try after a failure, likeliest first: one place changed to a number of the message, or in the ratio of
+    two. All places in front together come first, as inputs of one batch.
+    """
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
@@ -494,7 +498,7 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
 
 
 def _as_named(size: int, numbers: list[int]) -> list[int]:
-    """All numbers of a message that names the size, which may be meant to be another of them."""
+    """The other numbers of a message that names this size: one of them may be the size that was wanted."""
     return numbers if size in numbers else []
 
 
@@ -506,6 +510,8 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
 
 
 def _stage(message: str) -> str:
-    """A failure without its numbers: the operators with their names, from the outermost in; for one that has a name."""
+    """A failure's message without its numbers, by which two failures at one place are known: operators with their
+    names.
+    """
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
     return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

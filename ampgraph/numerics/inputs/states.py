@@ -67,17 +67,17 @@ def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple
 
 
 def _spelled(name: str) -> str:
-    """A name in small letters, its words apart."""
+    """A name in lower case with its words separated."""
     return _NEXT.sub(r"\1_next", _PAST.sub("past", _CAMEL.sub("_", name).lower()))
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """What a name says besides the direction."""
+    """The words of a name but for those that say past or present."""
     return tuple(word for word in _WORD.findall(_spelled(name)) if word not in DIRECTIONS)
 
 
 def _told(past: str, present: str) -> bool:
-    """Whether two names speak of memory, not of what goes in and comes out."""
+    """Whether the names of an input and an output both speak of memory (a state, a cache)."""
     words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
     paired = words & PLAIN or _AGAIN.sub("", past) == present
     return past != present and bool(words & (DIRECTIONS - PLAIN) or (paired and words & REMEMBERS))
@@ -95,7 +95,9 @@ def _alike(past: Port, present: Port) -> bool:
 
 
 def _axis(past: Port, present: Port) -> int | None:
-    """Where one is longer: the dimension that differs, of several the one that keys and values grow along."""
+    """The axis along which a cache grows: open, and another in the output than in the input; the last but one if it is
+    such. None for none.
+    """
     sizes = enumerate(zip(past.shape, present.shape, strict=True))
     open_ones = [i for i, (a, b) in sizes if i and a != b and not isinstance(a, int)]
     usual = len(past.shape) - 2

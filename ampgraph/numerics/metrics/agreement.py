@@ -44,7 +44,9 @@ class Judged:
     paired: tuple[int, int] | None = None
 
     def error(self, scale: float = 0.0) -> float:
-        """Against the scale of the output, 0 for none."""
+        """The error of one output of one sample: the difference over its size, or over the output's ``scale`` where
+        that is larger.
+        """
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
         return self.off / size if size else 0.0 if not self.off else math.inf
 
@@ -64,7 +66,7 @@ class Spread(Data):
     """Errors of many samples, by quantiles of those that count."""
 
     def counting(self) -> list[float]:
-        """Of the samples that say something."""
+        """The errors of the samples that say something."""
         raise NotImplementedError
 
     @property
@@ -97,7 +99,7 @@ class Scores(Spread):
 
     @property
     def decisive(self) -> float:
-        """What is held against the tolerance."""
+        """The error that is compared with the tolerance: the mean, or the 90th percentile."""
         if not all(map(math.isfinite, self.errors)) and self.over_all:
             return math.inf
         return sum(self.errors) / len(self.errors) if self.over_all else self.p90
@@ -326,14 +328,15 @@ class Agreement(Spread):
 
     @property
     def judged_errors(self) -> list[float]:
-        """What each sample's error is by the metric, relative L2 where none was asked for."""
+        """Each sample's error by the metric, or relative L2 where none was asked for."""
         scale = self.scale
         return [judged.error(scale) for judged in self.judged] or self.errors
 
     @property
     def held_errors(self) -> list[float]:
-        """What is held against the tolerance of each sample's error: that of the output, or of its worst part over how
-        much more a part may have."""
+        """Sample by sample, what is compared with the tolerance: the output's error, or that of its worst part over
+        `PART` if that is larger.
+        """
         worst = [max(errors, default=0.0) for errors in zip(*(found for _, found in self.by_part), strict=True)]
         shares = worst or [0.0] * len(self.parts)
         return [max(error, share / PART) for error, share in zip(self.judged_errors, shares, strict=True)]
@@ -348,13 +351,13 @@ class Agreement(Spread):
 
     @property
     def scale(self) -> float:
-        """The scale over the samples, by the metric: of those with something to compare."""
+        """The output's scale by the metric: the median over the samples that have something to compare."""
         both = zip(self.judged, self.parts, strict=False)
         return scale_of(judged.size for judged, part in both if part.compared)
 
     @property
     def held(self) -> Scores:
-        """The errors that are held against a tolerance."""
+        """The spread of `held_errors`, which decides whether the tolerance is met."""
         return replace(self.scores, errors=self._informative(self.held_errors))
 
     @property
@@ -439,7 +442,7 @@ def sensitivity(
 
 
 def _rounded(value: Result, dtype: str) -> Result:
-    """A floating array rounded to a low type and back; anything else as it is."""
+    """A float array rounded to a low type and back to its own; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
     low = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)

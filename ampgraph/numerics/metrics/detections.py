@@ -23,7 +23,7 @@ class Pairing:
 
     @property
     def paired(self) -> tuple[int, int]:
-        """Rows that have a partner, of how many on both sides together."""
+        """How many rows have a partner, of how many on both sides together."""
         return 2 * len(self.pairs), sum(self.rows)
 
     def aligned(self, reference: Array, result: Array) -> tuple[Array, Array]:

@@ -118,7 +118,7 @@ class Metric:
         return self.name != "detections"
 
     def _sort(self, name: str, found: Apart, want: Result) -> str:
-        """What an output is: as the graph says, if its values can be that, or as they show by themselves."""
+        """What an output is taken for: what the graph says, if its numbers can be that, else what they look like."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return TOKENS
         if not found.floating or found.nested:
@@ -130,7 +130,7 @@ class Metric:
         return PROBABILITIES if likely else NUMBERS
 
     def _sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """The outputs that hold detections: boxes, and what stands beside them row by row."""
+        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row."""
         if self.name not in ("auto", "detections"):
             return {}
         names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
@@ -173,7 +173,9 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
 
 
 def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
-    """The root mean square of the difference, with no more than `SELDOM` of the rows undecided."""
+    """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
+    share `SELDOM` of all.
+    """
     if found.nonfinite_mismatches or not _sums_to_one(want):
         return found.off
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
@@ -202,7 +204,7 @@ def _tokens(found: Apart, ours: Array, theirs: Array) -> Judged:
 
 
 def _softmax(wide: Array) -> Array:
-    """Over the classes."""
+    """Probabilities over the classes."""
     axis = _class_axis(wide)
     top = wide.max(axis, keepdims=True)
     raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
@@ -290,7 +292,7 @@ def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
 
 
 def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
-    """Whether integers say how many rows there are."""
+    """Whether an integer output says how many rows of the others count."""
     if want.dtype.kind not in "iu" or want.size != len(pairings) or got.size != want.size:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)

@@ -45,7 +45,7 @@ def _maker(flow: Dataflow, value: int) -> Op | None:
 
 
 def _before(flow: Dataflow, value: int) -> Iterator[Op]:
-    """The operators that a value comes from, back to the products."""
+    """The operators that a value is computed from, back to the last products."""
     waiting, met = [value], {value}
     while waiting:
         op = flow.writer(waiting.pop())
@@ -60,7 +60,7 @@ def _before(flow: Dataflow, value: int) -> Iterator[Op]:
 
 
 def _picks(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator selects rows by their values; of control flow, whether one inside does."""
+    """Whether an operator selects rows by their values (top k, non-maximum suppression), in a body too."""
     if not has(op.role, "control_flow"):
         return has(op.role, "picks_rows")
     inside = {scope.id for scope in flow.scopes if scope.kind == "body" and scope.op == op.id}

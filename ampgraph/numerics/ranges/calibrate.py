@@ -94,7 +94,9 @@ def _unseen_notes(count: int) -> list[str]:
 
 
 def _odd(ranges: Ranges) -> list[str]:
-    """What a float32 run should not show: NaN or infinities. Infinities may be masks, so it is said, not judged."""
+    """Notes on values that held NaN or infinity in float32; infinities may be masks, so that they are said and not
+    judged.
+    """
     odd = [key for key, found in ranges.values.items() if found.nonfinite]
     if not odd:
         return []
@@ -238,7 +240,9 @@ class _RowWriter:
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def _row(self, body: Scope, value: Value) -> Value:
-        """[1, 4] of one value; a number that changes nothing joins in, as an empty tensor has no extremes."""
+        """A [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an empty tensor has
+        no extremes.
+        """
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
         odd = self._add(
             body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)
@@ -258,7 +262,7 @@ class _RowWriter:
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:
-        """[k, 4] as one row."""
+        """Rows [k, 4] of a body that runs k times as one row."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
@@ -270,7 +274,7 @@ class _RowWriter:
         return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, body: Scope, numbers: list[Value]) -> Value:
-        """Four numbers as a row."""
+        """Four scalars as a row [1, 4]."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
         return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)

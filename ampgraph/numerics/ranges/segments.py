@@ -163,7 +163,7 @@ def _elements(value: Any) -> int:
 
 
 def _own(value: Any) -> Any:
-    """A copy: the runtime may write over a fed array."""
+    """A copy of an array that is fed, since the runtime may write over it."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

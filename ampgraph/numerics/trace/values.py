@@ -66,7 +66,7 @@ UNSEEN = Observed(Extremes(None, None, 0, 0))
 
 
 def compared(value: Result, twin: Result | None) -> Observed:
-    """A value beside that of the reference."""
+    """What is seen of a value beside the reference's: ranges of both, relative error, mismatches."""
     got = _numbers(value)
     own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
@@ -232,7 +232,7 @@ class Tracer:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _paired(self) -> dict[str, str]:
-        """Value of the model -> value of the reference: of the same name, or the same but for Casts that were added."""
+        """By value of the model, the reference's value: of the same name, or before Casts that were added."""
         known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
         twins = {n: n for n in self.dtypes if n in known and self._tensor(0, n) in FLOATS}
         for site in self.sites:
@@ -269,7 +269,7 @@ class Tracer:
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 
     def _found(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
-        """Arrays by name, stored tensors left out."""
+        """The arrays of some values by name, without stored tensors."""
         names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}
         run = self._opened(side, [value.name for value in values if value.producer != NONE])

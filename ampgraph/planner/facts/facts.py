@@ -43,7 +43,7 @@ class Facts:
         return found
 
     def _shared(self, options: Options) -> Iterable[str]:
-        """What is known here that other options leave as it is."""
+        """Names of the facts that stay the same under other options, so that they are handed on."""
         own = self.options
         if own.lists is not options.lists or own.dtype != options.dtype or own.dims != options.dims:
             return ()
@@ -70,7 +70,7 @@ class Facts:
 
     @cached_property
     def sights(self) -> list[object]:
-        """What rules saw of the model, kept for a plan by other words."""
+        """Sights of rules (what they found in the model), kept for the next plan of the same model."""
         return []
 
     # -- ways ---------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Values:
     _known: dict[int, Interval] = field(default_factory=dict, repr=False)
 
     def of(self, value: int) -> Interval:
-        """That of a value, `UNKNOWN` where nothing is known."""
+        """The interval of a value, `UNKNOWN` where nothing is known."""
         known, work = self._known, [(value, False)]
         while work:
             one, looked = work.pop()
@@ -146,7 +146,7 @@ class Values:
         return float(row[0]) if row is not None and row.size == 1 and np.isfinite(row[0]) else None
 
     def _read(self, value: int) -> Sequence[int]:
-        """What must be known before a value is."""
+        """The values whose intervals must be known first."""
         item, op = self.flow.values[value], self.flow.writer(value)
         if item.weight or item.dtype == "bool":
             return ()
@@ -223,7 +223,7 @@ def _unknown(values: Values, op: Op) -> Interval:
 
 
 def _one_of(values: Values, op: Op) -> Interval:
-    """An element of an operand, or zero: what is padded and cut off."""
+    """The interval of one element of an operand, or of zero, which pads and cut-off parts give."""
     read = _joined(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
     return _hull([Interval(0.0, 0.0, True), *(values.of(v) for v in read if v != NONE)])
 
@@ -339,7 +339,7 @@ def fill(flow: Dataflow, op: Op) -> Array:
 
 
 def _row(values: Values, op: Op) -> Array | None:
-    """What an operator makes of numbers that are known."""
+    """The numbers that an operator makes, where it reads few and known ones; else None."""
     flow, traits = values.flow, values.traits
     if not op.inputs:
         return None
@@ -379,7 +379,9 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
 
 
 def _converted(row: Array, dtype: str) -> Array | None:
-    """Whole numbers that the type holds, and float32 of any: other types round, or begin anew."""
+    """The numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or wrap
+    around.
+    """
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)
@@ -387,7 +389,7 @@ def _converted(row: Array, dtype: str) -> Array | None:
 
 
 def _picked(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
-    """One or more of a row of sizes: by their places, or from one place to another."""
+    """Elements of a row of sizes, by indices or as a slice."""
     if traits.has(op.role, "lookups") and len(where) == 1:
         inside = (where[0] >= -row.size) & (where[0] < row.size)
         return row[where[0].astype(np.int64)] if inside.all() else None
@@ -413,7 +415,7 @@ def _computed(kind: Trait | None, rows: list[Array], root: bool) -> Array | None
 
 
 def _counted(kind: Trait, rows: list[Array]) -> Array | None:
-    """Arithmetic on two whole numbers; a quotient of sizes, which is cut off."""
+    """Integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
     if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
         return None
     one, other = (row.astype(np.float64) for row in rows)

@@ -109,7 +109,7 @@ class ForwardTypes(ABC):
         return self.float32_among(op, strong)
 
     def float32_among(self, op: Op, operands: list[Value]) -> str:
-        """Which operand comes as float32, in words."""
+        """Which operands are float32, in words; "" if none is."""
         if not operands:
             return "is made as float32"
         wide = next((value for value in operands if not self.comes_low(value, op.id)), None)

@@ -103,7 +103,7 @@ class _Walk:
         return any(given.ranks[given.find(unit)] == USER and given.is_high(unit) for unit in op.slots.values())
 
     def _sort(self, op: Op) -> str:
-        """What an operator's class comes to, numbers beside a tensor considered."""
+        """What MXNet does with an operator: low, float32, widest or follows, numbers beside a tensor considered."""
         listing = self.options.lists.listing(self.flow, op)
         sort = SORTS.get(listing.cls, FOLLOWS) if listing is not None else FOLLOWS
         if self.options.lists.traits.has(op.role, "stored_statistics") and self._read_through(op, 0, 1):

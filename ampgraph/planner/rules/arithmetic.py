@@ -191,7 +191,9 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
 
 
 def _passes_on(facts: Facts, op: Op) -> bool:
-    """Whether an operator shifts by a constant, bounds or moves, and sets no floor that is high enough."""
+    """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
+    high enough.
+    """
     flow, traits = facts.flow, facts.traits
     if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
         return True
@@ -205,5 +207,5 @@ def _passes_on(facts: Facts, op: Op) -> bool:
 
 
 def _turns(facts: Facts, op: Op) -> bool:
-    """Whether an operator is 1 - p."""
+    """Whether an operator computes 1 - p."""
     return facts.traits.has(op.role, "cancels") and not facts.traits.has(op.role, "additions")

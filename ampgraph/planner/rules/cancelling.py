@@ -94,7 +94,7 @@ class Cancelling:
         return found
 
     def _weights(self, path: Path) -> Path:
-        """What makes the weights of a mean: rounded, they do not add up to one."""
+        """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
         read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
         makers = [self.flow.writer(self._back(v)[0]) for v in read]
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
@@ -111,7 +111,7 @@ class Cancelling:
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
     def _linear(self, value: int) -> dict[int, Path]:
-        """What a value is a sum of multiples of, with the operators between."""
+        """By value, the operators through which ``value`` is a sum of multiples of it."""
         start, moved = self._back(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
@@ -150,7 +150,7 @@ class Cancelling:
         return [*terms, *weighed, *between.values()] if moved else []
 
     def _terms(self, op: Op) -> Iterator[Op]:
-        """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
+        """The products and squares that a sum adds up, through further sums, multiples and moves, with these."""
         seen, work = {op.id}, [op]
         while work and len(seen) < TERMS:
             op = work.pop()
@@ -206,7 +206,7 @@ class Cancelling:
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
     def _back(self, value: int) -> tuple[int, Path]:
-        """A value before what only reshapes or converts it, or multiplies it by a number, with these operators."""
+        """A value before reshapes, conversions and multiplication by a number, with these operators."""
         found: dict[int, Op] = {}
         while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
             before = op.inputs[0]

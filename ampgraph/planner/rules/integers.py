@@ -156,7 +156,9 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
 
 
 def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
-    """The others of a part of the floats, which integers separate, without a low product, where some is quantized."""
+    """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
+    no low product.
+    """
     flow, traits = facts.flow, facts.traits
     parents = list(range(len(flow.values)))
 
@@ -289,5 +291,5 @@ def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen:
 
 
 def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
-    """Where the walk back from an index ends: at products, norms and bounded functions."""
+    """Whether the walk back from an index ends here: at products, norms and bounded functions."""
     return regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")

@@ -142,5 +142,5 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
 
 
 def _percent(share: float) -> str:
-    """Enough digits to tell a few elements of many from none."""
+    """A share as a percentage, with enough digits that a few elements are not 0 %."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"

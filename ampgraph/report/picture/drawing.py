@@ -64,7 +64,7 @@ def folded(
         entries = folder.entries
         if len(entries) > width and kinds:
             entries = _repeating(entries, kinds, cuts, width)
-        for entry in _narrow(entries, labels, width):
+        for entry in _folded_to_width(entries, labels, width):
             if isinstance(entry, int):
                 found.of[entry] = number
                 continue
@@ -77,9 +77,9 @@ def folded(
 def _repeating(
     entries: list[_Folder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
 ) -> list[_Folder | int]:  # fmt: skip
-    """The entries with folders of those that repeat as blocks."""
-    told = [_kinds(entry, kinds) for entry in entries]
-    row = blocks(told, [cuts[_first(entry)] for entry in entries])
+    """Entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
+    told = [_entry_kinds(entry, kinds) for entry in entries]
+    row = blocks(told, [cuts[_first_node(entry)] for entry in entries])
     units: dict[int, str] = {}
     counts: Counter[int] = Counter()
 
@@ -96,7 +96,7 @@ def _repeating(
     found: list[_Folder | int] = []  # a row of one unit's blocks as one
     for unit, members in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
         some = [made[place] for place in members]
-        found += some if unit is None or len(some) < ROW else [_run(some, ())]
+        found += some if unit is None or len(some) < ROW else [_folder_of_run(some, ())]
     return found
 
 
@@ -106,32 +106,32 @@ def _letters(number: int) -> str:
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
 
-def _kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
-    """What an entry is: the kind of a node, those in a folder."""
-    return kinds[entry] if isinstance(entry, int) else tuple(_kinds(inner, kinds) for inner in entry.entries)
+def _entry_kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
+    """What an entry is, to be compared: the kind of a node, all those in a folder."""
+    return kinds[entry] if isinstance(entry, int) else tuple(_entry_kinds(inner, kinds) for inner in entry.entries)
 
 
-def _first(entry: _Folder | int) -> int:
+def _first_node(entry: _Folder | int) -> int:
     """The first node of an entry."""
-    return entry if isinstance(entry, int) else _first(entry.entries[0])
+    return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
-def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
+def _folded_to_width(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
     """At most ``width`` entries: neighbours go into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
-        entries = [run[0] if len(run) == 1 else _run(run, labels) for run in runs]
+        entries = [run[0] if len(run) == 1 else _folder_of_run(run, labels) for run in runs]
     return entries
 
 
-def _run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
+def _folder_of_run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
     """A folder for some neighbours, named after its first and last one."""
-    first, last = (_label(entry, labels) for entry in (entries[0], entries[-1]))
+    first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _Folder(f"{first} … {last}", entries=entries)
 
 
-def _label(entry: _Folder | int, labels: Sequence[str]) -> str:
+def _entry_label(entry: _Folder | int, labels: Sequence[str]) -> str:
     """The name of a node or folder; of a folder of neighbours that of the last."""
     if isinstance(entry, int):
         return labels[entry]
@@ -157,7 +157,7 @@ class Reasons:
     spans: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, op: Op, name: str) -> tuple[str, str]:
-        """Empty where nothing is known."""
+        """The rule and the reason of a node, two empty texts where nothing is known."""
         return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
@@ -246,7 +246,7 @@ class _Artist:
         return found
 
     def _cuts(self) -> list[int]:
-        """How many values pass in front of each node."""
+        """How many values pass in front of each node: a block is best cut where they are few."""
         last: dict[int, int] = {}
         for edge in self.found.edges:
             last[edge.source] = max(last.get(edge.source, 0), edge.target)
@@ -279,19 +279,19 @@ class _Artist:
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
         if not rule:
-            rule, reason = parted(_written(op))
+            rule, reason = parted(_reason_in_file(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
         span = self.reasons.spans.get(id(op.native), "")
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
 
     def _makes(self, op: Op) -> str:
-        """What a runtime knows the node by; empty in functions, whose names it changes."""
+        """The output's name by which a runtime's graph knows the node; "" in functions, whose values it renames."""
         if not op.outputs or op.outputs[0] == NONE or self._called(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
 
     def _called(self, scope: int) -> bool:
-        """Whether a scope is a function, or inside of one."""
+        """Whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
         return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
 
@@ -343,7 +343,7 @@ def parted(text: str) -> tuple[str, str]:
     return rule, why
 
 
-def _written(op: Op) -> str:
-    """What the file itself says of a node's precision."""
+def _reason_in_file(op: Op) -> str:
+    """The reason of a node's precision that the file itself has in its metadata."""
     metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
     return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""

@@ -62,7 +62,7 @@ class Fold(RewriteRule):
         return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where all of it is low; identities are nobody's."""
+        """Where all of it is low; identities have no slot to be decided."""
         chain = _chain(known.flow, self.ops(known.flow))
         return bool(chain) and all(is_low(unit) for op in chain for unit in op.slots.values())
 
@@ -97,7 +97,7 @@ class Fold(RewriteRule):
 
 
 def _store(editor: NodeEditor, flow: Dataflow, product: Op, place: int, numbers: Array) -> None:
-    """A new stored operand of the product, called after what stood there or after the product."""
+    """Stores a new operand of the product, named after the one before, or after the product where there was none."""
     old = product.inputs[place] if len(product.inputs) > place else NONE
     name = flow.values[old].name if old != NONE else f"{product.name or flow.values[product.outputs[0]].name}_bias"
     value = editor.store(np.ascontiguousarray(numbers, np.float32), name, product.scope)
@@ -105,7 +105,7 @@ def _store(editor: NodeEditor, flow: Dataflow, product: Op, place: int, numbers:
 
 
 def _chain(flow: Dataflow, ops: Sequence[Op]) -> list[Op]:
-    """A product and the operators behind it up to the last of some; none where they are no such chain."""
+    """A product and the operators behind it, in order, up to the last of ``ops``; empty where they are no chain."""
     product = next((op for op in ops if traits().positions(op.role, "biased")), None)
     found, inside = [] if product is None else [product], {op.id for op in ops}
     while found and found[-1] is not ops[-1]:
@@ -122,7 +122,9 @@ def _chain(flow: Dataflow, ops: Sequence[Op]) -> list[Op]:
 
 
 def _together(stored: _Stored, chain: Sequence[Op], bias: Array | None) -> tuple[Array | None, Array | None]:
-    """What the operators behind a product multiply with and add in the end; None where they do nothing of the kind."""
+    """The factor and the term by channel that a chain of scalings and shifts amounts to; None for the one that it does
+    not have.
+    """
     factor: Array | None = None
     for before, op in zip(chain, chain[1:], strict=False):
         constant = stored.numbers(next(v for v in op.inputs if v != before.outputs[0]))
@@ -143,7 +145,7 @@ class _Stored:
         self.flow, self.traits = flow, traits
 
     def root(self, value: int) -> int | None:
-        """The stored tensor that a value is."""
+        """The stored tensor behind a value, seen through identities; None for a computed one."""
         ops = self.through(value)
         root = ops[-1].inputs[0] if ops else value
         return root if self.flow.values[root].weight else None
@@ -189,7 +191,7 @@ class _Chains(_Stored):
         self.options, self.named = known.options, named_ops(known)
 
     def fold(self, op: Op) -> tuple[str, list[Op]] | None:
-        """The rewrite that does most of what may go into one product, with its operators."""
+        """Of all rewrites possible at one product, the name and the operators of the one that folds most."""
         (place,) = self.traits.positions(op.role, "biased")
         if op.id in self.named or in_function(self.flow, op):
             return None
@@ -215,7 +217,9 @@ class _Chains(_Stored):
         return NAMES[most], [*sorted((op, *chain[:-1], *idle), key=lambda one: one.index), chain[-1]]
 
     def _next(self, product: Op, op: Op) -> tuple[Op, int] | None:
-        """The one reader of an operator's result, with the constant by which it scales or shifts each channel."""
+        """The only reader of an operator's result, if it scales or shifts each channel by a constant; with that
+        constant.
+        """
         uses = self.flow.uses[op.outputs[0]]
         if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != op.scope:
             return None
@@ -229,7 +233,7 @@ class _Chains(_Stored):
         return after, constant
 
     def _name(self, op: Op, after: Op, constant: int, biased: bool, scaled: bool) -> str:
-        """The rewrite that one step is, nothing where there is none or it is not asked for."""
+        """The rewrite that folding one more operator is: "" where there is none, or it is not asked for."""
         if not self.traits.has(after.role, "scalings"):
             return "scale" if biased or scaled else "bias"
         array = self.array(constant)

@@ -49,7 +49,9 @@ class Half(RewriteRule):
 
     @classmethod
     def _found(cls, known: Known, region: Region, last: bool) -> Iterator[Half]:
-        """Of a GELU that multiplies by half a sum, or its sum by half the data."""
+        """A GELU that multiplies half a sum, or the sum with half the data, as the two products that exchange an
+        operand.
+        """
         flow, inside, outer = known.flow, Inside(known, region), region.result
         for value, other in (outer.inputs, outer.inputs[::-1]) if inside.multiplies(outer) else ():
             inner = inside.only_for(value, outer)
@@ -123,7 +125,7 @@ class Quotient(RewriteRule):
 
 
 def _inverted(known: Known, op: Op) -> int:
-    """What an operator divides one by."""
+    """The divisor, if an operator divides one by it; else NONE."""
     places = known.traits.positions(op.role, "divides")
     ones = all(known.flow.scalar(v) == 1 for place, v in enumerate(op.inputs) if place not in places)
     return op.inputs[places[0]] if places and ones else NONE
@@ -246,6 +248,6 @@ def _is_better(known: Known, region: Region) -> bool:
 
 
 def _number(flow: Dataflow, region: Region, number: float) -> int:
-    """What a region reads a number from."""
+    """The value in a region that holds the number of this name, NONE if there is none."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

@@ -86,7 +86,7 @@ class Norm(RewriteRule):
 
 
 def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataflow) -> Value:
-    """A stored tensor without its dimensions of one number, which these operators read in its place."""
+    """A stored tensor without its dimensions of size one, as the operators read it from now on."""
     if len(flow.shape(value.id) or ()) == 1:
         return value
     (row,) = editor.add("Squeeze", [value], [FLOAT32], scope=readers[-1].scope, behind=readers[0])

@@ -95,7 +95,7 @@ def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) 
 
 
 def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
-    """The operators that go, each with the last of the numbers that it is read for."""
+    """Operators that can be taken away, each with the last number that is computed from it."""
     owners: dict[int, int] = {}
     for op in sorted(made, reverse=True):
         uses = flow.uses[flow.ops[op].outputs[0]]

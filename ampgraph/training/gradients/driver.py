@@ -13,10 +13,11 @@ import onnx_ir as ir
 from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
+from ...formats.onnx.nodes import kind_of, place_of
 from ...formats.onnx.walk import bodies, captured
 from . import rules  # noqa: F401
 from .builder import FLOATS, Builder, sum_to
-from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
+from .registry import DETACHED, GradientRule, Unsupported, rule_of
 from .rules.control import through_bodies
 
 
@@ -58,7 +59,7 @@ class _Differentiation:
         self.pending: dict[ir.Value, list[ir.Value]] = {}
 
     def _influenced(self) -> set[ir.Value]:
-        """Values that a wanted one reaches through float values."""
+        """Values that depend on a wanted one through float values: only they need gradients."""
         active = set(self.wanted)
         for node in self.nodes:
             if DETACHED in node.metadata_props:
@@ -85,7 +86,7 @@ class _Differentiation:
         return made
 
     def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
-        """The gradients of what is wanted, from those of some values; None where nothing flows back."""
+        """The gradients of the wanted values, from given gradients of others; None where nothing flows back."""
         for value, gradient in seeds:
             self.pending.setdefault(value, []).append(gradient)
         for node in reversed(self.nodes):
@@ -136,7 +137,7 @@ class _Differentiation:
         """Goes back through an If, Loop or Scan, whose bodies are differentiated inside."""
         self.builder.scope = node.name or node.op_type
         try:
-            found = through_bodies(self.builder, node, gradients, self.active, _inside)
+            found = through_bodies(self.builder, node, gradients, self.active, _inner_gradients)
         except Unsupported as error:
             raise _without_rule(node, str(error)) from error
         for value, gradient in found:
@@ -151,7 +152,7 @@ class _Differentiation:
         self.pending.setdefault(value, []).append(gradient)
 
     def _complete(self, value: ir.Value) -> ir.Value | None:
-        """The sum of what arrived for a value; nothing arrives later."""
+        """The sum of the gradients that arrived for a value; called when none can arrive any more."""
         parts = self.pending.get(value)
         if not parts:
             return None
@@ -163,10 +164,10 @@ class _Differentiation:
         return total
 
 
-def _inside(
+def _inner_gradients(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
-    """`control.Inside`: names are those of the graph around too."""
+    """Differentiates a body, as `control` asks for it; names are new in the graph around as well."""
     body = _Differentiation(graph, wanted)
     body.builder.fresh = fresh
     found = body.sweep(seeds)

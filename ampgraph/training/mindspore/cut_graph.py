@@ -134,7 +134,7 @@ class _Pieces:
         origin = self.origin(name)
         if origin not in self.constants:
             raise _not_cut(self.path, f"'{name}' is not a constant")
-        return _value(self.constants[origin].attribute[0])
+        return _attribute_value(self.constants[origin].attribute[0])
 
     # -- the function -------------------------------------------------------------------------------------------------
 
@@ -190,11 +190,17 @@ class _Pieces:
         if kind == "BatchNorm":
             training, epsilon, momentum, layout = (self._constant(name) for name in list(node.input)[5:9])
             return ops.BatchNorm(bool(training), epsilon, momentum, LAYOUTS.get(layout, layout))
-        given = {entry.name: _value(entry) for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute}
+        given = {
+            entry.name: _attribute_value(entry)
+            for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute
+        }
         try:
             if kind == "MaxPool":
-                return ops.MaxPool(*(_plane(given, name) for name in ("kernel_size", "strides")), *_layout(given))
-            stride, dilation = _plane(given, "stride"), _plane(given, "dilation")
+                return ops.MaxPool(
+                    *(_height_and_width(given, name) for name in ("kernel_size", "strides")),
+                    *_padding_and_format(given),
+                )
+            stride, dilation = _height_and_width(given, "stride"), _height_and_width(given, "dilation")
             sizes = given["out_channel"], given["kernel_size"], given["mode"]
             padding = given["pad_mode"], given["pad"]
             return ops.Conv2D(*sizes, *padding, stride, dilation, given["group"], given["format"])
@@ -232,20 +238,20 @@ class _Pieces:
         return piece
 
 
-def _plane(given: dict[str, Any], name: str) -> tuple[int, ...]:
+def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
     """Height and width of a size that the file keeps for four dimensions."""
     sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
-def _layout(given: dict[str, Any]) -> tuple[str, str]:
+def _padding_and_format(given: dict[str, Any]) -> tuple[str, str]:
     return given["pad_mode"], given["format"]
 
 
-def _value(entry: Any) -> Any:
+def _attribute_value(entry: Any) -> Any:
     """An Attribute message as Python has it."""
     if entry.type == schema.TUPLE:
-        return tuple(map(_value, entry.values))
+        return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:
         return (entry.s or next(iter(entry.strings), b"")).decode()
     if entry.type == schema.FLOAT:

@@ -53,7 +53,7 @@ class BufferPart:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What onnxruntime.IOBinding binds, behind the name."""
+        """The arguments of onnxruntime.IOBinding's bind methods behind the name: device, type, shape, address."""
         return self.memory, 0, self.kind, list(self.shape), self.address
 
 
@@ -63,7 +63,7 @@ Made = tuple[dict[str, OrtTensor], OrtTensor | None]
 
 
 def bind_given(binding: Any, name: str, value: Held) -> None:
-    """An input that is on the device already."""
+    """Binds an input that lies on the device already."""
     if isinstance(value, BufferPart):
         binding.bind_input(name, *value.place)
     else:
@@ -141,7 +141,7 @@ class Binding:
             raise
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
-        """Other values for tensors that steps only read; said twice, it is the same."""
+        """Binds other values for tensors that steps only read."""
         for name, value in values.items():
             self._places[name] = value, value
             for binding in self._bindings:
@@ -177,7 +177,7 @@ class Binding:
         return BufferPart(held, held.device_name(), dims, held.data_ptr(), held.element_type())
 
     def held(self, name: str) -> OrtTensor:
-        """The runtime's own value of a tensor of this state, a vector where the graph takes one."""
+        """The runtime's own value of a state tensor, without a copy; a vector where the graph takes one."""
         self._refuse_torn()
         scale = self._scale if name == self._scale_name else None
         return self._places[name][self._turn] if scale is None else scale
@@ -345,7 +345,7 @@ class CapturedBinding(Binding):
 
 
 def _empty(output: Any) -> Array:
-    """An array as an output of the session."""
+    """An array of an output's type and shape."""
     names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
     dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
     return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))

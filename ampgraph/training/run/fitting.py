@@ -225,7 +225,7 @@ class _Run:
                     hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
                     self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
                 if options.last_batch == "pad":
-                    batch = _padded(batch, options.batch_size, self.trainer.layout.labels)
+                    batch = _padded_batch(batch, options.batch_size, self.trainer.layout.labels)
                 result = self.trainer.step_checked(batch)
                 self.batch += 1
                 self.waiting.append(result)
@@ -309,7 +309,7 @@ class _Run:
         self.group.from_first(functools.partial(files.save, self.file, made))
 
 
-def _padded(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
+def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
     """A batch of ``size``: its first rows again, with labels that count for nothing."""
     count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
     if count == size:

@@ -83,7 +83,7 @@ class SharedBuffer(FlatBuffer):
 
 
 def _as_torch(value: OrtTensor) -> torch.Tensor:
-    """A tensor of ONNX Runtime, where it lies."""
+    """A tensor of ONNX Runtime as torch's, sharing memory."""
     from torch.utils.dlpack import from_dlpack
 
     shared: torch.Tensor = from_dlpack(value)
@@ -91,7 +91,7 @@ def _as_torch(value: OrtTensor) -> torch.Tensor:
 
 
 def _from_torch(tensor: torch.Tensor) -> OrtTensor:
-    """A tensor of torch, where it lies."""
+    """A tensor of torch as ONNX Runtime's, sharing memory."""
     value: OrtTensor = import_onnxruntime().OrtValue.from_dlpack(tensor)
     return value
 
@@ -235,14 +235,14 @@ class ShardedBinding(ParallelBinding):
             self._flat(name).copy_(torch.from_numpy(np.array(state[name], order="C").reshape(-1)))
 
     def _mine(self, name: str, array: Array) -> Array:
-        """Of what is divided, this rank's part."""
+        """This rank's part of an array that is shared out; any other array whole."""
         if name not in self._plan.divided:
             return array
         start, end = self._plan.spans[name][self.group.rank]
         return array.reshape(-1)[start:end]
 
     def _flat(self, name: str) -> torch.Tensor:
-        """A parameter where it lies, as a vector."""
+        """A parameter as a vector, in the buffer that ranks exchange."""
         return self._all.view(name).view(-1)
 
     def get(self, name: str) -> Array:
@@ -255,7 +255,7 @@ class ShardedBinding(ParallelBinding):
         return self._collected(name) if name in self._plan.spans else super().get(name)
 
     def _collected(self, name: str) -> Array:
-        """A slot, of which every rank has a part: every rank asks for it."""
+        """A whole slot, of which every rank holds a part; all ranks call this together."""
         import torch
 
         whole = torch.empty(self._first[name].size, device=self.memory)
@@ -273,7 +273,7 @@ class ShardedBinding(ParallelBinding):
         return self._first[name].shape if name in self._plan.spans else super().shape(name)
 
     def reader(self) -> Callable[[str], Array]:
-        """`get`, for which all slots are collected now: every rank asks for it."""
+        """Like `get`, of slots that are collected now; all ranks call this together."""
         slots = {name: self.get(name) for name in self._plan.spans if name not in self._all.parts}
         return lambda name: slots[name] if name in slots else self.get(name)
 

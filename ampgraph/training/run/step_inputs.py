@@ -115,7 +115,7 @@ class StepInputs:
         return self._prepared({name: np.asarray(array) for name, array in given.items() if name in self.ports})
 
     def _count(self, arrays: Mapping[str, ArrayLike], where: str) -> int:
-        """How many samples there are. Raises AmpError AMP503 for arrays that are missing or differ in it."""
+        """The number of samples. Raises AmpError AMP503 where arrays are missing or differ in it."""
         refuse_missing(self.ports, arrays, "the step", where)
         sizes = {name: np.shape(array)[0] if np.ndim(array) else 0 for name, array in arrays.items()}
         if not sizes:
@@ -128,7 +128,7 @@ class StepInputs:
         return count
 
     def _whole(self, arrays: Feeds) -> dict[str, Array]:
-        """All samples at once: the first axis may have any size."""
+        """Arrays of all samples, checked; the first axis may have any size."""
         free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
         return _checked(self.layout, free, arrays)
 
@@ -170,7 +170,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
     _refuse_rows(layout, ports, batch)
     arrays = check_feeds(
-        ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
+        ports, {name: _to_port_type(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
     )
     if different := contradiction(ports, arrays):
         raise AmpError("AMP503", different, hint="feed rows that belong together")
@@ -183,7 +183,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
     return arrays
 
 
-def _cast(port: Port, value: object) -> object:
+def _to_port_type(port: Port, value: object) -> object:
     """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
@@ -224,13 +224,13 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
 
 
 def _widens(port: Port, array: object) -> bool:
-    """Whether integers are given where float32 is taken, which holds each of them: pixels."""
+    """Whether integers are given for a float32 input that holds all of them exactly, as pixels."""
     small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
     return port.dtype == "float32" and small
 
 
 def _of_parts(port: Port, parts: int) -> Port:
-    """A step that was exported at a fixed batch size takes that many samples in each part."""
+    """A port for a whole batch: of a step with a fixed batch size, ``parts`` times as many samples."""
     fixed = port.shape[0] if port.shape else None
     return Port(port.name, port.dtype, (fixed * parts, *port.shape[1:])) if isinstance(fixed, int) else port
 

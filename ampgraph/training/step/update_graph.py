@@ -60,7 +60,7 @@ class UpdateGraph:
         self._choices: list[NextState] = []
 
     def read(self, value: Value) -> Value:
-        """The input that is a value of the gradients, or state of theirs."""
+        """The update's input for a value, or state, of the gradients' graph; made once."""
         if value not in self._inputs:
             given = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
             self.graph.inputs.append(given)
@@ -100,14 +100,14 @@ class UpdateGraph:
         gathered = [one for one in found if one.gathered]
         sizes = [one.numbers for one in gathered]
         rest = sum(one.numbers for one in found) - sum(sizes)
-        for one, piece in zip(gathered, _split(b, old, [*sizes, rest] if rest else sizes), strict=False):
+        for one, piece in zip(gathered, _split_vector(b, old, [*sizes, rest] if rest else sizes), strict=False):
             self._replace(one.old, b.typed(piece, FLOAT, one.numbers))
         new = b.op("Concat", *(one.new for one in found), axis=0)
         chosen = b.op("Where", holds, new, old)
-        self.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
+        self.states.commit(dict(zip(states, _split_vector(b, chosen, list(map(size, states))), strict=True)))
 
     def _replace(self, old: Value, new: Value) -> None:
-        """A value of the update is another one from now on; what made it goes."""
+        """Has readers of ``old`` read ``new``, and removes what made ``old``."""
         maker = old.producer()
         old.replace_all_uses_with(new)
         if maker is not None:
@@ -136,7 +136,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """Side by side and apart again: those of a Concat once, others twice, and all of them before they are chosen."""
+    """Whether one choice for all is worth the bytes that Concat and Split move."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)
@@ -144,6 +144,6 @@ def _pays(found: Sequence[NextState]) -> bool:
     return saved * LAUNCH >= 8 * every * (2 if gathered else 1) + 16 * alone
 
 
-def _split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
+def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
     """One piece too: the names of all nodes are alike."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)
