@@ -32,8 +32,8 @@ def main() -> None:
 
 
 def functions() -> Iterator[tuple[str, int, str, str]]:
-    """Of every function: its file and line, its name with parameters, the first paragraph of its docstring; of a special
-    method without one (__init__, __str__) that of its class."""
+    """Of every function: its file and line, its name with parameters, the first paragraph of its docstring; of a
+    special method without one (__init__, __str__) that of its class."""
     for folder in ("ampgraph", "passes"):
         for path in (ROOT / folder).rglob("*.py"):
             if not any(parent.is_symlink() for parent in path.parents):
