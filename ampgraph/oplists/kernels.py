@@ -83,7 +83,7 @@ class Broken:
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """By low type."""
+        """Why the kernel fails, by low type."""
         given = {"float16": self.float16, "bfloat16": self.bfloat16}
         return {low: why for low, why in given.items() if why}
 

@@ -20,7 +20,7 @@ WITHOUT = "no-"
 
 @cache
 def classes() -> Mapping[str, str]:
-    """By name of a rewrite, its class."""
+    """The class (exact, fold ...) of each rewrite, by its name."""
     return {name: str(entry["class"]) for name, entry in own_file("rewrites.toml").data.items()}
 
 

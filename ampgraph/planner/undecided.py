@@ -54,7 +54,7 @@ class Undecided(OpenProblem):
 
     @cached_property
     def _tied(self) -> Mapping[int, Sequence[int]]:
-        """By free unit, those for which it decides."""
+        """The units that each free unit decides for."""
         tied: dict[int, list[int]] = {}
         for unit, root in enumerate(self._roots):
             if self._sides[root] == FREE:

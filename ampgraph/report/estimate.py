@@ -150,9 +150,8 @@ def devices() -> tuple[Device, ...]:
 
 
 def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """Of a float32 model: values between the parts of what the target makes one kernel of. Those are norms and GELUs in
-    several operators, and pairs that its table joins; where it has none, whatever is done by element with what one
-    operator makes."""
+    """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
+    and pairs by its table; without a table, all that is done element by element to one operator's result."""
     from ..planner.fused_pairs import find_fused_pairs  # a plan is applied where there is no planner
 
     for region in regions(flow):

@@ -157,7 +157,7 @@ class Meanings(Shown):
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]
-        """By sense, the meaning."""
+        """The meaning of the term in each of its senses."""
         return dict(self.found)
 
     def lines(self) -> list[str]:

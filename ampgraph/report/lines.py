@@ -58,7 +58,7 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, whole words where there are any."""
+    """A text of at most ``most`` characters, cut between words where there are any."""
     if len(text) <= most:
         return text
     start = text[: most - 3]

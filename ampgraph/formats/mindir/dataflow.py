@@ -46,7 +46,7 @@ def _read_constant(values: MindirValues, node: Message, name: str, given: Messag
 
 
 def read_parameters(values: MindirValues, main: Scope) -> None:
-    """A parameter is one value; of one that the model writes, every Load is another."""
+    """Adds parameters to the dataflow, a value each; of one that the model writes, every Load is a value of its own."""
     written = _written_parameters(values)
     for tensor in values.model.graph.parameter:
         key = tensor.ref_key or tensor.name
@@ -228,7 +228,7 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """The read of one value that a graph returns."""
+        """Adds the read that one value returned by a graph is."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"

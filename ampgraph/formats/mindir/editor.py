@@ -41,7 +41,7 @@ class NodeOrder:
             self.put(node, maker)
 
     def drop(self, node: Message) -> None:
-        """A node is there no more."""
+        """Takes a node out of the order."""
         self._gone.add(id(node))
 
     def all(self) -> Iterator[Message]:
@@ -125,13 +125,13 @@ class Body:
         return made
 
     def put(self, node: Message, name: str) -> None:
-        """A new node goes where ``name`` is there."""
+        """Places a new node behind the node that makes ``name``."""
         self._makers[node.output[0]] = node
         self._enter(node)
         self._order.put(node, self._makers.get(name))
 
     def move(self, node: Message, name: str) -> None:
-        """A node that is there goes up to where ``name`` is made."""
+        """Moves a node up to behind the node that makes ``name``."""
         self._order.move(node, self._makers.get(name))
 
     def _enter(self, node: Message) -> None:
@@ -162,7 +162,7 @@ class Body:
         return node
 
     def give_input(self, node: Message, position: int, name: str) -> None:
-        """Input ``position`` of a node becomes ``name``."""
+        """Makes ``name`` the input ``position`` of a node."""
         old = node.input[position]
         if old != name:
             self._readers[old].pop((id(node), position), None)
@@ -170,7 +170,7 @@ class Body:
             node.input[position] = name
 
     def _give_output(self, position: int, name: str) -> None:
-        """An output of the graph becomes the value ``name``, under the name that the output has."""
+        """Makes the value ``name`` an output of the graph, under the name that the output has."""
         old = self.graph.output[position].name
         if old == name:
             return
@@ -184,7 +184,7 @@ class Body:
         self.graph.output[position].name = name
 
     def _rename(self, old: str, new: str) -> None:
-        """A value gets another name, wherever it is read; the outputs of the graph keep theirs."""
+        """Renames a value wherever it is read; outputs of the graph keep their names."""
         node = self._makers[new] = self._makers.pop(old)
         node.output[0] = node.name = new
         readers = self._readers[new] = self._readers.pop(old, {})
@@ -233,7 +233,7 @@ class MindirCasts:
         self._casts: dict[tuple[int, str, str], str] = {}  # scope, first name, type -> the first name of its cast
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """A Cast names its type by a constant at the top of its graph."""
+        """Has a Cast name its type by a constant at the top of its graph, as MindIR does."""
         body = self._bodies[op.scope]
         body.give_input(op.native.node, 1, body.number(schema.TYPE_IDS[dtype], dtype))
 
@@ -335,7 +335,7 @@ class MindirEditor:
     # -- casts --------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """The value now has this element type; the operand of a Cast that names it follows."""
+        """Gives a value another element type; the operand of a Cast that names it follows."""
         self._edited = True
         self._types[value.id] = dtype
         op = self.flow.ops[value.producer] if value.producer != NONE else None
@@ -343,7 +343,7 @@ class MindirEditor:
             self._casts.name_type(op, dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """No operator's result follows an input of another slot."""
+        """Nothing to do: in MindIR no result's type follows an input of another slot."""
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
         """Reads ``value`` as ``to`` at the given uses, through one Cast for each graph, or a given one."""
@@ -395,7 +395,7 @@ class MindirEditor:
         return False
 
     def _add_constant(self, value: Value, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """A constant has one name in all graphs, so its copy stands where it stands."""
+        """Adds a low copy of a constant beside it, for some uses: constants are one in all graphs."""
         given, _ = self.flow.scopes[value.scope].native.held[value.id]
         home = next(body for body in self._bodies.values() if body.maker(given.output[0]) is given)
         node = home.copy(given, f"{given.output[0]}_{dtype}")

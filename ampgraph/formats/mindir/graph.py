@@ -68,7 +68,7 @@ class _Checker:
                     )
 
     def _names(self) -> None:
-        """Every name means one thing in the whole model."""
+        """Refuses a name that means two things in the model."""
         taken = set(self.functions)
         if len(taken) < len(self.model.functions) or "" in taken:
             self._refuse("two functions have one name, or one has none")
@@ -129,7 +129,8 @@ class MindirGraph(EditableGraph):
         return MindirGraph(mindir_io.load(path))
 
     def prepare(self) -> None:
-        """MindSpore writes and reads sorted graphs only. Raises AmpError 2xx for what it could not read."""
+        """Raises AmpError 2xx for what MindSpore could not read; there is nothing to sort, as it writes sorted
+        graphs."""
         check_structure(self.file)
 
     def refuse_training(self) -> None:

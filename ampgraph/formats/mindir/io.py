@@ -178,7 +178,7 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
 
 
 def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """The same bytes under another name, data files included, for a model in which nothing changes.
+    """Copies a model's file to another name, data files included, for a model in which nothing changes.
 
     Raises AmpError: AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input.
     """

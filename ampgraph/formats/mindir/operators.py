@@ -72,7 +72,7 @@ class MindirOperators(MindirMemory):
         return written
 
     def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
-        """The unit of a slot and its reads; tells of a slot that holds two types."""
+        """Makes the unit of a slot and adds its reads; notes a slot that holds two types."""
         values = [self.flow.values[op.inputs[position]] for position in positions]
         unit = self._unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
@@ -165,7 +165,7 @@ class MindirOperators(MindirMemory):
         return ""
 
     def _cast(self, op: Op) -> None:
-        """A Cast between float types has a unit on each side."""
+        """Makes the units of a Cast between float types, one on each side."""
         target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
             target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
@@ -261,7 +261,7 @@ class Functions(MindirOperators):
         return formals[number]
 
     def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
-        """One operand of a call, and the formals that it becomes."""
+        """Passes one operand of a call to the formals that it becomes."""
         wanted = [list(view.flat(formal)) for formal in formals]
         parts = list(self.parts(item, place, name))
         if any(len(targets) != len(parts) for targets in wanted):

@@ -272,8 +272,8 @@ class _GradientOwners:
         return (source for source in inputs if source != NONE)
 
     def _name_results(self, op: Op, owner: Op) -> None:
-        """What the results of a gradient are gradients of: operands of the forward operator, not those that it reads if
-        there are others, as the gradient of one factor reads the other."""
+        """Notes what the results of a gradient are gradients of: operands of the forward operator ``owner``, and of
+        these rather those that the gradient does not read (the gradient of one factor reads the other)."""
         for result in op.outputs:
             alike = [source for source in owner.inputs if source != NONE and self._alike(source, result)]
             alike = [source for source in alike if not self._is_constant(source)]
@@ -390,7 +390,7 @@ class _StatusCheck:
         return node
 
     def _write(self, nodes: list[Message], result: str, gone: set[str]) -> None:
-        """The graph's new nodes; states no longer wait for what is gone."""
+        """Writes the graph's new nodes; states no longer wait for those that are gone."""
         kept = []
         for node in nodes:
             copy = type(node)()

@@ -228,7 +228,7 @@ def _inline_elements(tensor: Message, dtype: DType) -> Array:
 
 
 def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | None = None) -> None:
-    """A float32 Tensor message becomes float16 or bfloat16, rounded to nearest even; external data when it is saved.
+    """Makes a float32 Tensor message float16 or bfloat16, rounded to nearest even; an external one when it is saved.
 
     Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. Raises AmpError
     (AMP102 damaged, AMP103 bad external data), and ValueError for what is not float32.

@@ -208,9 +208,11 @@ class Placing(Handles):
         self._index: dict[ir.Node, int] = {}  # nodes of the file -> their place in it
 
     def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
-        """A node goes right behind another; without one before the first that was there, after what came before so.
+        """Places a node right behind ``anchor``; without one, in front of all nodes of the file, behind those placed so
+        before.
 
-        One that is there already moves."""
+        One that is there already moves.
+        """
         graph = self.graph(scope)
         if anchor is not None and anchor.graph is not getattr(graph, "graph", graph):
             anchor = None  # it stands around this graph
@@ -297,7 +299,7 @@ class Casts(Placing):
 
 
 def copy_layer(source: ir.Node, target: ir.Node) -> None:
-    """A new node belongs to the layer of the one that it serves."""
+    """Gives a new node the layer of the node that it serves."""
     for key in LAYER_KEYS:
         if key in source.metadata_props:
             target.metadata_props[key] = source.metadata_props[key]
@@ -319,7 +321,7 @@ class Readers(Casts):
         }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
-        """``result`` is read at the given uses from now on."""
+        """Has the given uses read ``result``."""
         for use in uses:
             scope, op, position = self.at(use)
             if op is not None:

@@ -62,7 +62,8 @@ class OnnxStrictEditor:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
-        """A pair of Casts behind the operator; the value between them, or behind them, takes the name over."""
+        """Puts a pair of Casts (to low and back) behind the operator; the value between or behind them takes over the
+        name."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
@@ -85,7 +86,7 @@ class OnnxStrictEditor:
         return made, found
 
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
-        """A Cast behind what makes the value, or before all nodes."""
+        """Puts a Cast to float32 behind what makes the value; before all nodes for an input or weight."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -102,7 +103,7 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, cast.outputs[0], low if stays_low else cast.outputs[0])
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """A Cast before the operator."""
+        """Puts a Cast to the low type before the operator."""
         node: ir.Node = op.native
         source = node.inputs[position]
         assert source is not None and node.graph is not None
@@ -111,7 +112,7 @@ class OnnxStrictEditor:
         node.replace_input_with(position, cast.outputs[0])
 
     def store_float32(self, value: Value) -> None:
-        """The same numbers in float32."""
+        """Stores the same numbers in float32."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
             value.native.const_value = _upcast(tensor)
@@ -123,7 +124,7 @@ class OnnxStrictEditor:
         return node
 
     def _put_first(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Before the nodes that were there, behind what came before them so."""
+        """Places a node in front of all nodes of the file, behind those placed so before."""
         first = self._first.setdefault(graph, next(iter(graph), None))
         if first is None:
             graph.append(node)
@@ -176,7 +177,7 @@ class OnnxStrictEditor:
     # -- types --------------------------------------------------------------------------------------------------------
 
     def declare_float32(self, value: Value) -> None:
-        """A low element type becomes float32, inside containers too."""
+        """Declares a low input or output float32, inside containers too."""
         value.native.type = _wide_type(value.native.type)
 
     def forget_annotations(self, scope: Scope) -> None:

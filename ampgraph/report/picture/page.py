@@ -70,7 +70,7 @@ class Page:
     met: bool = True
 
     def html(self) -> str:
-        """The same page has the same text."""
+        """The page as HTML; the same page gives the same text."""
         data = json.dumps(self._data(), ensure_ascii=True, separators=(",", ":"))
         words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}
         return _PLACE.sub(lambda found: words.get(found[1]) or _asset(found[1]), _asset("page.html"))
@@ -108,7 +108,7 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
-        """By bar, the length that stands for the whole width: bars of one kind have one scale."""
+        """The length that stands for the whole width of each bar: bars of one kind share it."""
         most: dict[str, Json] = {}
         for bar in self.bars:
             kind = bar.label.split()[0]

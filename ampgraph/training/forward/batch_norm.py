@@ -41,9 +41,8 @@ class Average:
 
 
 def lost_for_inference(model: ir.Model) -> tuple[Note, ...]:
-    """What is said of a model that torch has exported for inference, which folds BatchNormalization into convolutions
-    and leaves Dropout out. Its older exporter gives such weights numbers for names, its newer one says what it fused,
-    and from where in the module each node is, which `export_for_training` takes out."""
+    """Notes on a model that torch exported for inference, where BatchNormalization is folded into convolutions and
+    Dropout left out: seen by weights with numbers for names (older exporter), or by what it says itself (newer one)."""
     if model.producer_name != "pytorch" or any(node.op_type == "Dropout" for node in model.graph):
         return ()
     found = [

@@ -125,7 +125,7 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def distances(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
-    """Of all pairs of rows. The gradient of a distance of 0 is 0, as torch has it."""
+    """The distances of all pairs of rows (cdist). The gradient of a distance of 0 is 0, as torch has it."""
     away = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
         return (away != 0).to(away.dtype).sum(-1)
@@ -345,7 +345,8 @@ def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) ->
 
 
 def _fft_scale(x: Tensor, axes: Sequence[int], scaling: int) -> float:
-    """By torch's number: 0 none, 1 one over the root of the size, 2 one over the size."""
+    """The factor of a Fourier transform by torch's number: 0 none, 1 one over the root of the size, 2 one over the
+    size."""
     size = math.prod(int(x.shape[axis]) for axis in axes)
     return (1.0, size**-0.5, 1.0 / size)[scaling]
 

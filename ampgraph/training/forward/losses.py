@@ -134,7 +134,8 @@ def is_loss(node: ir.Node) -> bool:
 
 
 def lower_losses(graph: ir.Graph) -> int:
-    """Rewrites every such node of a flat graph, and returns how many.
+    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat graph; returns how
+    many.
 
     Raises AmpError AMP212 for one of whose inputs the rank is not known.
     """

@@ -54,7 +54,8 @@ def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.V
 
 
 def stream_key(seed: int, number: int) -> int:
-    """As the paper wants keys: odd, and the hexadecimal digits of either half differ from each other and from 0."""
+    """A key for Squares as its paper wants them: odd, and the hexadecimal digits of either half differ from each other
+    and from 0."""
     noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     key = 0
     for half in range(2):

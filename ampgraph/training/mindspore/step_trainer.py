@@ -102,8 +102,8 @@ class MindirTrainer:
         return StepResult(_as_number, loss, _FiniteFlag(overflow), scale)
 
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
-        """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
-        and for what is no row of numbers from 0."""
+        """Sets the learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its
+        own, and for what is no row of numbers from 0."""
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
             message = "the step has its own schedule of learning rates"
             raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
