@@ -43,6 +43,7 @@ class FuseCasts:
         return Change(count)
 
     def _may_go(self, flow: Dataflow, op: Op) -> bool:
+        """Whether a Cast is none of those that the file had."""
         return not self.keep or self.keep.isdisjoint(_marks(flow, op))
 
 
@@ -58,6 +59,7 @@ def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
 
 
 def _casts(flow: Dataflow) -> list[Op]:
+    """All Casts of a model."""
     return [op for op in flow.with_roles(operators("casts")) if op.inputs and op.outputs]
 
 
@@ -69,10 +71,12 @@ def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
 
 
 def _marks(flow: Dataflow, op: Op) -> tuple[Hashable, Hashable]:
-    """What still tells a cast after edits: itself, as outputs may change names; and in the copy of a function the name
-    of its result, with its scope without the numbers in it."""
+    """What a Cast is known by after edits: the node, and in a function's copy the name of its result with its scope,
+    without numbers.
+    """
     return op.native, (re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name)
 
 
 def _types(flow: Dataflow, op: Op) -> tuple[str, str]:
+    """From which type a Cast goes to which."""
     return flow.values[op.inputs[0]].dtype, flow.values[op.outputs[0]].dtype

@@ -101,11 +101,12 @@ def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
 
 
 def _executes(target: str) -> str:
+    """The runtime that executes a target's models, as its kernel table says."""
     return load_kernels(place_word(target)).executes
 
 
 def _kind(target: str) -> str:
-    """Who executes files for a target, in whatever types. Raises AmpError AMP404 where nobody does."""
+    """The kind of runtime that executes files for a target. Raises AmpError AMP404 where there is none."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executes(target):
@@ -127,10 +128,14 @@ class _Lane:
     outputs: Mapping[str, Result] = field(default_factory=dict)
 
     def feed(self, sample: Feeds) -> None:
+        """Gives a sample to the model, in the types of its inputs."""
         assert self.session is not None
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
+        """Runs once; the time counts if ``kept`` (not while it warms up): CPU seconds on one
+        thread, else elapsed ones.
+        """
         if self.session is None:
             return
         wall, cpu = self.session.time()
@@ -141,6 +146,9 @@ class _Lane:
 
 
 def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_Lane]:
+    """A lane for each model; the first model, the base of the ratios, also under each low type that the runtime can be
+    told.
+    """
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
             lane = _Lane(runtime, os.fspath(model), threads, hint)
@@ -154,6 +162,9 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
 
 
 def _timed(lanes: Sequence[_Lane]) -> Iterator[Timed]:
+    """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
+    error against it.
+    """
     first: dict[tuple[str, int], _Lane] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)

@@ -130,7 +130,7 @@ def build_training_step(
 def _finished(
     joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
-    """The step, with what it was built by in its layout."""
+    """The step with the options it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": spelled(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
     built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
@@ -152,7 +152,7 @@ def _for_training(recipe: Recipe) -> Recipe:
 
 
 def _moved(model: Model, recipe: Recipe) -> Any:
-    """The model in the opset that the recipe names."""
+    """The model in the recipe's opset, itself where that names none."""
     if recipe.opset is None:
         return model
     graph = at_given(adapters.load(model)[0], recipe)
@@ -175,6 +175,9 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
 
 
 def _policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
+    """The loss scale of a step: "default" is a dynamic one for float16 where weights stay float32; AMP320 for what is
+    none.
+    """
     if isinstance(given, str):
         if given != DEFAULT:
             return parse_loss_scale(given)

@@ -98,7 +98,7 @@ class Decoder:
         return following
 
     def _shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
-        """Of a state that the sample does not have: open sizes as in the tokens, or the first of what is fed."""
+        """The shape of a state that the sample lacks: open sizes as those of the tokens, or of the first input."""
         like = feeds.get(self.tokens, next(iter(feeds.values()), None))
         batch = like.shape[0] if like is not None and np.ndim(like) else 1
         return [d if isinstance(d, int) and d >= 0 else batch if i == 0 else 1 for i, d in enumerate(port.shape)]

@@ -63,7 +63,7 @@ def diff(
 
 
 def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
-    """By output, the error of a model, or of what a plan makes."""
+    """By output, the error of a model against the reference; a plan is applied first."""
     from .convert import convert
     from .verify import verify
 
@@ -80,6 +80,7 @@ def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, floa
 
 
 def _apart(first: Model | Plan, second: Model | Plan) -> SideBySide:
+    """Two models or two plans compared; AMP208 for one of each."""
     plans = [_plan(item) for item in (first, second)]
     ours, theirs = plans
     if ours is not None and theirs is not None:
@@ -93,6 +94,7 @@ def _apart(first: Model | Plan, second: Model | Plan) -> SideBySide:
 
 
 def _plan(item: Model | Plan) -> Plan | None:
+    """A plan, given as one or as a .json file; None for a model."""
     if isinstance(item, Plan):
         return item
     path = path_of(item)
@@ -100,5 +102,6 @@ def _plan(item: Model | Plan) -> Plan | None:
 
 
 def _name(item: Model | Plan) -> str:
+    """How the comparison names one of the two."""
     path = path_of(item)
     return "plan" if path is None else os.path.basename(os.fspath(path))

@@ -27,12 +27,14 @@ def takes_recipe(verb: Verb) -> Verb:
 
 
 def _parameter(name: str) -> inspect.Parameter:
+    """A recipe's field as a keyword of a verb."""
     given = RecipeFields.__annotations__[name]
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=DEFAULTS[name], annotation=getattr(given, "__forward_arg__", given))
 
 
 def _documented(name: str) -> str:
+    """A field's line in the docstrings of the verbs."""
     indent = " " * 8
     text = f"{name}: {OPTIONS[name].doc}"
     return textwrap.fill(text, 116, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)

@@ -127,7 +127,7 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
 
 
 def _said(at_level: str) -> str:
-    """What a level does, as far as a list of operator types can say it."""
+    """What a level does to a class, as a mixlist can say it: low, float32, or cut for neither."""
     return at_level if at_level in CAUTION else "cut"
 
 

@@ -53,7 +53,7 @@ class Pair(ABC):
         self.notes: list[str] = []
 
     def _ask_if_swapped(self, low: list[str]) -> None:
-        """``low``: the types that the reference alone has."""
+        """Notes that reference and model may be swapped, where only the reference has low types (``low``)."""
         if low:
             self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
 
@@ -126,6 +126,7 @@ class OnnxPair(Pair):
         return self._theirs
 
     def open(self) -> None:
+        """Opens the reference strictly and the model strictly, on the device, or by a target's runtime."""
         try:
             self._expected = StrictSession(self._ours)
         except AmpError as error:  # nothing that was made of it is to blame
@@ -142,6 +143,7 @@ class OnnxPair(Pair):
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        """The outputs of reference and model on one sample."""
         return self.sides(*self.feeds(feeds))
 
     def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
@@ -154,16 +156,20 @@ class OnnxPair(Pair):
         return expected, found
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the reference alone, which is opened again if `tracer` freed it."""
         self._expected = self._expected or StrictSession(self._ours)  # which `tracer` has freed
         return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
+        """A sample for either side: as it is, and in the types of the model's inputs."""
         return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
+        """What the outputs are (probabilities, rows, numbers), by name."""
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
+        """Which quantized parts the model has as the reference has them."""
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def remade(self, model: Graph | PathLike) -> OnnxPair:
@@ -180,6 +186,7 @@ class OnnxPair(Pair):
         return other
 
     def tracer(self) -> Tracer:
+        """Opens both sides for runs that show every value; sessions are freed before."""
         self._expected = self._found = None  # frees their weights
         device = "" if self.strict or self._runtime is not None else self.device
         if device and "bfloat16" in self.low:
@@ -203,6 +210,7 @@ class MindirPair(Pair):
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
+        """Opens both files on MindSpore; AMP209 where their inputs or outputs differ."""
         self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
         self.device = self._found.device.lower()
         same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
@@ -211,12 +219,15 @@ class MindirPair(Pair):
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the reference alone."""
         return dict(self._expected.run(feeds))
 
     def roles(self) -> dict[str, str]:
+        """What the outputs are (probabilities, rows, numbers), by name."""
         return self._roles
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        """The outputs of reference and model on one sample."""
         theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
@@ -234,10 +245,12 @@ def paired(reference: Model, model: Model, device: str, target: str = "", runtim
 
 
 def _low_types(graph: Graph) -> list[str]:
+    """The low types that a model uses."""
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
 def _mindir(model: Model) -> Graph:
+    """A MindIR model with its dataflow ready."""
     graph = adapters.load(model)[0]
     graph.prepare()
     return graph
@@ -279,11 +292,15 @@ def same_interface(reference: Interface, model: Interface) -> None:
 
 
 def _some(ports: Mapping[str, Port]) -> str:
+    """Names of the first few ports, for messages."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
+    """Raises AMP209 where an input or output differs by more than its float type: kind of type,
+    rank or a fixed size.
+    """
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

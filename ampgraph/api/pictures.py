@@ -26,7 +26,7 @@ def refuse_page(path: PathLike | None, *sources: object) -> None:
 
 
 def write_page(path: PathLike, page: Page) -> None:
-    """Writes it whole or not at all. Raises AmpError AMP105."""
+    """Writes the page, whole or not at all. Raises AmpError AMP105."""
     with text_file(path, page.html, OPTION):
         pass
 

@@ -112,6 +112,7 @@ def explain_all(
 
 
 def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: Progress | None) -> list[Explanation]:
+    """Plans the model and explains the nodes named, those that rewrites replace included."""
     a_callable("progress", progress)
     of_kind("node", [] if nodes is None else nodes, (str,), "give a node's name")
     hear = progress or silent

@@ -115,13 +115,14 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
+    """Operators that the target does not run at this opset."""
     from ..planner.opsets import off_target
 
     return off_target(_flow(graph, options, low_io), options)
 
 
 def _flow(graph: Graph, options: Options, low_io: frozenset[str]) -> Dataflow:
-    """Of a graph that stays as it is."""
+    """The dataflow of a graph that is not edited."""
     copy = adapters.copied(graph)
     copy.prepare()
     return copy.dataflow(options.dtype, low_io)
@@ -139,7 +140,9 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
 
 
 def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
-    """Tries every opset at which something becomes possible that is not today."""
+    """The model at the least later opset at which something more can be low, tried one by one; as it is where none
+    gains.
+    """
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
@@ -183,6 +186,7 @@ GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
 def _score(plan: Plan, flow: Dataflow, options: Options) -> Score:
+    """How good a plan is, less is better: products in float32, Casts, other nodes in float32."""
     wide = [
         node.role in options.lists.products
         for node in choices(plan, flow, options.lists).chosen
@@ -240,7 +244,7 @@ def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
 
 
 def _fused(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, str]:
-    """The model to go on with, and what was done."""
+    """The best of what the runtime's optimisers make of a model, and a note on it."""
     try:
         found = best_fused(_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python)
     except NotOptimized as why:
@@ -257,9 +261,10 @@ def _fused(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, 
 
 
 def _worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
-    """Why a model is better converted as it was given; empty where it is not.
+    """Why the fused model would be worse to convert than the given one; "" where it is better.
 
-    What counts are the nodes that the target's provider runs; where there is no such provider, those of the files."""
+    What counts are the nodes that the target's provider runs; where there is no such provider, those of the files.
+    """
     there = counter.provider == options.kernels.provider
     before, after = (_low(graph, options) for graph in (plain, fused))
     try:
@@ -275,7 +280,7 @@ def _worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Option
 
 
 def _low(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
-    """A model as it is converted, with its weights in it."""
+    """The proto of a model as `convert` would make it, weights included."""
     copy = OnnxGraph(onnx_io.deserialize(_proto(graph), None))
     plan, flow = pipeline.planned(copy, replace(options, ranges=None), frozenset())
     pipeline.applied(copy, plan, flow)

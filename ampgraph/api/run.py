@@ -102,6 +102,7 @@ def ran(
 
 
 def _doubts(feeds: Feeds) -> Iterator[str]:
+    """Inputs that hold NaN, and where first."""
     for name, value in feeds.items():
         place = first_nan(value) if isinstance(value, np.ndarray) else None
         if place is not None:

@@ -230,7 +230,7 @@ def ready(
 
 
 def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
+    """The plan that is given, or the options to make one with; contradictions raise before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = None
     if plan is None:
@@ -308,13 +308,14 @@ def report(done: Conversion) -> Summary | None:
 
 
 def _without_file(done: Conversion) -> str:
+    """What stands in the summary in the place of a file."""
     if done.job.dry_run:
         return "not written (dry run)"
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
 def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
-    """What the options could do better, and what the target's own tool has to be told. ``flow``: of the result."""
+    """Notes on what other options would gain, and on what the target's own tools have to be told."""
     if summary.opset and done.job.recipe.opset is None:
         yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
     if flow is not None and done.options is not None and done.options.kernels.builder:
@@ -335,6 +336,7 @@ def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
 
 @contextlib.contextmanager
 def _texts(done: Conversion) -> Iterator[None]:
+    """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

@@ -176,6 +176,8 @@ def _logged(
 
 
 def _both(*listeners: OnStep | None) -> OnStep:
+    """A listener that tells all others."""
+
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
             if listener is not None:
@@ -185,12 +187,14 @@ def _both(*listeners: OnStep | None) -> OnStep:
 
 
 def _text(path: PathLike | None) -> str | None:
+    """A path as text."""
     return None if path is None else os.fspath(path)
 
 
 def _read(
     data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
 ) -> TrainingData | None:
+    """Data with the normalisation that was asked for; AMP325 where they are no files."""
     if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
@@ -202,7 +206,9 @@ def _read(
 def _opened(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
-    """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
+    """The trainer of a step, on ONNX Runtime or MindSpore, and the processes. Raises AmpError AMP325 for what MindSpore
+    lacks.
+    """
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
@@ -221,12 +227,13 @@ def _opened(
 
 
 def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """By update, of the first group of parameters."""
+    """The learning rate of each update, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 
 
 def _write(found: Trained, log: PathLike | None) -> None:
+    """Writes what was asked for: the log of steps and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

@@ -123,7 +123,7 @@ def verify(
 
 
 def _vanishing(seen: Outcome) -> list[str]:
-    """A note on an output that float16 has nothing left of."""
+    """A note where an output is too small for float16 to hold."""
     small = vanishing(seen.compared.outputs, seen.pair.roles()) if "float16" in seen.pair.low else ""
     return [small] if small else []
 
@@ -154,15 +154,17 @@ def _browser_page(
 
 
 def _lacking(decoding: Decoding | None) -> frozenset[str]:
-    """What a sample may lack."""
+    """Inputs that a sample may lack: states and caches of a model that is run step by step."""
     return decoding.optional if decoding is not None else frozenset()
 
 
 def _named(path: PathLike | None) -> str:
+    """A path as the report shows it."""
     return "in memory" if path is None else str(path)
 
 
 def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
+    """Refuses a tolerance, number of nodes, cache or metric that verify cannot use."""
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):

@@ -144,6 +144,7 @@ class _Tensors:
         return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
 
     def _entry(self, name: str, array: Array) -> JsonObject:
+        """An array as the page's script reads it: type, shape, and its place in the file; texts stand in the entry."""
         shape: list[Json] = [*array.shape]
         if array.dtype.kind in "OUS":
             return {"name": name, "dtype": "string", "shape": shape, "values": [str(one) for one in array.ravel()]}
@@ -176,6 +177,7 @@ def _web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
 
 
 def _fetched() -> tuple[dict[str, bytes], str]:
+    """onnxruntime-web's files, fetched by npm, and the name of its package."""
     npm, hint = shutil.which("npm"), f"npm install {PACKAGE} here, or give its folder with --onnxruntime-web"
     if npm is None:
         raise AmpError("AMP501", f"{PACKAGE} is not here, and npm is not installed", hint=hint)
@@ -200,7 +202,9 @@ def _fetched() -> tuple[dict[str, bytes], str]:
 
 
 def _files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
-    """By what the module itself names beside it. Raises AmpError AMP501 for another package."""
+    """The files of an onnxruntime-web package that its module names, and its version. Raises AmpError AMP501 for
+    another package.
+    """
     try:
         version = str(json.loads(read("package.json"))["version"])
         module = read(f"dist/{MODULE}")
@@ -226,6 +230,7 @@ def _refuse_place(folder: Path) -> None:
 
 
 def _ours(folder: Path) -> bool:
+    """Whether a folder was written by an earlier call, and may be written over."""
     try:
         return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):

@@ -170,7 +170,7 @@ def _converted(
     bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
     plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
 ) -> CommandOutput:  # fmt: skip
-    """One model."""
+    """Converts one model for the command, and says what it did."""
     with signals_wait():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
@@ -253,6 +253,6 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
 
 
 def _line(*words: object) -> str:
-    """A line that works where this one did: by the command's name, or by Python where it is on no path."""
+    """A command line that works on this machine: by ``ampgraph`` where it is on the path, else by ``python -m``."""
     start = ["ampgraph"] if shutil.which("ampgraph") else [sys.executable, "-m", "ampgraph"]
     return shlex.join([*start, *map(str, words)])

@@ -130,7 +130,7 @@ def _unmatched(done: list[Done]) -> list[AmpError]:
 def _told(
     model: str, target: Path, done: list[Done], copied: list[str], faults: list[AmpError], linked: list[str]
 ) -> CommandOutput:
-    """The end of the report."""
+    """What the command prints and returns at the end: states of all models, copies and faults."""
     counts = Counter(found.state for found in done)
     said = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
     files = f"{plural(len(copied), 'other file')} copied to {target}"
@@ -145,7 +145,9 @@ def _told(
 
 
 def _options_digest(options: Mapping[str, Any], model: str) -> str:
-    """Of all that decides what becomes of a model. Raises AmpError for what is wrong with them for any model."""
+    """A digest of all that decides what becomes of a model, by which the manifest knows that nothing changed. Raises
+    AmpError for options that no model can have.
+    """
     recipe = recipe_of(None, options["fields"])
     resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
     words = {name: value for name, value in options.items() if name != "fields"}
@@ -173,6 +175,7 @@ def _places(model: str, output: str | None, options: Mapping[str, Any]) -> tuple
 
 
 def _is_model(name: str) -> bool:
+    """Whether a file is a model, by its suffix."""
     return Path(name).suffix.lower() in MODEL_SUFFIXES
 
 
@@ -221,10 +224,11 @@ class _Work:
         return Done(name, found, inputs, written=written)
 
     def _stands(self, written: Mapping[str, str]) -> bool:
-        """Whether files are as they were written."""
+        """Whether files still have the digests that the manifest has."""
         return all(_file_digest(self.target / name) == digest for name, digest in written.items())
 
     def _run(self, path: Path, place: Path) -> JsonObject:
+        """Converts one model in a child, and gives what is said of it; an error is an entry, and the others go on."""
         if not self.options["dry_run"]:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -284,13 +288,13 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """Of files that are there, by their names in a folder."""
+    """The digests of the files that exist, by their names in the folder."""
     there = (file for file in files if file.is_file())
     return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
 
 
 def _file_digest(path: Path) -> str:
-    """Of a file's bytes; empty where there is none."""
+    """A digest of a file's bytes; "" where there is none."""
     try:
         with open(path, "rb") as file:
             made = hashlib.sha256()

@@ -48,7 +48,7 @@ def verbose() -> bool:
 
 
 def set_volume(volume: Volume) -> None:
-    """From here on so much is said."""
+    """Sets how much is printed from here on: quiet, normal or verbose."""
     _volume.set(volume)
 
 
@@ -93,7 +93,7 @@ def fail(code: int, *lines: str) -> NoReturn:
 
 
 def _trace() -> None:
-    """Where it happened, for those who ask."""
+    """Prints the traceback, for those who set AMPGRAPH_DEBUG or --verbose."""
     if os.environ.get("AMPGRAPH_DEBUG") == "1" or verbose():
         import traceback
 
@@ -101,6 +101,7 @@ def _trace() -> None:
 
 
 def _unexpected(error: Exception, known: str = "") -> NoReturn:
+    """Ends with 2 for an exception that nobody foresaw: a full disk (``known``), or a defect of ours."""
     _trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
@@ -119,7 +120,7 @@ def _drop(stream: IO[str]) -> None:
 
 
 def prepare_streams() -> None:
-    """Any name can be printed, a warning is one line; Ctrl-C and a request to end both clean up."""
+    """Has stdout and stderr take any name, warnings print in one line, and Ctrl-C and SIGTERM clean up."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -133,6 +134,7 @@ def prepare_streams() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Ctrl-C as an exception, so that half-written files are removed."""
     raise Interrupted
 
 
@@ -204,15 +206,18 @@ class TerminalDisplay(Display):
         self.task = bars.add_task("starting", total=None)
 
     def line(self, text: str) -> None:
+        """Prints above the bar."""
         self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
         super().line(text)
         self.bars.start()
 
     def stage(self, text: str) -> None:
+        """A bar without an end, for what does not say how long it takes."""
         self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
+        """A bar at ``done`` of ``total``."""
         if total:
             self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
@@ -227,11 +232,13 @@ class SpokenDisplay(Display):
         self.start, self.said = time.monotonic(), ""
 
     def stage(self, text: str) -> None:
+        """A line with the seconds since the start, once a stage."""
         if text != self.said:
             self.said = text
             print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
 
     def part(self, text: str, done: int, total: int) -> None:
+        """Its stage alone: parts are too many for lines."""
         self.stage(text)
 
 

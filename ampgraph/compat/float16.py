@@ -68,7 +68,9 @@ def converted(
 
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
-    """Patterns of operators, in whatever domain, and of nodes; without those that have nothing in float32."""
+    """Patterns of blocked operators (in any domain) and nodes, as fp32= takes them, without those that match nothing in
+    float32.
+    """
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(named(flow, pattern))]
@@ -146,10 +148,12 @@ def not_done(argument: str, instead: str) -> None:
 
 
 def _warn(text: str) -> None:
+    """Warns of an argument that means something else here, at the caller's line."""
     warnings.warn(CompatWarning(text), stacklevel=4)
 
 
 def _within(array: Array, smallest: float, largest: float) -> Array:
+    """Magnitudes clipped to what the converter keeps, zeros and what is not finite left as they are."""
     size = np.abs(array)
     kept = (size == 0) | ~np.isfinite(size)
     return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)

@@ -53,7 +53,7 @@ Check = Callable[[str, object], None]
 
 
 def _kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
-    """A check of kinds that a message names; others are taken too."""
+    """A check that an argument is of one of ``kinds`` (which the message names) or of ``also`` (which it does not)."""
     return lambda name, value: None if isinstance(value, also) else of_kind(name, value, kinds, hint.format(name))
 
 

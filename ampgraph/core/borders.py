@@ -21,29 +21,33 @@ class Borders:
             self.after.setdefault(source, []).append(target)
 
     def origins(self, value: int) -> set[int]:
-        """A value with all that it is passed from."""
+        """The value, and all values of other scopes that it gets its data from: a formal's arguments, a loop's last
+        state, a body's results.
+        """
         return _closure(value, self.before)
 
     def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
-        """What adds several values to a set, with all that they are passed from."""
+        """A function that adds values to ``found``, each with all that `origins` gives."""
         return partial(_add_closures, found, self.before) if self.before else found.update
 
     def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
-        """What adds several values to a set, with all that they are passed to."""
+        """A function that adds values to ``found``, each with all that `copies` gives."""
         return partial(_add_closures, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
-        """A value with all that it is passed to."""
+        """The value, and all values of other scopes that get its data: formals, results of calls and bodies."""
         return _closure(value, self.after)
 
 
 def _add_closures(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+    """Adds the values and all that they carry on as."""
     found.update(values)
     for value in step.keys() & values:
         found |= _closure(value, step)
 
 
 def _closure(value: int, step: dict[int, list[int]]) -> set[int]:
+    """All values that hold the same data as this one, by steps across borders."""
     if value not in step:
         return {value}
     found, work = {value}, [value]

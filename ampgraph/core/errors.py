@@ -84,7 +84,7 @@ def _without_function(line: str) -> str:
 
 
 def _closed(line: str, start: int) -> int | None:
-    """Behind the bracket that closes the one at ``start``; None where there is none."""
+    """The position behind the bracket that closes the one at ``start``; None where none does."""
     depth = 0
     for place in range(max(start, 0), len(line)) if start >= 0 else ():
         depth += (line[place] == "(") - (line[place] == ")")

@@ -164,6 +164,7 @@ def sweep(path: Path) -> None:
 
 
 def _alive(process: int) -> bool:
+    """Whether another process of this number runs, so that a temporary file may be its own."""
     if process == os.getpid():
         return False  # not this one: a container gives the same number to every run
     if os.name == "nt":
@@ -178,7 +179,7 @@ def _alive(process: int) -> bool:
 
 
 def _force(path: Path, mode: int) -> None:
-    """What was written reaches the disk."""
+    """Flushes a file or folder to the disk (fsync)."""
     handle = os.open(path, mode)
     try:
         os.fsync(handle)

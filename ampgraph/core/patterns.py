@@ -108,11 +108,12 @@ class Pattern:
 
     @cached_property
     def compared(self) -> tuple[str, ...]:
-        """The values whose calls refer to an attribute of each other."""
+        """Values of nodes that have to agree in an attribute, such as the axes of two means."""
         return tuple(n.output for n in self.nodes if any(a.reference for call in n.calls for a in call.attributes))
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
+        """By node, itself and all names before it."""
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:
             operands = {name for call in node.calls for name in call.operands}
@@ -121,7 +122,7 @@ class Pattern:
 
     @property
     def anchor(self) -> Node | None:
-        """The node at which the search starts: the last that may, for a Pow may be a square or, behind it, a root."""
+        """The node at which the search starts: the last one that may, as an earlier Pow could be a square or a root."""
         found = (node for node in reversed(self.nodes) if any(call.role in self.anchors for call in node.calls))
         return next(found, None)
 
@@ -146,6 +147,7 @@ def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
 
 
 def _expanded(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+    """All patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
     for chosen in product(*(tuple(_ways(node, functions, depth)) for node in nodes)):

@@ -182,7 +182,7 @@ class Plan:
         return rows
 
     def _edits(self) -> Counter[str]:
-        """What is written beside types, by what it is."""
+        """How many rewrites, weights and Casts the plan has, by what is written."""
         found = Counter(f"Casts to {one.to}" for one in self.casts)
         stored = {"low": f"weights stored as {self.dtype}", "both": "weights stored in both types"}
         found.update(stored.get(one.store, "weights with another floor") for one in self.weights)
@@ -258,6 +258,7 @@ class Plan:
 
 
 def _text(value: Any) -> str:
+    """As JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -267,12 +268,15 @@ def _lines(items: list[Any]) -> str:
 
 
 def _differ(places: Iterable[Hashable]) -> bool:
+    """Whether no place comes twice."""
     found = list(places)
     return len(set(found)) == len(found)
 
 
 def _plan(data: dict[str, Any], old: bool) -> Plan:
-    """Of a file's fields but its format. Raises ValueError, TypeError or LookupError for what no plan has."""
+    """A plan from the fields of its file; ``old``: of format 1. Raises ValueError, TypeError or LookupError for what no
+    plan has.
+    """
     whys = [Why(_RULES.get(rule, rule), why) for rule, why in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
     if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():

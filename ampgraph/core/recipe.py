@@ -66,7 +66,7 @@ def quoted(word: str) -> str:
 
 
 def words_of(value: object) -> list[str]:
-    """A field's value as words."""
+    """A field's value as the words that its option is given on the command line."""
     if isinstance(value, tuple):
         return [f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item) for item in value]
     return [value if isinstance(value, str) else repr(value)]
@@ -353,7 +353,9 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """Fields, with what ``keep_io_types`` says as ``io``. Raises AmpError AMP301 where both are given."""
+    """The fields with ``keep_io_types``, other converters' keyword, said as ``io``. Raises AmpError AMP301 where both
+    are given.
+    """
     words = dict(given)
     if KEEP_IO in words:
         kept = io_of(words.pop(KEEP_IO))
@@ -363,11 +365,12 @@ def _with_io(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def flags(given: Iterable[str]) -> list[str]:
-    """What the command line calls some fields."""
+    """The command-line options of some fields."""
     return [OPTIONS[name].flag if name in OPTIONS else f"--{name.replace('_', '-')}" for name in given]
 
 
 def _text(recipe: Recipe) -> str:
+    """The recipe as text that `from_text` reads; defaults are left out."""
     found = []
     for name in OPTIONS:
         value = getattr(recipe, name)
@@ -381,7 +384,7 @@ def _text(recipe: Recipe) -> str:
 
 
 def _named(part: str) -> tuple[str, str]:
-    """A part of a text as a field's name and its word. Raises AmpError AMP301."""
+    """A part NAME=WORD of a recipe's text as the field's name and its word. Raises AmpError AMP301."""
     name, sign, word = part.partition("=")
     name = name.strip()
     if not sign:
@@ -399,6 +402,7 @@ def _named(part: str) -> tuple[str, str]:
 
 
 def _number(how: Option, name: str, word: str) -> object:
+    """A word as the type of its option; AMP301 otherwise."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

@@ -125,7 +125,7 @@ def paths(value: object) -> tuple[str, ...]:
 
 
 def _items(value: object) -> list[object]:
-    """What was given as one thing, a sequence, or nothing."""
+    """What a user gave for a repeatable field as a list: of one thing, of a sequence, or empty for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
@@ -150,7 +150,9 @@ class Size(int):
 
 
 def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """All dimensions at their least and at their largest, where these are others than ``sizes``, and ``sizes``."""
+    """``sizes`` again with every dimension at its least, at its largest, and as it is; the first two only where they
+    differ.
+    """
     some = [{name: getattr(size, which, size) for name, size in sizes.items()} for which in ("least", "largest")]
     return [*(one for one in some if one != sizes), dict(sizes)]
 
@@ -170,6 +172,7 @@ def dims(value: object) -> tuple[tuple[str, int], ...]:
 
 
 def _pair_text(item: object) -> str:
+    """A pair as NAME=VALUE, as messages show it."""
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 

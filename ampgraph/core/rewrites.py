@@ -71,17 +71,19 @@ class Rewrite:
 
     @property
     def what(self) -> str:
-        """What is written, to count by."""
+        """What is written, in words that reports count by."""
         return f"{self.writes} ({self.name})"
 
     @property
     def said(self) -> str:
-        """What became of a node, for those who ask for it."""
+        """What became of a node that this rewrite replaced, as `explain` says it."""
         return f"its region is written as {'' if self.exchanges else 'one '}{self.what}"
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
-        """Values of the main graph that hold other numbers then: their new names, with e for 2^-e of what they were."""
+        """Values of the main graph that hold other numbers after it: by old name, the new one and e, where they hold
+        2^-e of what they were.
+        """
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -89,7 +91,9 @@ class Rewrite:
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Called once all are written, as they know values by their names: those that hold other numbers get others."""
+        """Called once all rewrites are written: renames values that hold other numbers now, which others found by name
+        until then.
+        """
 
     def to_row(self) -> dict[str, Any]:
         """Plain data, by the names of the fields."""
@@ -133,7 +137,7 @@ class _OldRow:
 
 
 def _old_name(row: Mapping[str, Any]) -> str:
-    """Of a row from before rewrites had names: norms were the only ones."""
+    """The name of a rewrite in a row from before rewrites had names: only norms were rewritten."""
     return "norm" if row["axis"] == -1 else "channels"
 
 
@@ -149,5 +153,6 @@ def known_rewrites() -> Mapping[str, type[Rewrite]]:
 
 
 def _defined(module: object) -> Iterable[type[Rewrite]]:
+    """The rewrites that a module defines; what it only imports has no names there."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

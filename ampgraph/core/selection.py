@@ -49,7 +49,9 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 
 def _inside(flow: Dataflow, op: Op) -> list[Op]:
-    """What a function call or a control-flow node runs, at any depth: naming the node names all of it."""
+    """The operators that a function call or a control-flow node runs, at any depth: a pattern that names the node names
+    all of them.
+    """
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []
@@ -60,6 +62,7 @@ def _inside(flow: Dataflow, op: Op) -> list[Op]:
 
 
 def _matcher(pattern: str) -> Match:
+    """Whether a name is the pattern or matches it as a glob."""
     glob = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or glob(name)  # a name with brackets means itself
 

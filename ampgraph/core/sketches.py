@@ -124,4 +124,5 @@ def _pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
 
 
 def _rect(x: float, width: float, y: float, height: float, colour: str) -> str:
+    """A rectangle of SVG, in pixels from the upper left corner."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'

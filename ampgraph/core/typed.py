@@ -41,6 +41,8 @@ def reader(hint: Any) -> Reader:
 
 
 def _only(kind: type) -> Reader:
+    """Reads values of exactly this type."""
+
     def read(given: Any) -> Any:
         if type(given) is not kind:  # a bool is no int
             raise ValueError(f"{given!r} is not of type {kind.__name__}")
@@ -50,6 +52,7 @@ def _only(kind: type) -> Reader:
 
 
 def _text(given: Any) -> str:
+    """Text that can be written as UTF-8; ValueError otherwise."""
     if not isinstance(given, str):
         raise ValueError(f"{given!r} is not text")
     if not given.isascii():
@@ -58,12 +61,15 @@ def _text(given: Any) -> str:
 
 
 def _number(given: Any) -> float:
+    """A finite number as float; a bool is none."""
     if type(given) not in (int, float) or not math.isfinite(given):
         raise ValueError(f"{given!r} is not a finite number")
     return float(given)
 
 
 def _among(words: tuple[Any, ...]) -> Reader:
+    """Reads one of the words."""
+
     def read(given: Any) -> Any:
         if given not in words:
             raise ValueError(f"{given!r} is not one of {words}")
@@ -73,6 +79,8 @@ def _among(words: tuple[Any, ...]) -> Reader:
 
 
 def _mapping(values: Reader) -> Reader:
+    """Reads a table whose values are read by ``values``, which nobody can change."""
+
     def read(given: Any) -> Mapping[str, Any]:
         if not isinstance(given, Mapping):
             raise ValueError(f"{given!r} is not a table")
@@ -82,6 +90,7 @@ def _mapping(values: Reader) -> Reader:
 
 
 def _rows(hints: tuple[Any, ...]) -> Reader:
+    """Reads a list as a tuple: of one type with an ellipsis in the annotation, else one type a place."""
     many = len(hints) == 2 and hints[1] is Ellipsis
     readers = [reader(hint) for hint in hints if hint is not Ellipsis]
 
@@ -96,6 +105,7 @@ def _rows(hints: tuple[Any, ...]) -> Reader:
 
 
 def _fields(kind: Any) -> Reader:
+    """Reads a table as a dataclass, field by field; ValueError for unknown ones and for those that are missing."""
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     readers: dict[str, Reader] = {}
 

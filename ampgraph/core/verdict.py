@@ -97,7 +97,9 @@ class CheckVerdict(Data):
 
     @property
     def doubtful(self) -> bool:
-        """Whether generated inputs do not tell."""
+        """Whether the check could not tell: the error on generated inputs is near the tolerance, or beyond it on too
+        few.
+        """
         return self.outcome == DOUBTFUL
 
     @property
@@ -112,12 +114,12 @@ class CheckVerdict(Data):
 
     @property
     def stands(self) -> bool:
-        """Whether what was required is met, as far as that was seen."""
+        """Whether ``--check require`` is met, as far as it could be checked."""
         return self.outcome in (OK, DOUBTFUL)
 
     @property
     def on(self) -> str:
-        """What it was run on."""
+        """The inputs that it ran on, in words."""
         word = "generated input" if self.generated else "sample"
         late = f" ({self.left} more would take too long)" if self.left else ""
         return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
@@ -154,7 +156,7 @@ class CheckVerdict(Data):
         return ", ".join([*parts, *self._remedy()]) + self._by_itself()
 
     def _remedy(self) -> list[str]:
-        """What mends it, else what to try and why there is no more."""
+        """The words behind a miss: what mends it, else what to try, and why nothing more is known."""
         if self.repair:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
             return [f"repair: {listed(self.repair)} (tried: {tried})"]

@@ -80,8 +80,9 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
-    """Makes constants of stored tensors that are inputs too, of every type: how many there were. ``wanted`` None: only
-    where the file's version left no choice but to list them."""
+    """Makes constants of initializers that are also listed as inputs; returns how many there were. ``wanted`` None:
+    only where the file's IR version (3) had to list them.
+    """
     found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
@@ -92,12 +93,14 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
 
 
 def _must_list_stored(graph: Graph) -> bool:
-    """Whether the file's IR version has every stored tensor among the inputs, so that being one says nothing of it."""
+    """Whether the file's IR version requires every initializer among the inputs, so that being one does not mean that
+    callers may replace it.
+    """
     return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
 def _stored_inputs(graph: Graph) -> list[ir.Value]:
-    """The inputs that are stored tensors too; none in MindIR."""
+    """The initializers that are also inputs; none in MindIR."""
     inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
     return [value for value in inputs if value.is_initializer()]
 
@@ -128,12 +131,15 @@ def _model(graph: Graph) -> ir.Model:
 
 
 def _from_mindir(path: str | os.PathLike[str]) -> tuple[Graph, Back]:
+    """A MindIR file as a Graph; what comes back is that Graph, edited in place."""
     from .mindir.graph import MindirGraph
 
     return MindirGraph.load(path), lambda graph, changed: graph
 
 
 def _from_path(path: Path) -> tuple[Graph, Back]:
+    """An ONNX file as a Graph; what comes back is a ModelProto, or an ir.Model where tensors lie in data files."""
+
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
         model = _model(graph)
         if any(True for _ in onnx_io.external_tensors(model)):
@@ -146,6 +152,7 @@ def _from_path(path: Path) -> tuple[Graph, Back]:
 
 
 def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
+    """A copy of a GraphSurgeon graph as a Graph; what comes back is a GraphSurgeon graph."""
     import onnx_graphsurgeon as gs
 
     def back(graph: Graph, changed: bool) -> gs.Graph:
@@ -155,6 +162,10 @@ def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
 
 
 def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
+    """A copy of the model of torch's ONNXProgram as a Graph; what comes back is a program with the same exported
+    module.
+    """
+
     def back(graph: Graph, changed: bool) -> ONNXProgram:
         return type(program)(_model(graph) if changed else program.model.clone(), program.exported_program)
 

@@ -73,7 +73,9 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
-    """How many a shape has. Raises AmpError AMP102 for one that no tensor has."""
+    """How many elements a shape has. Raises AmpError AMP102 for a negative size, or more elements than a tensor can
+    have.
+    """
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1
@@ -83,7 +85,9 @@ def elements_in(dims: Sequence[int], who: str, where: str) -> int:
 
 
 def check_held(held: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP102 for other bytes in the model's file than the shape needs."""
+    """Raises AmpError AMP102 where a tensor inside of the model's file has another number of bytes than its shape
+    needs.
+    """
     if held != expected:
         raise AmpError("AMP102", f"{who} says {expected:,} bytes and holds {held:,}", where=where, hint=DAMAGED)
 

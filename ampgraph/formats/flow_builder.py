@@ -58,7 +58,9 @@ class FlowBuilder:
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
 
     def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
-        """A unit that stays float32, and why; ``admits``: but where a user's list says it takes these."""
+        """A unit that stays float32, for the reason ``why``; ``admits``: the types that it may have after all where a
+        user's list says so.
+        """
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:
@@ -73,5 +75,5 @@ class FlowBuilder:
         return self.fixed_unit(slot, why)
 
     def conflict(self, text: str) -> None:
-        """Two types where there can be one: the model is wrong as it stands."""
+        """Notes that a slot holds two types where it can have one: the model is wrong as it stands."""
         self.flow.conflicts.append(text)

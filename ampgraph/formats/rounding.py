@@ -99,5 +99,6 @@ class Rounder:
 
 
 def _cast(part: Array, place: Array) -> None:
+    """numpy's cast of ``part`` to the type of ``place``, which it fills; overflow gives inf without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

@@ -83,6 +83,7 @@ def is_slot(entry: str) -> bool:
 
 
 def _at(entries: tuple[str, ...], position: int, variadic: bool) -> str:
+    """The slot at a position; the last one goes on where it is variadic."""
     if position < len(entries):
         return entries[position]
     return entries[-1] if variadic and entries else NO_SLOT
@@ -102,6 +103,7 @@ def operators() -> Mapping[str, Operator]:
 
 
 def _operator(name: str, row: Mapping[str, Any]) -> Operator:
+    """A row of mindspore.toml as an `Operator`; a slot that ends in ... repeats."""
     given = {**row, "name": name}
     for side in ("input", "output"):
         slots = row.get(f"{side}s", [])
@@ -113,6 +115,8 @@ def _operator(name: str, row: Mapping[str, Any]) -> Operator:
 
 
 def _place(text: str) -> Place:
-    """``input:2`` or ``attr:pads``."""
+    """Where the role's attribute is on a MindSpore node: ``input:2`` is operand 2, ``attr:pads``
+    the attribute `pads`.
+    """
     sort, _, what = text.partition(":")
     return Place(operand=int(what)) if sort == "input" else Place(attribute=what)

@@ -105,6 +105,7 @@ def _as_shipped(name: str) -> OpLists:
 
 
 def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
+    """The lists of a policy with a user's on top: later files win, operator by operator."""
     whose, own = framework(name), own_file(OWN)
     listings = _listings((own_file(name), *users), whose)
     ours = listings if name == OWN else _listings((own,), framework(OWN))
@@ -123,6 +124,7 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
 
 
 def _listings(files: Sequence[ListFile], whose: Framework) -> dict[str, Listing]:
+    """By operator, the listing of the last file that has it."""
     return {kind: listing for file in files for kind, listing in entries(file, whose)}
 
 

@@ -35,12 +35,14 @@ def oldest_rewrite() -> int:
 
 @cache
 def _files() -> tuple[ListFile, ...]:
+    """The files of patterns, in alphabetical order, which is that of preference."""
     paths = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
     return tuple(read_file(path) for path in paths)
 
 
 @cache
 def shipped_patterns() -> tuple[Pattern, ...]:
+    """All patterns of op_lists/patterns."""
     return tuple(pattern for file in _files() for pattern in patterns_of(file))
 
 
@@ -51,6 +53,7 @@ def _shared() -> ListFile:
 
 @cache
 def conventions() -> Conventions:
+    """What all patterns look through and how they compare: commutative operators, attributes that may be operands."""
     data = _shared().data
     through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
     return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
@@ -85,6 +88,7 @@ def _idle(pattern: Pattern) -> str:
 
 
 def _functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
+    """The functions of a file, each with its variants."""
     return {
         name: tuple(_function(file, name, text) for text in texts)
         for name, texts in file.data.get("functions", {}).items()
@@ -92,6 +96,7 @@ def _functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
 
 
 def _function(file: ListFile, name: str, text: str) -> Function:
+    """A function of one value, from its text."""
     parameters, outputs, nodes = _nodes(file, "functions", name, text)
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")
@@ -99,6 +104,9 @@ def _function(file: ListFile, name: str, text: str) -> Function:
 
 
 def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
+    """The numbers that a file's patterns may name, with the shared ones; those that are ``unchecked`` fit whatever they
+    are.
+    """
     numbers, unchecked = {**_numbers(shared), **_numbers(file)}, file.data.get("unchecked", ())
     for name in unchecked:
         if name not in numbers:
@@ -107,10 +115,12 @@ def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
 
 
 def _numbers(file: ListFile) -> Mapping[str, Number]:
+    """The numbers of one file."""
     return {name: _number(file, name, value) for name, value in file.data.get("numbers", {}).items()}
 
 
 def _number(file: ListFile, name: str, value: object) -> Number:
+    """A number as the file gives it: itself, "> 1e-3" (above) or "~ 0.5" (about)."""
     if isinstance(value, (int, float)):
         return Number(float(value))
     match = _NUMBER.match(value) if isinstance(value, str) else None
@@ -120,6 +130,7 @@ def _number(file: ListFile, name: str, value: object) -> Number:
 
 
 def _stored(file: ListFile) -> Mapping[str, str]:
+    """The names that must be stored tensors, and of which sort."""
     stored: Mapping[str, str] = file.data.get("stored", {})
     for name, sort in stored.items():
         if sort not in STORED:
@@ -143,6 +154,7 @@ def _nodes(file: ListFile, table: str, key: str, text: str) -> Text:
 
 
 def _node(file: ListFile, table: str, key: str, node: NodeProto) -> Node:
+    """A node of a pattern's text; an attribute may refer to a name that another node binds."""
     from onnx import helper
 
     if len(node.output) != 1:

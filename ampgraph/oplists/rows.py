@@ -79,6 +79,9 @@ def mindspore_roles() -> Mapping[str, str]:
 
 
 def _row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
+    """What is in force for one operator: class, level, reason, slots, kernels; ``asked``: the name under which a user
+    asked.
+    """
     listing = lists.of(kind)
     slots = dict(lists.float32_slots.get(kind, {}))
     tied = tuple(tuple(sorted(group)) for group in lists.tied.get(kind, ()))

@@ -110,6 +110,7 @@ def _with_included(
 
 
 def _places(given: int | str | list[int]) -> Places:
+    """Operands that a trait is about; None for all."""
     if given == ALL:
         return None
     return tuple(given) if isinstance(given, list) else (int(given),)
@@ -137,6 +138,7 @@ def check_traits(file: ListFile) -> None:
 
 
 def _check_places(file: ListFile, table: str, places: object) -> None:
+    """Checks `positions` of a trait: known operators, and whole numbers from 0 on or "all"."""
     if not isinstance(places, dict):
         raise mistake(file, table, "positions", "'positions' gives operands by operator", FORM)
     for kind, given in places.items():

@@ -70,7 +70,7 @@ class Costs:
         return found
 
     def _guessed(self, value: int) -> int:
-        """The size of a value whose shape is not known: that of one of the same size, where there is one."""
+        """The number of elements of a value without a shape: that of a value known to have as many, if there is one."""
         root = self._roots[value]
         if root != value:
             return self.elements(root)  # a guess must be the same on both sides of a Transpose
@@ -105,16 +105,18 @@ class Costs:
         return 0 if self.is_cast_with_others(value) else self._times(value)
 
     def _times(self, value: int) -> int:
-        """How often the scope runs that makes a value: a Loop's body more than once."""
+        """How often the scope runs that makes a value: once, or more in a loop's body."""
         return self.flow.scopes[self.flow.values[value].scope].times
 
     def is_cast_with_others(self, value: int) -> bool:
-        """Whether one node casts it and many more: no kernel is started for it alone."""
+        """Whether the value's Cast is part of a node that casts many, so that it starts no kernel of its own."""
         return self.cast_together > 0 and self.flow.values[value].default and self.elements(value) <= self.cast_together
 
 
 def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
-    """The net of a value; None where one decision holds for all who write and read it."""
+    """What Casts of a value cost between its writer's unit and its readers'; None where one unit decides for all of
+    them.
+    """
     flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
     readers = frozenset([roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused])

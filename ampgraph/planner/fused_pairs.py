@@ -31,8 +31,9 @@ def _adds_vector(flow: Dataflow, options: Options, op: Op) -> bool:
 
 
 def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
-    """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
-    of its channels, where the level would make the product low alone; or an empty string."""
+    """The fusion by which a product takes this operator's stored scale or shift into its weights, where the product
+    alone would be low; or "".
+    """
     taken = options.kernels.taken
     if options.level.infer != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""
@@ -51,7 +52,7 @@ def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
 
 
 def _data(flow: Dataflow, options: Options, op: Op) -> int:
-    """What an operator scales or shifts by stored numbers for each channel, if nobody else reads that; or NONE."""
+    """The value that an operator scales or shifts by channel, if nothing else reads it; or NONE."""
     known = constants(flow, options.lists.traits)
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]

@@ -49,6 +49,7 @@ class Regions:
         return frozenset(op for op, kind in self.of_op.items() if kind != "Bias")
 
     def enter(self, ledger: Ledger) -> None:
+        """Ties the units of each region and decides them; what the level leaves open goes to the cut."""
         for units, side, why in self.ties:
             root = ledger.tie(units)
             if side == FREE:
@@ -131,6 +132,7 @@ def reads_float32_stream(facts: Facts, region: Region, held: Collection[int]) ->
 
 
 def _units(ops: Sequence[Op]) -> list[int]:
+    """The units of all slots of the operators."""
     return [unit for op in ops for unit in op.slots.values()]
 
 
@@ -173,7 +175,7 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
 
 
 def _does_nothing(options: Options, op: Op) -> bool:
-    """Whether the runtime takes an operator away before it looks for what it fuses."""
+    """Whether the runtime removes an operator before it fuses."""
     return options.lists.traits.has(op.role, "nothing_in_inference")
 
 
@@ -188,6 +190,7 @@ def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Wh
 
 
 def _class(options: Options, kind: str) -> str:
+    """The list class of the operator that a region stands for."""
     listing = options.lists.of(kind)
     return listing.cls if listing else ""
 
@@ -199,14 +202,14 @@ def _is_own(facts: Facts, region: Region) -> bool:
 
 
 def _in_range(facts: Facts, region: Region) -> bool:
-    """A bias that leaves the low range must not pull its product into float32."""
+    """Whether a bias fits the low range: one that does not must not pull its product into float32."""
     bias = facts.flow.values[region.bias]
     read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
     return read and facts.extent(bias).largest <= facts.low.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:
-    """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
+    """Whether the sum with the bias was measured out of range, and neither operand of the product nor its result."""
     product = region.ops[0]
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
 

@@ -36,6 +36,7 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
 
 
 def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
+    """A Cast with its reason; ``before``: names in the file before the conversion."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
     made, sort = _maker(flow, lists, op.inputs[0])
@@ -51,7 +52,7 @@ def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastRep
 
 
 def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
-    """Where the tensor comes from, and the sort of cast that this suggests."""
+    """Who makes the tensor that is cast, in words, and the sort of Cast that this suggests."""
     item = flow.values[value]
     producer = flow.writer(value)
     if item.weight:
@@ -67,7 +68,7 @@ def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
 
 
 def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
-    """Who reads the result, and whether a graph output does."""
+    """Who reads the Cast's result, in words, and whether a graph output does."""
     item, message, output = flow.values[value], [], False
     for use in flow.uses[value]:
         if use.op != NONE:
@@ -95,7 +96,7 @@ def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
 
 
 def label(flow: Dataflow, op: Op) -> str:
-    """A node's name, else its first output's, else its place."""
+    """A node as reports name it: by its name, its first output's name, or its place."""
     if op.name:
         return op.name
     first = flow.values[op.outputs[0]].name if op.outputs else ""

@@ -43,7 +43,7 @@ class OneSided:
         return len(self.first) + len(self.second)
 
     def lines(self) -> list[str]:
-        """Its part of the report."""
+        """The lines on what only the first and only the second have."""
         sides = (("first", self.first), ("second", self.second))
         return [f"{len(n):,} in the {side} alone: {first(n, SHOWN, ', ...')}" for side, n in sides if n]
 
@@ -124,10 +124,12 @@ def models_apart(first: object, second: object) -> SideBySide:
 
 
 def _node(key: tuple[str, str]) -> str:
+    """A node as the comparison names it, by kind and name."""
     return f"{key[0]} '{key[1]}'"
 
 
 def _casts(flow: Dataflow) -> Iterable[str]:
+    """A model's Casts, each as text: what is cast, from which type to which."""
     for op in flow.ops:
         if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
             source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
@@ -135,11 +137,12 @@ def _casts(flow: Dataflow) -> Iterable[str]:
 
 
 def _weights(flow: Dataflow) -> dict[str, str]:
+    """Types of stored tensors by name."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
 def _apiece(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
-    """What differs in two tables; what one lacks is ``none`` there."""
+    """By name, what differs between two tables; what one of them lacks is ``none`` there."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:
@@ -147,6 +150,7 @@ def _apiece(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apie
 
 
 def _sides(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
+    """What only the first has, and what only the second; what comes twice counts twice."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -180,7 +184,7 @@ def _slots(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
 
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """A plan counts the nodes that are left behind its rewrites: their places before."""
+    """From an index in the plan (after rewrites) to the index in the file, for one scope."""
     gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:
@@ -192,23 +196,28 @@ def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
 
 
 def _slot(decision: Decision, index: int) -> str:
+    """A decision's place as the comparison names it."""
     where = "graph" if index < 0 else f"#{index}"
     return f"{decision.scope}{decision.kind} {where} {decision.slot}"
 
 
 def _reasons(first: Decision, second: Decision) -> tuple[str, str]:
+    """Why either plan decided so, with the rule."""
     return f"{first.why.rule}: {first.why.text}", f"{second.why.rule}: {second.why.text}"
 
 
 def _rewritten(plan: Plan) -> Iterable[str]:
+    """A plan's rewrites, each by what it writes and where."""
     return (f"{rewrite.writes} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
 
 
 def _edges(plan: Plan) -> Iterable[str]:
+    """A plan's Casts, each by value and type."""
     return (f"{cast.scope}'{cast.value}' -> {cast.to}" for cast in plan.casts)
 
 
 def _stored(plan: Plan) -> dict[str, str]:
+    """How a plan stores tensors, by name."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 
@@ -216,10 +225,12 @@ def _stored(plan: Plan) -> dict[str, str]:
 
 
 def _number(error: float | None) -> str:
+    """An error, or that there is none."""
     return "not judged" if error is None else finite(error, ".2e")
 
 
 def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
+    """Decisions that differ, in groups of one kind and one difference, the largest first, with both reasons."""
     groups: dict[tuple[str, str, str], list[Apiece]] = {}
     for item in decisions:
         groups.setdefault((item.kind, item.first, item.second), []).append(item)
@@ -233,6 +244,7 @@ def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
 
 
 def _weight_lines(found: SideBySide) -> list[str]:
+    """Bytes of either side, and the stored tensors whose types differ."""
     lines = []
     if found.bytes is not None and found.bytes[0] != found.bytes[1]:
         lines.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")

@@ -29,4 +29,5 @@ def shape_words(flow: Dataflow, options: Options) -> str:
 
 
 def _open(flow: Dataflow, value: int) -> list[object]:
+    """The dimensions of a value that the file leaves open."""
     return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

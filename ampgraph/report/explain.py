@@ -94,7 +94,7 @@ class Explanation(Shown):
 
     @property
     def held(self) -> SlotReport | None:
-        """The first slot that is float32."""
+        """The first slot that is float32; None if all are low."""
         return next((slot for slot in self.slots if slot.dtype == FLOAT32), None)
 
     @property
@@ -129,7 +129,7 @@ class Explanation(Shown):
         return in_rows((name, text) for name, text in rows if text)
 
     def _told(self, text: str) -> str:
-        """A reason, with what its list's own means here."""
+        """A reason in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
 
 
@@ -172,7 +172,7 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
 
 
 def _place(flow: Dataflow, op: Op) -> str:
-    """A name that means this node alone: its own, its first output's, or its place."""
+    """A name that means this node alone: its own or its first output's if unique, else its place."""
     names = [op.name] if sum(other.name == op.name for other in flow.ops) == 1 else []
     first = flow.values[op.outputs[0]].name if op.outputs else ""
     if not names and first and sum(flow.values[v].name == first for o in flow.ops for v in o.outputs) == 1:
@@ -181,6 +181,7 @@ def _place(flow: Dataflow, op: Op) -> str:
 
 
 def _hint(flow: Dataflow, wanted: str) -> str:
+    """What to write instead of a node that is not there: readers of a tensor of this name, or similar names."""
     for value in flow.values:
         if value.name == wanted and value.producer == NONE:
             readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
@@ -214,6 +215,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 
 def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
+    """All that is said of a node; ``rewrite``: what replaces it."""
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
@@ -246,8 +248,9 @@ def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explan
 
 
 def _meant(options: Options, op: Op, listing: Listing) -> str:
-    """What a list's reason means where it speaks for float32 of what is low, or of sums that the target's kernel adds
-    up in a low type; empty where it means what it says."""
+    """What a list's reason means where taken literally it would mislead: it argues for float32 and the node is low, or
+    the kernel adds up in a low type; "" elsewhere.
+    """
     kernels, level = options.kernels, options.level
     low = options.lists.at(listing.cls, level) == "low"
     if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":
@@ -258,12 +261,13 @@ def _meant(options: Options, op: Op, listing: Listing) -> str:
 
 
 def _inside(options: Options, kind: str, listing: Listing | None) -> str:
-    """What the target's kernel does in float32, where that leaves the operator to the cut."""
+    """What the target's kernel computes in float32 inside, if that is why the operator is left to the cut; else ""."""
     trusted = listing is not None and options.level.trusts_kernels(listing.cls)
     return options.kernels.float32_inside.get(kind, "") if trusted else ""
 
 
 def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
+    """Values of a node whose type is not decided (integers, given types), with their types."""
     decided = {
         use.value for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE
     }
@@ -273,6 +277,7 @@ def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
 
 
 def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
+    """A slot's values, type, reason, and what either type costs."""
     return SlotReport(
         slot=", ".join(reason.slots),
         values=tuple(dict.fromkeys(flow.values[v].name for v in reason.values)),
@@ -285,6 +290,7 @@ def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
 
 
 def _choice(flow: Dataflow, price: Price) -> Choice:
+    """What one type costs: bytes, kernel starts, the Casts and tensors that are paid for."""
     casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
     return Choice(price.bytes, price.starts, casts, weights)
 
@@ -316,6 +322,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
+    """The lines about a slot."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -75,7 +75,9 @@ class Checked(Shown):
 
 
 def junit(found: Sequence[Checked]) -> str:
-    """JUnit XML: a suite for each file, a case for each rule. A warning is no failure; it stands in the output."""
+    """JUnit XML of checked files: a suite for each file, a case for each rule. A warning is no failure; it stands in
+    the output.
+    """
     root = ElementTree.Element("testsuites", name="ampgraph check")
     for one in found:
         suite = ElementTree.SubElement(root, "testsuite", name=_text(one.model))
@@ -97,11 +99,12 @@ def junit(found: Sequence[Checked]) -> str:
 
 
 def _text(text: str) -> str:
+    """Without the characters that XML cannot hold."""
     return _NO_XML.sub("?", text)
 
 
 def sarif(found: Sequence[Checked]) -> str:
-    """SARIF 2.1.0: a result for each finding, at its file."""
+    """SARIF 2.1.0 of checked files: a result for each finding, at its file."""
     rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
     results = [
         {

@@ -96,7 +96,7 @@ class Fusions:
 
     @property
     def device(self) -> str:
-        """The provider's name, short: `CUDA`, `CPU`."""
+        """The provider's short name: `CUDA`, `CPU`."""
         return self.provider.removesuffix("ExecutionProvider")
 
     def to_dict(self) -> JsonObject:
@@ -105,7 +105,7 @@ class Fusions:
 
     @property
     def how(self) -> str:
-        """How the runtime makes it."""
+        """What the runtime does with the file, as a verb: it "builds" an engine or "optimises" a graph."""
         return "builds" if any(side.engine_bytes for side in (self.after, self.before) if side) else "optimises"
 
 
@@ -153,7 +153,7 @@ def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object 
 def _engines(
     model: Runnable, original: Runnable | None, provider: str, python: str, dims: Mapping[str, int]
 ) -> Fusions:
-    """Both models as engines."""
+    """What TensorRT makes of both models, as engines."""
     sides: list[TargetGraph | None] = []
     notes: list[str] = []
     runtime = ""
@@ -178,7 +178,7 @@ def _engines(
 
 
 def _missing(provider: str) -> str:
-    """Why this process's onnxruntime cannot tell, or an empty string."""
+    """Why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
     try:
         runtime = import_onnxruntime()
     except AmpError:
@@ -189,6 +189,7 @@ def _missing(provider: str) -> str:
 
 
 def _optimized(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
+    """The graph that ONNX Runtime would run; None where it has none, and a note says why."""
     try:
         if isinstance(model, str):
             return optimized(model, provider, python=python)
@@ -210,4 +211,5 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
 
 
 def _name(model: Runnable) -> str:
+    """The model as notes name it."""
     return os.path.basename(model) if isinstance(model, str) else "the model"

@@ -193,7 +193,9 @@ def precision(flow: Dataflow, op: Op) -> str:
 
 
 def see(model: object) -> Seen:
-    """Loads a model to look at it. Raises AmpError for a file that is missing or no model."""
+    """A model with what reports look at: graph, dataflow, census. Raises AmpError for a file that is missing or no
+    model.
+    """
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
@@ -201,14 +203,16 @@ def see(model: object) -> Seen:
 
 
 def _runnable(model: object, seen: Seen) -> Runnable | None:
-    """What ONNX Runtime can load: a path, or the model; None for another format."""
+    """The model as ONNX Runtime can load it: its path or proto; None for another format."""
     if not isinstance(seen.graph, OnnxGraph):
         return None
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
 
 
 def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
-    """An estimate for the low type that most nodes have; None for a target that runs none such."""
+    """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
+    nodes.
+    """
     counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
     dtype = max(LOW, key=counts.__getitem__)
     target = recipe.target or DEFAULT_TARGETS["ONNX"]
@@ -222,6 +226,7 @@ def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
 
 
 def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:
+    """What is in a model by precision, and what differs from its ``original``."""
     flow = seen.flow
     nodes: Counter[str] = Counter()
     products: Counter[str] = Counter()
@@ -250,10 +255,12 @@ def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
+    """Counts that are not zero, in the order in which precisions are shown."""
     return {name: counts[name] for name in (*PRECISIONS, OTHER) if counts[name]}
 
 
 def _place(layers: Layer, path: str, found: str) -> None:
+    """Counts a node of precision ``found`` in its layer and all around it."""
     layers.nodes[found] += 1
     for name in path.split(".") if path else []:
         layers = layers.children.setdefault(name, Layer(name))
@@ -261,6 +268,7 @@ def _place(layers: Layer, path: str, found: str) -> None:
 
 
 def _difference(seen: Seen, original: Seen) -> Changes:
+    """What changed since the original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for key, (name, found) in now.items():
@@ -296,6 +304,7 @@ def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
+    """The Casts one by one, or in groups with examples where there are many."""
     if len(casts) <= CASTS_SHOWN:
         return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
     groups: dict[tuple[str, str, str], list[CastReport]] = {}
@@ -309,6 +318,7 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
 
 
 def _counts(nodes: Counter[str] | dict[str, int]) -> str:
+    """Counts by precision in words."""
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
 
 
@@ -320,6 +330,7 @@ def _layer_lines(layers: Layer) -> list[str]:
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
+    """Layers with their counts, indented by depth; neighbours that are alike share a row."""
     rows = []
     for name, child in _alike(list(layer.children.values())):
         rows.append(("  " * depth + name, _counts(child.nodes) + ("" if name == child.name else " each")))
@@ -328,6 +339,7 @@ def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
 
 
 def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
+    """Layers with a name for each row: numbered neighbours of the same content as "0-11"."""
     groups: list[list[Layer]] = []
     for child in children:
         last = groups[-1][-1] if groups else None
@@ -345,6 +357,7 @@ def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
 
 
 def _shape(layer: Layer) -> object:
+    """What a layer holds, at any depth, to be compared."""
     return dict(layer.nodes), [(name, _shape(child)) for name, child in layer.children.items()]
 
 
@@ -358,6 +371,7 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _inside(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
+    """Layers within a layer with their paths, down to ``depth``."""
     found: list[tuple[str, Layer]] = []
     for name, inner in layer.children.items() if depth else ():
         found += [(f"{path}{name}", inner), *_inside(inner, f"{path}{name}.", depth - 1)]

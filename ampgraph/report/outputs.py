@@ -55,6 +55,7 @@ def maps_in(value: object) -> list[Mapping[object, float]]:
 
 
 def _describe(name: str, value: object) -> Output:
+    """Type, shape and extremes of one output of a run; sequences and maps by what they hold."""
     maps = maps_in(value)
     array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
     kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)

@@ -68,10 +68,14 @@ def _is_part(flow: Dataflow, op: Op) -> bool:
 
 
 def _name(flow: Dataflow, op: Op) -> str:
+    """An operator by its first output."""
     return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
 
 
 def _signature(flow: Dataflow, op: Op) -> Signature:
+    """What tells a quantized operator from others where names changed: kind, what it reads and from
+    whom, who reads it.
+    """
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

@@ -68,6 +68,7 @@ class StepLog:
 
 
 def _plain(row: StepRow) -> list[float | int | None]:
+    """A row as numbers; truth values as 0 and 1."""
     return [int(cell) if isinstance(cell, bool) else cell for cell in astuple(row)]
 
 
@@ -122,6 +123,7 @@ class EventLog:
 
 
 def _tensorboard() -> type[EventFileWriter]:
+    """TensorBoard's writer of event files; AMP501 where it is not installed."""
     try:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:

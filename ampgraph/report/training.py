@@ -103,7 +103,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _frozen(step: TrainingStep) -> list[str]:
-    """Parameters of the forward graph that are not trained."""
+    """Parameters of the forward graph that the step does not train."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -116,6 +116,7 @@ def _frozen(step: TrainingStep) -> list[str]:
 
 
 def _counted(nodes: dict[str, int], products: dict[str, int]) -> str:
+    """Nodes and products of a step, by type."""
     of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
     return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 
@@ -149,7 +150,7 @@ def history_dict(history: History) -> JsonObject:
 
 
 def closing_lines(history: History, checkpoint: str | None, resume: bool) -> list[str]:
-    """What `train` says at its end."""
+    """The last lines that `train` prints: samples left out, where it went on from, where the checkpoint is."""
     lines = []
     if history.dropped:
         lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")

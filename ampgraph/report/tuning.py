@@ -198,6 +198,7 @@ class Tuning(Shown):
 
 
 def _verdict(found: Tuning) -> str:
+    """Whether the tolerance was met and with how much float32; where not, how far the error comes down."""
     if not found.met:
         error = f"the error stays {found.error:.3g}" if math.isfinite(found.error) else "the result stays not finite"
         best = f"{error}, however much is float32"
@@ -208,7 +209,7 @@ def _verdict(found: Tuning) -> str:
 
 
 def _patterns(found: Tuning) -> list[str]:
-    """What was promoted, to paste after `convert`."""
+    """The lines with what was promoted, as options to paste behind `convert`."""
     words = [f"--fp32 {shlex.quote(pattern)}" for pattern in found.patterns[:PATTERNS]]
     lines = ["  ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
     left = len(found.patterns) - PATTERNS

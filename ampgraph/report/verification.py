@@ -142,7 +142,7 @@ def _repair(found: Verification) -> Rows:
 
 
 def _outcome(found: Verification) -> str:
-    """The last line: ok or missed, of what and at which tolerance."""
+    """The last line: ok or missed, by how much at which tolerance."""
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
     over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
@@ -174,7 +174,7 @@ def _steps(found: Verification) -> Rows:
 
 
 def _three(scores: Scores) -> str:
-    """Median, 90th percentile and worst; of a share its mean."""
+    """Median, 90th percentile and worst as text; of a share its mean."""
     middle = f"{_number(scores.decisive)} on average" if scores.over_all else f"{_number(scores.median)} median"
     return f"{middle}, {_number(scores.p90)} 90th percentile, {_number(scores.worst)} worst"
 
@@ -195,7 +195,7 @@ def _fallback(found: Verification) -> Rows:
 
 
 def _verdict(output: Agreement, found: Verification) -> str:
-    """What is said of one output, and why where it says nothing."""
+    """The word on one output: ok, missed or not judged, and why."""
     if output.reason:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
@@ -210,7 +210,7 @@ def _verdict(output: Agreement, found: Verification) -> str:
 
 
 def _figures(output: Agreement) -> list[str]:
-    """The lines of one output: its errors, its worst part, details, samples left out."""
+    """The lines on one output: errors, worst part, details, samples left out."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
@@ -251,7 +251,7 @@ def _details(output: Agreement) -> list[str]:
 
 
 def _suspect(word: str, suspect: Suspect, suggests: bool) -> list[str]:
-    """The lines of one suspect: where it is, its operands, what to try."""
+    """The lines on a node to blame: where it is, its operands, what to try."""
     layer = f"layer {suspect.layer}" if suspect.layer else ""
     inside = f"inside {suspect.inside}" if suspect.inside else ""
     place = ", ".join(filter(None, (suspect.operator, suspect.dtype, layer, inside)))
@@ -283,7 +283,7 @@ def _span(found: object) -> str:
 
 
 def _state(met: bool) -> str:
-    """One word for a table."""
+    """One word for a table: ok or missed."""
     return "ok" if met else "missed"
 
 

@@ -61,11 +61,13 @@ def cannot_read(path: Path, error: Exception) -> AmpError:
 
 
 def _start(path: Path) -> bytes:
+    """The first bytes of a file, enough to know a Git LFS pointer."""
     with open(path, "rb") as file:
         return file.read(len(LFS_POINTER))
 
 
 def _not_npz(path: Path) -> str:
+    """What is wrong with a file that cannot be read as .npz."""
     start = _start(path)
     if start == LFS_POINTER:
         return f"is a Git LFS pointer, not the samples: {PULL}"
@@ -73,7 +75,9 @@ def _not_npz(path: Path) -> str:
 
 
 def _array(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
-    """An array of so many bytes, after its header was compared with them: a header alone must not allocate."""
+    """Reads an array of an archive whose header fits the ``size`` of its data: the header alone must not make us
+    allocate.
+    """
     try:
         with opened() as member:
             shape, dtype, _ = header(member)
@@ -118,7 +122,7 @@ def load_inputs(
 
 
 def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
-    """The arrays of a file: the only one that has no input's name is that of the only input that has none."""
+    """Arrays by the inputs that they are for; where one array and one input are left over, they belong together."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:
         return arrays

@@ -105,7 +105,7 @@ class Runtime:
         return self._child.poll() is None
 
     def _answer(self) -> dict[str, Any] | None:
-        """The next line, None where the process ended without one."""
+        """The next answer of the process, as JSON; None where the process ended."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
         timer.start()
@@ -117,6 +117,7 @@ class Runtime:
         return found
 
     def _ended(self) -> str:
+        """Why the process ended: the last line that it wrote, or the signal that killed it."""
         code = self._child.wait()
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or [f"exit status {code}"])[-1]
@@ -129,6 +130,7 @@ def is_here(kind: str) -> bool:
 
 
 def _end(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
+    """Ends the process, closes its pipes, and removes the folder of arrays."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout, errors):
@@ -167,7 +169,7 @@ class ExecutedSession:
         return {name: value for name, value in self.results().items() if name in wanted}
 
     def feed(self, feeds: Feeds) -> None:
-        """What the next runs take."""
+        """Sets what the next runs are fed."""
         checked = check_feeds(self.inputs, feeds, ())
         arrays = {str(self._fed[name]): _words(array) for name, array in checked.items() if name in self._fed}
         path = self.runtime.scratch / "feeds.npz"
@@ -198,6 +200,7 @@ class ExecutedSession:
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
+        """Asks the process about this session; what it answers, AMP504 where the model does not run."""
         try:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
@@ -206,7 +209,7 @@ class ExecutedSession:
 
 
 def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
-    """Where each of some names stands among a runtime's ports, which may have more names, or other ones."""
+    """By name, the place among the runtime's ports, which may have further names or others."""
     by_name = {name: place for place, port in enumerate(ports) for name in port["names"]}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}
@@ -214,6 +217,7 @@ def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]
 
 
 def _words(array: Any) -> Any:
+    """bfloat16 as 16-bit words, as .npz files take it."""
     return array.view("V2") if array.dtype.name == "bfloat16" else array
 
 

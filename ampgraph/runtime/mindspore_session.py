@@ -71,7 +71,7 @@ class MindirPorts:
 
 
 def _fitting(port: Port, value: object) -> Array | Tensor:
-    """The value as an array of the port's type; a mindspore Tensor stays where it is."""
+    """The value as an array of the port's type and shape; a mindspore Tensor stays where it is."""
     fed: Array | Tensor = value if isinstance(value, Tensor) else _array(port, value)
     found, shape = str(fed.dtype).lower(), tuple(fed.shape)
     if found != port.dtype:
@@ -84,6 +84,9 @@ def _fitting(port: Port, value: object) -> Array | Tensor:
 
 
 def _array(port: Port, value: object) -> Array:
+    """What is fed to a port as an array of its type; bfloat16 may come as raw words, or as numpy types of other
+    libraries.
+    """
     array = array_of(port, value)
     if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
         return array.view(np.uint16).view(numpy_type("bfloat16"))  # numpy files and MindSpore have types of their own
@@ -91,12 +94,13 @@ def _array(port: Port, value: object) -> Array:
 
 
 def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
+    """An input or output as MindIR says it: -1 is an open size, -2 alone an unknown rank."""
     ranked = dims != UNKNOWN_RANK
     return Port(name, dtype, tuple(None if dim == -1 else dim for dim in dims) if ranked else (), ranked)
 
 
 def _admits(port: Port, shape: tuple[int, ...]) -> bool:
-    """Whether an array of that shape may be fed."""
+    """Whether an array of this shape may be fed to a port."""
     if not port.ranked:
         return True
     return len(shape) == len(port.shape) and all(w in (None, g) for w, g in zip(port.shape, shape, strict=True))
@@ -122,6 +126,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
+    """The low types that a model's parameters and constants have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)
@@ -138,6 +143,7 @@ def _leaves(info: Any) -> Iterator[Any]:
 
 
 def _input(value: Any, name: str, path: Any) -> Port:
+    """A parameter of the graph as a port; AMP502 for what is no tensor of numbers."""
     if len(value.tensor) != 1:
         hint = "export a network whose arguments are tensors"
         raise AmpError("AMP502", f"input '{name}' is a tuple or a number, not a tensor", where=str(path), hint=hint)
@@ -205,11 +211,13 @@ def select_device(ms: ModuleType, device: str) -> str:
 
 
 def _what_is_there(error: BaseException) -> str:
+    """The devices that this MindSpore runs on, from its own error."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
     return "it runs on " + found[1].replace("'", "") + " only" if found else fault(error)
 
 
 def _keep_types(ms: ModuleType) -> None:
+    """Has Ascend compute in the types of the file; AMP505 where the process has chosen another mode already."""
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:
@@ -273,6 +281,7 @@ def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
 
 @functools.cache
 def _dump_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for what MindSpore writes beside a run, one a process."""
     return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
 
 
@@ -324,6 +333,7 @@ class MindsporeSession:
 
 
 def _flat(results: Any) -> Iterator[Tensor]:
+    """The tensors of nested results, in order."""
     if isinstance(results, (tuple, list)):
         for result in results:
             yield from _flat(result)

@@ -85,7 +85,7 @@ class OnnxSession:
             raise stopped(error, self.device, contradiction(self.inputs, checked)) from error
 
     def _run_values(self, feeds: dict[str, Result], wanted: list[str]) -> dict[str, Result]:
-        """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
+        """Runs by OrtValues: bfloat16 goes in and out as 16-bit words, since numpy has no such type."""
         ort = import_onnxruntime()
         values = {}
         for name, array in feeds.items():
@@ -125,8 +125,8 @@ def as_numpy(value: OrtTensor) -> Array:
 
 
 def device_value(array: Array, memory: str) -> OrtTensor:
-    """A copy of an array as a runtime's tensor in ``memory`` (``cpu``, ``cuda``); bfloat16, which the runtime takes no
-    array of, stays on the host.
+    """A copy of an array as a tensor of ONNX Runtime in ``memory`` (``cpu``, ``cuda``); bfloat16, of which it takes no
+    array, stays on the host.
 
     Always a copy: the runtime keeps an array's own memory where it can, and may write there.
     """
@@ -139,7 +139,7 @@ def device_value(array: Array, memory: str) -> OrtTensor:
 
 
 def _port(item: Any) -> Port:
-    """What a session says of an input or an output; a type that is no tensor's is empty."""
+    """An input or output as the session describes it; the type is "" for what is no tensor."""
     kind = item.type
     if not kind.startswith("tensor("):
         return Port(item.name, "", ())
@@ -198,7 +198,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error for it."""
+    """The error where the runtime ran out of memory."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
@@ -262,5 +262,6 @@ def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
 def _session(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...], kept_out: Sequence[str]
 ) -> InferenceSession:
+    """Opens a model, a path or bytes; ``kept_out``: optimisations of ONNX Runtime that are switched off."""
     session = import_onnxruntime().InferenceSession
     return session(model, options, providers=[*providers], disabled_optimizers=[*kept_out] or None)

@@ -32,11 +32,12 @@ def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iter
 
 
 def _made(node: onnx.NodeProto, kind: str) -> int:
-    """What a Cast names itself; 0 for another operator."""
+    """The element type that a Cast names; 0 for any other operator."""
     return next((item.i for item in node.attribute if item.name == "to"), 0) if has(kind, "casts") else 0
 
 
 def _follows(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
+    """The type that an output of a node has, by those of its inputs; 0 for unknown."""
     given = [types.get(name, 0) for name in node.input]
     sources = _sources(node.op_type, node.domain, len(given), index)
     if isinstance(sources, int):
@@ -46,7 +47,7 @@ def _follows(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
 
 @functools.cache
 def _sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
-    """The element type of an output, or the inputs that have its type."""
+    """Whose type an output has: an element type that is always the same, or the inputs that it follows."""
     try:
         schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
@@ -89,7 +90,7 @@ def fused_parts(
 
 
 def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
-    """Assigns nodes whose last one is a data move to the fused node in front of that move, in place.
+    """Gives file nodes that end in a data move to the fused node in front of that move, in place: it computed them.
 
     MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
     """
@@ -110,7 +111,7 @@ def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...
 def _between(
     node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], known: set[str], kept: set[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Back from what a node makes to what is known, through nodes that are not themselves ``kept``."""
+    """The names of file nodes that an optimised node covers: back from what it makes to values that are known."""
     found: dict[str, None] = {}
     todo = [name for name in node.output if name in makers]
     while todo:
@@ -189,6 +190,9 @@ class Optimized:
         return Counter(node.kind for node in self.nodes if self._fused(node))
 
     def _fused(self, node: OptimizedNode) -> bool:
+        """Whether ONNX Runtime made a node by fusion: its own domain, or a kind that fusions make
+        and the file had not.
+        """
         if node.kind.partition("::")[0] in OWN_DOMAINS:
             return True
         return has(node.kind, "made_by_fusion") and node.kind not in self.kinds
@@ -265,12 +269,14 @@ def walk(
 def _node(
     node: onnx.NodeProto, types: Mapping[str, int], places: Mapping[tuple[str, str], str], computes: tuple[str, ...]
 ) -> OptimizedNode:
+    """A node that runs: its provider by the log, its type, and what it ``computes`` of the file."""
     kind = kind_of(node)
     provider = places.get((node.op_type, node.name)) or places.get(("", "")) or UNKNOWN
     return OptimizedNode(node.name, kind, provider, _dtype(node, kind, types), computes)
 
 
 def _dtype(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
+    """The float type of a node, of a Cast "from->to"; "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
         made = next((FLOATS.get(item.i, "") for item in node.attribute if item.name == "to"), "")

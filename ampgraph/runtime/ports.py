@@ -66,7 +66,9 @@ def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str
 
 
 def _fitting(port: Port, value: Any) -> Any:
-    """An array of the port's type and fixed sizes; symbolic ones are the runtime's affair."""
+    """An array of the port's type and fixed sizes; AmpError AMP503 otherwise. Symbolic sizes are
+    left to the runtime.
+    """
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     array = array_of(port, value)

@@ -19,7 +19,7 @@ GUESSED = 2  # for a dimension that nobody has said: 1 would let axes be dropped
 
 
 def main(jobs: str, answers: str) -> None:
-    """Arguments as on the command line."""
+    """Reads the jobs, and writes an answer for each: ``jobs`` and ``answers`` are the two files."""
     with open(jobs, encoding="utf-8") as file:
         asked = json.load(file)
     os.dup2(2, 1)  # the compiler prints now and then
@@ -32,6 +32,7 @@ def main(jobs: str, answers: str) -> None:
 
 
 def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
+    """Parses one model and builds its engine if asked: refusals of either, the engine's layers and bytes."""
     with contextlib.suppress(ImportError):  # an installation from NVIDIA's archive has it beside the bindings
         import tensorrt_rtx_libs  # noqa: F401  # loads the library that the bindings look for
     try:
@@ -64,10 +65,14 @@ def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
 
 
 def _refusal(by: str, node: str, operator: str, words: str) -> dict[str, str]:
+    """What the parser or the builder refuses, and of which node."""
     return {"by": by, "node": node, "operator": operator, "words": words}
 
 
 def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
+    """The builder's settings: layers in detail, GPUs to build for, the sizes of open dimensions and values of shape
+    inputs.
+    """
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capabilities = job.get("capabilities") or []
@@ -92,7 +97,7 @@ def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
 
 
 def _extremes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
-    """The least, best and largest shape of an input."""
+    """The least, the best and the largest shape of an input, for the optimisation profile."""
     shapes = []
     for which in range(3):
         shape = []
@@ -105,6 +110,8 @@ def _extremes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
 
 
 def _log(trt: Any) -> Any:
+    """TensorRT's log, from which layers and errors are read."""
+
     class Log(trt.ILogger):  # type: ignore[misc]
         """Keeps the list of the engine's layers, and errors."""
 

@@ -200,6 +200,7 @@ def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True
 
 
 def _written(job: BuildJob, path: Path) -> dict[str, Any]:
+    """A job for `tensorrt_one`; the model is written with a name for every node, by which the answer is read."""
     proto, folder = named(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
     nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk(proto.graph)}
@@ -212,7 +213,7 @@ def _written(job: BuildJob, path: Path) -> dict[str, Any]:
 
 
 def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
-    """The answers of one process: at least one."""
+    """The answers of one process: at least one, up to the first model that it refuses."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
     jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
     answers.unlink(missing_ok=True)
@@ -234,6 +235,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
 
 
 def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
+    """What TensorRT said, with kernels by the nodes that they compute; AMP501 where it is not installed."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
@@ -247,13 +249,13 @@ def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: st
 
 
 def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
-    """With the node that the builder's words name, if they name one."""
+    """A refusal with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
 
 
 def shown(words: str) -> str:
-    """TensorRT's words in one line, without what it says where there is no GPU, whatever the model."""
+    """TensorRT's words in one line, without what it always says where there is no GPU."""
     lines = [line for line in _WORDS.sub("", words).splitlines() if not any(noise in line for noise in NOISE)]
     return " ".join(" ".join(lines).split())
 

@@ -104,7 +104,7 @@ def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: fro
 
 
 def _reader(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
-    """A reader with an empty dataflow, whose attributes it reads itself once it is there."""
+    """A reader over an empty dataflow, whose attributes and shapes are only known once the reader is there."""
     flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
     return MindirReader(file, flow, low, low_io)
 
@@ -195,13 +195,15 @@ class MindirReader(Functions):
         return item
 
     def _element(self, item: Item, index: str) -> Item:
-        """An element of a tuple, by the name of the constant that says which."""
+        """The element that a TupleGetItem takes; ``index``: the name of the constant that says which."""
         at = self.constant(index)
         known = isinstance(item, tuple) and isinstance(at, int) and -len(item) <= at < len(item)
         return item[at] if known else None  # type: ignore[index]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
-        """What a parameter holds at one moment."""
+        """The value that a Load gives: the parameter itself, or a value of this moment where the model writes the
+        parameter.
+        """
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:

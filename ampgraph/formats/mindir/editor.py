@@ -30,11 +30,11 @@ class NodeOrder:
         return bool(self._gone or self._moved or self._first or self._behind)
 
     def put(self, node: Message, maker: Message | None) -> None:
-        """A new node goes behind the one that makes what it reads; at the top without one."""
+        """Places a new node behind the node ``maker`` that makes what it reads; at the top for None."""
         (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
 
     def move(self, node: Message, maker: Message | None) -> None:
-        """A node that is there goes up, once."""
+        """Moves a node behind ``maker``; only its first move counts."""
         if id(node) not in self._moved:
             self._moved.add(id(node))
             self.put(node, maker)
@@ -76,7 +76,7 @@ class Body:
         self._was: dict[str, str] = {}
 
     def now(self, name: str) -> str:
-        """What is called now what was called ``name`` first."""
+        """The present name of the value that was called ``name`` when the editor was opened."""
         return self._now.get(name, name)
 
     def first_name_at(self, place: OperandPlace) -> str:
@@ -140,14 +140,16 @@ class Body:
     # -- edits --------------------------------------------------------------------------------------------------------
 
     def give(self, place: OperandPlace, name: str) -> None:
-        """``name`` stands at a place from now on. A tuple or Depend that others read too is copied for this reader."""
+        """Has the operand at ``place`` read ``name``. A tuple or Depend that others read too is
+        copied for this reader.
+        """
         if place.node is None:
             self._give_output(place.position, name)
         else:
             self.give_input(place.node if place.via is None else self._own(place.via), place.position, name)
 
     def _own(self, place: OperandPlace) -> Message:
-        """The node whose result stands at a place and nowhere else: a copy of the one that is there, if need be."""
+        """The node whose result stands at ``place`` and nowhere else: a copy where others read it too."""
         reader = place.node if place.via is None else self._own(place.via)
         name = self.graph.output[place.position].name if reader is None else reader.input[place.position]
         node = self._makers[name]
@@ -235,7 +237,7 @@ class MindirCasts:
         body.give_input(op.native.node, 1, body.number(schema.TYPE_IDS[dtype], dtype))
 
     def _base(self, scope: int, value: Value, place: OperandPlace) -> str:
-        """The first name behind which a cast of a value can stand for a reader.
+        """The first name of a value behind which its Cast can stand so that a reader at ``place`` comes after it.
 
         The name that the value has first in the graph serves all readers, but for those behind a Depend, which keeps
         an order, and those of a parameter itself that stand in front of its first Load.
@@ -248,7 +250,9 @@ class MindirCasts:
         return name if name in self._parameters[scope] and not body.stands_before(first, place) else first
 
     def first_name(self, scope: int, value: Value, place: OperandPlace, to: str) -> str:
-        """The first name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
+        """The name of ``value`` cast to ``to`` for a reader, as it was first called: of a Cast that is there, or of a
+        new one.
+        """
         body, native = self._bodies[scope], self._flow.scopes[scope].native
         base = self._base(scope, value, place)
         if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:

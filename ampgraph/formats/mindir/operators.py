@@ -99,7 +99,9 @@ class MindirOperators(MindirMemory):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
-        """Values for the outputs, typed by slot where the table says so, else by the abstract."""
+        """Makes values for a node's outputs, typed by their slot where the table says it, else by
+        the file's abstract.
+        """
         free = entry is None or not self._names_type(entry, op)
         made = self.results(op, node, scope, self._cast_type(op))
         for number, (tensor, name, value) in enumerate(made):
@@ -172,7 +174,7 @@ class MindirOperators(MindirMemory):
             self.flow.given_cast(op, self.low)
 
     def _effects(self, op: Op, entry: Operator | None) -> None:
-        """Notes what an operator writes in place."""
+        """Notes which operands a node writes in place, by the table."""
         first = op.inputs[0] if op.inputs else NONE
         if entry is None or first == NONE:
             return
@@ -243,7 +245,7 @@ class Functions(MindirOperators):
         return self._made(op, node, scope, [function for function, _ in targets])
 
     def _choice(self, kind: str, node: Message) -> Closure:
-        """One of several functions."""
+        """The functions that one of several may be, of a Switch."""
         targets: set[tuple[str, int]] = set()
         for name in node.input[1:]:
             for item in view.flat(self.lookup(name)):
@@ -273,7 +275,7 @@ class Functions(MindirOperators):
                 self._pass(op, part, where, [targets[number] for targets in wanted])
 
     def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
-        """A value becomes a formal of each function that may be called."""
+        """Ties an argument to the formal of every function that may be called, so that both have one type."""
         value = self.flow.values[actual]
         formals = [self.flow.values[target] for target in targets if isinstance(target, int) and target != actual]
         units = [formal.unit for formal in formals if formal.unit != NONE]
@@ -305,7 +307,9 @@ class Functions(MindirOperators):
         return self._result_unit((function, index), value.dtype)
 
     def opaque(self, function: str, index: int) -> None:
-        """Result ``index`` of a function is no value of its own: a state, a parameter that is written, a function."""
+        """Marks result ``index`` of a function as no value of its own: a state, a parameter that is written, a
+        function.
+        """
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
         self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))

@@ -64,7 +64,7 @@ def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Mes
 
 
 def _sign(model: Message) -> str:
-    """The optimizer, or ``gradients``, or nothing."""
+    """What shows that a file holds a training step: its optimizer's name, ``gradients``, or "" for none."""
     known = view.primitives(model)
     gradients = False
     for graph in (model.graph, *model.functions):
@@ -217,7 +217,7 @@ class _Gradients:
                 self._name_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """What comes from the loss is a gradient of what the loss reads."""
+        """Notes that what comes from the loss is a gradient of what the loss reads."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.of[source] = [value for value in self.ends if self._alike(value, source)]
@@ -248,7 +248,7 @@ class _Gradients:
             yield maker
 
     def _sum(self, op: Op) -> None:
-        """Notes the value of which several gradients are added."""
+        """Notes which forward value an addition of several gradients is for."""
         reached = [self._reach(source) for source in op.inputs if source != NONE and source in self.of]
         common = [value for value in (reached[0] if reached else ()) if all(value in other for other in reached)]
         if common:
@@ -347,7 +347,7 @@ class _StatusCheck:
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """What the register is read behind; nothing where it is read in another way."""
+        """The gradients behind which the register is read; empty for a check of another form."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
         if more or before is None or not self._waits(before.output[0]):

@@ -73,7 +73,7 @@ class MindirValues(FlowBuilder):
             yield from ((inner, None) for inner in view.flat(item))
 
     def escape(self, item: Item) -> None:
-        """A function that goes where it cannot be followed: it may be called with anything."""
+        """Notes that a function goes where it cannot be followed (into an unknown operator): anything may call it."""
         for part in view.flat(item):
             if isinstance(part, Closure):
                 self.escaped.update(dict.fromkeys(function for function, _ in sorted(part.targets)))
@@ -107,7 +107,9 @@ class MindirValues(FlowBuilder):
         return found or f"type {tensor.data_type}"
 
     def is_other(self, dtype: str) -> bool:
-        """Whether float32 may not change where it meets this type: the file is at odds with itself, and stays so."""
+        """Whether a type is neither float32 nor the low one: where it meets float32 in one slot, the file contradicts
+        itself and stays as it is.
+        """
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
@@ -125,7 +127,9 @@ class MindirValues(FlowBuilder):
     # -- what the file shows ------------------------------------------------------------------------------------------
 
     def show(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Notes an abstract that shows another float type than what it stands for has."""
+        """Notes an abstract that shows another float type than its value has, to be rewritten when
+        types are settled.
+        """
         if abstract is None:
             return
         if abstract.type in view.SEQUENCES:
@@ -212,7 +216,7 @@ class MindirMemory(MindirValues):
                 self.hold(value, SHARED)
 
     def _is_seen(self, value: int) -> bool:
-        """Whether anything but its one reader could see that a value changes."""
+        """Whether more than its one reader could see that a value is written in place."""
         single = len(self.flow.uses[value]) <= 1
         return not single or self.flow.values[value].producer == NONE or value in self._seen
 

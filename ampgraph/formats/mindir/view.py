@@ -195,7 +195,7 @@ def number(item: Message | None) -> Plain:
 
 
 def _integer(item: Message) -> int:
-    """Items of a tuple carry their number in ``ints``, others in ``i``."""
+    """The whole number in an attribute: elements of a tuple have theirs in ``ints``, others in ``i``."""
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 

@@ -84,7 +84,7 @@ def data_files(file: MindirFile) -> list[Path]:
 
 
 def natural(location: str) -> list[tuple[int, str]]:
-    """Sorts data_10 behind data_9."""
+    """A sort key that puts data_10 behind data_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", location) if part]
 
 

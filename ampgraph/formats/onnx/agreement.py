@@ -35,7 +35,7 @@ class _Types:
         self._known: dict[Sort, Sequence[str]] = {}
 
     def agree(self, graph: ir.Graph) -> bool:
-        """Whether all nodes are usual, and read types that fit."""
+        """Whether all nodes are of a sort that this module knows, and read types that their slots admit."""
         types: dict[ir.Value | None, str] = {None: ""}
         for value in graph.inputs:
             container, types[value] = declared_type(value)
@@ -95,6 +95,6 @@ class _OneNode(OnnxOperators):
         return [value.dtype for value in made] if all(v.dtype and not v.container for v in made) else ()
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
-        """What onnx infers may follow from values and shapes too."""
+        """Marks the node as unusual: what onnx infers may follow from values and shapes, which are not known here."""
         self._unusual = True
         return super()._inferred(op, node)

@@ -90,6 +90,9 @@ class OnnxReader(OnnxOperators):
             self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
+        """Adds an operator to the dataflow for each node of one graph, in file order; bodies and calls
+        follow inside.
+        """
         table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
@@ -121,7 +124,9 @@ class OnnxReader(OnnxOperators):
         return True
 
     def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Bodies of any other operator: their interface stays as it is."""
+        """Reads bodies of an operator that is no If, Loop or Scan: types at their inputs and
+        outputs stay as they are.
+        """
         why = body_types(op)
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in BODIES:
@@ -216,7 +221,7 @@ class OnnxReader(OnnxOperators):
                     self.flow.merge((unit, result.unit))
 
     def _argument(self, at: Caller, body: Scope, inner: Environment, position: int, native: ir.Value) -> None:
-        """A formal input of a function, and what it is given."""
+        """Ties an argument of a call to the function's formal input, so that both have one type."""
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
         actual = self.flow.values[given] if given != NONE else None
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")
@@ -275,15 +280,20 @@ class OnnxReader(OnnxOperators):
                 self.flow.passed.append((inner, at.op.outputs[position]))
 
     def _reads(self, at: Caller, units: dict[int, int]) -> None:
+        """Lists the operator as a reader of its inputs; ``units``: by position of the input, the slot that decides its
+        type.
+        """
         for position, source in enumerate(at.op.inputs):
             if source != NONE:
                 value = self.flow.values[source]
                 self.use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
 
     def _leaves(self, body: Scope, index: int, value: int, unit: int) -> None:
+        """Lists output ``index`` of a body as a reader of ``value``, under the unit of the caller's result."""
         item = self.flow.values[value]
         self.use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
 
     def _writes(self, at: Caller, native: ir.Value, dtype: str, container: str, unit: int) -> None:
+        """Makes the value that an output of the operator is in the dataflow, with its type and unit."""
         value = self.make(native, at.scope.id, at.env, dtype, container, at.op.id, unit)
         at.op.outputs.append(value.id)

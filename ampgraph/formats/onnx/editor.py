@@ -41,7 +41,9 @@ def name_type(handles: Handles, op: Op, dtype: str, pin: bool = False) -> None:
 
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
-    """Another stored tensor where ``value`` stands."""
+    """Registers another initializer or Constant in the graph where ``value`` stands, holding ``tensor``; its native
+    value.
+    """
     native = handles.value(value)
     name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
     producer = native.producer()
@@ -206,7 +208,7 @@ class OnnxEditor(Readers):
         return results
 
     def _maker(self, of: Op | Value | None) -> list[ir.Node]:
-        """The node that an operator or a maker of a value is."""
+        """The node that ``of`` is or is made by, in a list; empty for an input or initializer."""
         if isinstance(of, Value):
             made = self.value(of).producer()
             return [] if made is None else [made]
@@ -300,6 +302,7 @@ class OnnxGraphEditor(OnnxEditor):
         return stored
 
     def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
+        """Describes an initializer that was just made, and gives its handle."""
         kind = ir.DataType.from_numpy(numbers.dtype)
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))

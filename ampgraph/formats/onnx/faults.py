@@ -42,6 +42,7 @@ def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
 
 
 def _who(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
+    """A node as messages name it: by its name, or by its first output where it has none, and its operator."""
     who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
     return f"{who} ({kind.op_type})"
 
@@ -64,7 +65,7 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
 
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
-    """What a node says otherwise than its schema; empty where it agrees, or has none."""
+    """How a node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known."""
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -91,6 +92,7 @@ def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[
 
 
 def _is_undefined(value: ir.Value) -> bool:
+    """Whether nothing gives it a value: no node, no graph input, no initializer."""
     return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
 
 

@@ -56,7 +56,7 @@ class OnnxGraph(RunnableOnnx):
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
-        """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
+        """Forgets all that was read of the model (dataflows, order, list of graphs), after an edit."""
         self._found_graphs, self._known_sorted, self._weights_inside = None, False, False
         super().edited()
 
@@ -111,7 +111,7 @@ class OnnxGraph(RunnableOnnx):
             raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
     def _admit_casts(self) -> None:
-        """Imports the default domain, which every Cast needs."""
+        """Imports the default opset where the model has none: the Casts to come belong to it."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
@@ -190,7 +190,7 @@ class OnnxGraph(RunnableOnnx):
 
 
 def _attribute_text(attribute: ir.Attr) -> str:
-    """What a plan may depend on; a body counts as the graph that it is."""
+    """An attribute as the digest has it; a body is digested as a graph of its own."""
     if attribute.is_ref():
         return f"{attribute.name}=@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:

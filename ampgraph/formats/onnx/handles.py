@@ -23,7 +23,7 @@ class _Copies:
     graphs: dict[ir.Graph | ir.Function, ir.Graph | ir.Function] = field(default_factory=dict)
 
     def pair(self, old: ir.Graph, new: ir.Graph) -> None:
-        """Walks an original and its copy side by side."""
+        """Notes for every node and value of a function which one it is in the copy, by walking both in step."""
         self.graphs[old] = new
         self.values.update(zip(old.inputs, new.inputs, strict=True))
         for name, value in old.initializers.items():
@@ -64,7 +64,7 @@ class Variants:
             self._function(scope, chosen, signature.get(scope.path))
 
     def _function(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
-        """Finds or makes the copy that this call uses, and points the call at it."""
+        """Finds or makes the copy of a function for what was decided inside this call, and has the call use it."""
         function: ir.Function = scope.native
         identifier = function.identifier()
         key = (identifier, signature)
@@ -126,7 +126,7 @@ class Handles:
         return native
 
     def instead(self, old: ir.Value, new: ir.Value) -> None:
-        """Readers of one value read another one, which has its name, type and shape from now on."""
+        """Notes that readers of ``old`` read ``new``, which takes over its name, type and shape."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
         self._instead[old] = new
@@ -235,7 +235,9 @@ class Placing(Handles):
         return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
-        """Numbers that compare as places do. What came later behind a node stands closer to it."""
+        """Sort key for nodes by their place in the graph: behind one node, what was placed later
+        stands closer to it.
+        """
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -244,6 +246,7 @@ class Placing(Handles):
         return (self._place_in_file(at) if at is not None else -1, *reversed(steps))
 
     def _place_in_file(self, node: ir.Node) -> int:
+        """The index that a node of the file has in its graph; the table is made when it is first asked for."""
         if not self._index:
             self._index = {self.node(op): op.index for op in self.flow.ops}
         return self._index[node]
@@ -265,6 +268,9 @@ class Casts(Placing):
         return self._given(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
+        """What already holds ``value`` as type ``to``: the low value that it was cast from, or a Cast of the file,
+        which is moved to the front of its other readers. None if there is none.
+        """
         flow = self.flow
         if value.low_source != NONE:
             return self.value(flow.values[value.low_source])
@@ -325,6 +331,9 @@ class Readers(Casts):
                 self._give_output(scope, position, result)
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
+        """Makes ``result`` output ``position`` of the scope's graph, under the declared name, by an Identity where
+        runtimes need one.
+        """
         graph = self.graph(scope)
         if scope in self.outputs:
             result = self._as_output(graph, self.outputs[scope][position], position, result)
@@ -336,7 +345,7 @@ class Readers(Casts):
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
-        """What the file says of an output of a body is said of the value in its place."""
+        """Copies what the file says of a body's output (type, shape) to the value that takes its place."""
         result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
@@ -355,6 +364,7 @@ class Readers(Casts):
         return result
 
     def identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        """Appends an Identity of ``source`` to the graph and gives its result, under a name of its own."""
         name = self.fresh(f"{source.name}_result")
         node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
         result = node.outputs[0]

@@ -66,7 +66,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
-    """The same with its graphs, which take a walk to find, and whether it has data files."""
+    """A file's proto, its graphs (found in one walk), and whether it has data files; tensors are checked."""
     proto, where = onnx.ModelProto(), str(path)
     with content(path, ".onnx") as data:
         try:
@@ -93,13 +93,16 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
 
 
 def hold_attributes(model: ir.Model) -> ir.Model:
-    """Reads what attributes have in data files, but for Constants, and remembers these."""
+    """Reads tensors of attributes that lie in data files into memory (Constants' stay), and remembers the files."""
     if taken := take_in(all_graphs(model)):
         model.graph.meta[TAKEN] = taken
     return model
 
 
 def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
+    """The model of a proto, whose faults are refused or repaired and noted; ``held``: what holds its tensors;
+    ``folder``: where its data files are.
+    """
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
@@ -166,7 +169,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
 
 
 def _retire(folder: Path, own: set[str], used: set[str]) -> None:
-    """Removes the data of the model that was replaced, but for what is used, which are real paths."""
+    """Removes the data files of the model that was replaced, but for those in ``used`` (real paths)."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
             place.unlink(missing_ok=True)

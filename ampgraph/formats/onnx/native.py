@@ -94,13 +94,13 @@ def doubted_shapes(model: ir.Model) -> MutableSet[str]:
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
-    """Keeps what was said with the model."""
+    """Keeps the notes on what was repaired with the model, for `repairs_of`."""
     if said := list(dict.fromkeys([*repairs_of(model), *said])):
         model.graph.meta[REPAIRS] = said
 
 
 def repairs_of(model: ir.Model) -> list[str]:
-    """What was said when a model was read."""
+    """The notes on what was repaired when the model was read."""
     return list(model.graph.meta.get(REPAIRS, ()))
 
 
@@ -133,7 +133,7 @@ def bounds_as_vectors(graph: ir.Graph) -> list[str]:
 
 
 def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
-    """What a graph says of its values."""
+    """The annotations of a graph: of its inputs, outputs and values inside."""
     yield from graph.value_info
     if isinstance(graph, GraphProto):
         yield from graph.input
@@ -141,6 +141,7 @@ def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
 
 
 def _taken(graph: GraphProto | FunctionProto) -> Kept:
+    """Map types by the name of the value, as bytes; they are cleared in the proto, since onnx_ir cannot read them."""
     kept: Kept = {}
     for info in _infos(graph):
         if is_map(info.type):
@@ -150,7 +151,7 @@ def _taken(graph: GraphProto | FunctionProto) -> Kept:
 
 
 def _give_back(graph: GraphProto | FunctionProto, kept: Kept) -> None:
-    """Types the values that are there still; those inside the graph in the order in which they were read."""
+    """Gives map types back to the values that still exist; inner ones in the order in which the file had them."""
     made = {name for node in graph.node for name in node.output} if kept else set()
     listed = {info.name: info for info in _infos(graph)}
     for name, content in kept.items():
@@ -183,6 +184,9 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
 
 
 def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
+    """The graph of nodes taken apart, read the fast way; None where it needs the general one (not sorted, a name
+    missing).
+    """
     inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
     values: Values = {value.name or "": value for value in inputs}
     infos = {info.name: info for info in proto.value_info}
@@ -276,6 +280,9 @@ class _Nodes:
         return made
 
     def _common(self, kind: Kind) -> Common:
+        """What all nodes of one kind share: domain, operator, attributes, overload, doc string, metadata; made once a
+        kind.
+        """
         proto = kind.proto
         attributes = [self._attribute(attribute) for attribute in proto.attribute]
         props = ir.serde.deserialize_metadata_props(proto.metadata_props) if proto.metadata_props else None
@@ -286,6 +293,7 @@ class _Nodes:
         return found
 
     def _attribute(self, proto: AttributeProto) -> ir.Attr:
+        """An attribute as an object of onnx_ir; nodes that hold the same number or text share one object."""
         if proto.type not in NUMBERS:
             return ir.serde.deserialize_attribute(proto)
         key = proto.SerializeToString(deterministic=True)

@@ -95,7 +95,7 @@ class OnnxValues(FlowBuilder):
         producer: int = NONE,
         unit: int = NONE,
     ) -> Value:
-        """A value that comes to be here."""
+        """Adds a value to the dataflow under the name of its native value, in this scope."""
         value = self.value(
             native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
         )
@@ -113,7 +113,7 @@ class OnnxValues(FlowBuilder):
             outputs.append(number)
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
-        """The value that a graph reads."""
+        """The dataflow's value for a native one that a graph reads, of its own scope or of one around it."""
         found = env.table.get(native)
         if found is not None:
             return self.flow.values[found]
@@ -132,7 +132,7 @@ class OnnxValues(FlowBuilder):
                 value.weight = value.parameter = True
 
     def arriving(self, native: ir.Value, scope: Scope, env: Environment) -> None:
-        """An input of the model."""
+        """Adds an input of the model, with its unit."""
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
         value.default = native.const_value is not None
@@ -142,7 +142,7 @@ class OnnxValues(FlowBuilder):
             value.unit = self.border_unit(f"input {value.name}", low, "a graph input keeps its type")
 
     def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
-        """An output of the model."""
+        """Adds the read that an output of the model is, with its unit."""
         value = self.lookup(native, scope, env)
         scope.outputs.append(value.id)
         unit = NONE
@@ -185,7 +185,9 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
 
 
 def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
-    """The type of an input, with the shape that the file gives: rules may ask for the rank. Empty for none."""
+    """A value's type with its shape as onnx's inference takes it: rules may ask for the rank. Empty for an unknown
+    type.
+    """
     if not kind[1]:
         return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
@@ -197,6 +199,7 @@ def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
 
 
 def _read(proto: onnx.TypeProto) -> Type:
+    """Container and element type of a type as the file writes it; a map is ("other", "")."""
     return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
 
 
@@ -210,7 +213,7 @@ def body_types(op: Op) -> str:
 
 
 def _named(op: Op) -> frozenset[str]:
-    """The types that a user's list may say of an operator without a schema: of another domain than ONNX's."""
+    """The types that a user's list may admit for an operator without a schema: only for domains other than ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 
@@ -341,6 +344,9 @@ class OnnxOperators(OnnxValues):
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
+        """Adds a Constant: a weight where its number is in the file, else a value whose attribute a function's caller
+        gives.
+        """
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True
@@ -385,6 +391,7 @@ class OnnxOperators(OnnxValues):
         return known if all(dtype for _, dtype in known) else self._inferred(op, node)
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
+        """Types of the node's outputs as onnx infers them from the types of its inputs."""
         read = [self.flow.values[i] if i != NONE else None for i in op.inputs]
         opsets = self.environments[op.scope].opsets
         return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)

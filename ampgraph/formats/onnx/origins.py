@@ -21,7 +21,7 @@ def layer_of(op: Op) -> str:
 
 
 def layer_of_node(node: ir.Node) -> str:
-    """The same of a node."""
+    """The exporter's scope of a native node, dot separated, or the folders of its slash-separated name."""
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
     if scopes:
         names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
@@ -94,6 +94,7 @@ def _expanded(
 
 
 def _site(old: ir.Node, path: str, new: ir.Node) -> Site:
+    """Where a converted node stands, with the names that it reads and writes, to be compared with the node it was."""
     inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
     made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
     return Site(old.name or "", kind_of(new.domain, new.op_type), path, layer_of_node(old), inputs, made, written)

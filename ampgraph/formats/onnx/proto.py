@@ -99,13 +99,15 @@ class PartsReader:
         return inputs, outputs, name, self._kinds.get(rest) or self._kind(node, rest, inputs, outputs, name)
 
     def _kind_of_first(self, node: NodeProto) -> Kind:
-        """Of an operator that is heavy, or new: the first node says which of both."""
+        """The kind of a node whose operator is heavy or new: a new operator's first node shows whether it is heavy."""
         kind = Kind(node)
         self._heavy.setdefault(kind.op_type, kind.heavy)
         return kind
 
     def _kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
-        """Of a node with another ``rest`` than those before; no name may be in that."""
+        """The kind of a node whose bytes behind the names (``rest``) were not met before; none of its names may occur
+        in them.
+        """
         kind = Kind(node)
         found = len(inputs), len(outputs), bool(name)
         if found != (len(node.input), len(node.output), bool(node.name)):
@@ -117,7 +119,7 @@ class PartsReader:
 
 
 def _texts(names: Iterable[str]) -> list[bytes]:
-    """Names as they are in the file; protobuf gives one that is no text as bytes."""
+    """Names as bytes, as the file has them (protobuf gives a name that is no UTF-8 as bytes already)."""
     return [name if isinstance(name, bytes) else name.encode() for name in names]
 
 

@@ -117,6 +117,7 @@ class OnnxStrictEditor:
             value.native.const_value = _upcast(tensor)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
+        """A Cast of ``value`` to type ``to``, in no graph yet, whose result is called ``name``."""
         node = ir.Node("", "Cast", (value,), outputs=(ir.Value(name=name),), name="")
         node.attributes.data["to"] = self._to[to]  # past the checks of each attribute: there are tens of thousands
         return node
@@ -130,7 +131,9 @@ class OnnxStrictEditor:
             graph.insert_before(first, node)
 
     def _hand_over(self, value: Value, uses: Uses, wide: ir.Value, given_out: ir.Value) -> None:
-        """Readers read ``wide``; what was an output of a graph is ``given_out``, of the same declaration."""
+        """Has ``uses`` read ``wide``; where the value was an output of its graph, ``given_out`` takes its place,
+        declared alike.
+        """
         old: ir.Value = value.native
         for node, place in uses:
             node.replace_input_with(place, wide)
@@ -146,7 +149,7 @@ class OnnxStrictEditor:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def compute_float32(self, op: Op) -> None:
-        """By the attributes that name types, and by those that hold tensors."""
+        """Changes attributes that name a low type to float32, and low tensors in attributes to float32 ones."""
         attributes = op.native.attributes
         for name, attribute in list(attributes.data.items()):
             kind = attribute.type
@@ -163,7 +166,7 @@ class OnnxStrictEditor:
                 attributes[name] = ir.AttrTensors(name, tensors)
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """A CastLike becomes the Cast that it is."""
+        """Makes a CastLike the Cast to ``dtype`` that it stands for."""
         node: ir.Node = op.native
         if node.op_type == "CastLike":
             node.op_type = "Cast"
@@ -178,7 +181,7 @@ class OnnxStrictEditor:
         value.native.type = _wide_type(value.native.type)
 
     def forget_annotations(self, scope: Scope) -> None:
-        """They may be stale by now."""
+        """Removes annotations of inner values, which are out of date once types have changed."""
         graph: ir.Graph = scope.native
         stored = (value for value in graph.initializers.values() if not value.is_graph_input())
         for value in (*stored, *(value for node in graph for value in node.outputs)):
@@ -228,7 +231,7 @@ def _converted(model: ModelProto) -> ModelProto:
 
 
 def _align(model: ModelProto) -> None:
-    """Gives functions the model's opset where that changes none of their operators."""
+    """Raises functions to the model's opset where none of their operators differs between the two."""
     own = next((item.version for item in model.opset_import if item.domain in DEFAULT), 0)
     for function in model.functions:
         for item in function.opset_import:
@@ -237,12 +240,14 @@ def _align(model: ModelProto) -> None:
 
 
 def _alike(function: FunctionProto, ours: int, theirs: int) -> bool:
+    """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
     kinds = {node.op_type for node in _nodes(function.node) if node.domain in DEFAULT}
     found = ((schema("", kind, ours), schema("", kind, theirs)) for kind in kinds)
     return all(a is not None and b is not None and a.since_version == b.since_version for a, b in found)
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """All nodes, those of bodies included."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -260,7 +265,7 @@ class RunnableOnnx(EditableGraph):
         return [] if not self._made and types_agree(self.model) else super().conflicts(low)
 
     def _of(self, model: ir.Model) -> Self:
-        """A graph of the same kind."""
+        """The class's own graph over another native model."""
         return type(self)(model)  # type: ignore[arg-type]  # the class of the whole graph takes a model
 
     def flat(self) -> Self:
@@ -353,4 +358,5 @@ def _port(value: Value) -> ir.Value:
 
 
 def _declared(value: ir.Value) -> Declared:
+    """A graph input or output as the caller sees it: name, container, type, sizes, whether it has a stored default."""
     return Declared(value.name or "", *declared_type(value), tuple(sizes(value.shape or ())), value.is_initializer())

@@ -94,6 +94,7 @@ def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
 
 
 def _from_onnx(found: onnx.defs.OpSchema) -> Schema:
+    """The schema of an operator as onnx declares it, in the terms of `Schema`."""
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
     def formals(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
@@ -208,6 +209,7 @@ def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -
 
 
 def _low_of(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+    """The low types among what a type variable admits, by container (tensor, sequence, optional)."""
     found: dict[str, set[str]] = {}
     for container, dtype in admits:
         if dtype in LOW:
@@ -216,6 +218,7 @@ def _low_of(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
 
 
 def _formal(formals: tuple[Formal, ...], position: int) -> Formal | None:
+    """The declared parameter at a position; the last one again where it is variadic, None beyond the end."""
     if position < len(formals):
         return formals[position]
     return formals[-1] if formals and formals[-1].variadic else None

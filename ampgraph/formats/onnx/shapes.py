@@ -51,9 +51,11 @@ class OnnxShapes:
         return None if found is None else _shape(found)
 
     def certain(self, value: Value) -> Shape | None:
-        """The same, without what is said of the model's outputs, of values of bodies, or against what onnx infers.
+        """The shape of a value, leaving out what the file merely annotates: on outputs, in bodies, or against onnx's
+        inference.
 
-        What is said of other values of the main graph is believed where onnx infers nothing."""
+        What is said of other values of the main graph is believed where onnx infers nothing.
+        """
         native: ir.Value = value.native
         shape = self(value)
         if value.weight or shape is None or (native.is_graph_input() and value.scope == 0):
@@ -74,7 +76,7 @@ class OnnxShapes:
 
     @cached_property
     def _unsaid(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """What onnx infers from the model's inputs alone, as far as a look at it may tell more than was told."""
+        """Shapes that onnx infers from the model's inputs alone, for values that the file does not annotate."""
         graph = self.model.graph
         made = (value for node in graph for value in node.outputs if not value.is_graph_output())
         long = graph.num_nodes() > MOST_NODES and any(value.shape is not None for value in made)
@@ -104,6 +106,7 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
 
 
 def _differ(one: Shape, other: Shape) -> bool:
+    """Whether two shapes cannot be the same: another rank, or another fixed size."""
     fixed = [(a, b) for a, b in zip(one, other, strict=False) if isinstance(a, int) and isinstance(b, int)]
     return len(one) != len(other) or any(a != b for a, b in fixed)
 
@@ -149,7 +152,7 @@ def weightless(model: ir.Model) -> bytes:
 
 
 def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
-    """The same with what an outline says."""
+    """The bytes of a model whose large stored tensors are inputs instead, under the heads of ``outline``."""
     listed, infos, kept = {value.name for value in model.graph.inputs}, InfoWriter(), _Kept()
     large = []
     for value in model.graph.initializers.values():

@@ -38,10 +38,12 @@ class Originals:
             self._by_size.setdefault(size(tensor), []).append(tensor)
 
     def of(self, name: str, own: ir.TensorProtocol, low: ir.DataType) -> Array | None:
-        """The numbers that ``own`` was rounded from, in its shape; None where they are not known.
+        """The reference's float32 numbers that a low tensor ``own`` was rounded from, in its shape; None where none
+        fits.
 
         ``low``: what it was rounded to. Of a tensor under a new name, as a bias that an addition's constant became, it
-        is the closest that differs by rounding and by a factor beside the product (`factors`) alone."""
+        is the closest that differs by rounding and by a factor beside the product (`factors`) alone.
+        """
         known = self._tensors.get(name)
         if known is not None:
             return known.numpy() if dims(known) == dims(own) else None
@@ -53,7 +55,9 @@ class Originals:
 
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
-    """How far rounded numbers are from those given; infinite where more than a rounding and a factor is between."""
+    """The largest distance of rounded numbers from the given ones; infinite where it is more than a rounding and a
+    common factor explain.
+    """
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
@@ -112,6 +116,9 @@ class _Switches:
         self._conditions: dict[frozenset[int], ir.Value] = {}
 
     def run(self) -> list[Switched]:
+        """Adds a Where behind each rounding and one truth-valued input for all of them; gives what each element of it
+        switches.
+        """
         self._nodes = list(self._walk(self._main, ()))
         constants = list(self._constants())
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
@@ -156,11 +163,14 @@ class _Switches:
                 self._members[self._flags[node]].append(node)
 
     def _new_switch(self, node: ir.Node) -> None:
+        """Begins a switch of its own for a node; nodes that only move its results join it later."""
         self._flags[node] = len(self._members)
         self._members.append([node])
 
     def _reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
-        """The first that computes on what a node moves, or on what a loop hands to its body."""
+        """The first node that computes on what ``node`` moves, through moves and into bodies; None
+        where there is none.
+        """
         met.add(node)
         handed = [*node.outputs] if not bodies(node) else [v for body in bodies(node) for v in body.inputs]
         readers = [use.node for value in handed for use in value.uses()]
@@ -171,6 +181,9 @@ class _Switches:
         return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
+        """What a switch is for: its first node, and the moves that are switched with it. ``names``: by unrounded value,
+        its name.
+        """
         first, *moves = [
             Switched(
                 node.name or "",
@@ -197,6 +210,7 @@ class _Switches:
             yield name, numbers, casts[0].outputs[0] if casts else value
 
     def _store(self, of: str, numbers: Array) -> ir.Value:
+        """An initializer of the main graph with the numbers that the reference has, unrounded."""
         name = self._fresh(f"{of}@reference")
         value = ir.Value(name=name, const_value=ir.Tensor(numbers, name=name))
         value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(numbers.shape)
@@ -230,6 +244,7 @@ class _Switches:
             self._give_out(graph, wide, by(frozenset({flag})))
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
+        """Gives the switched value the name that was the rounded one's, and its place among the graph's outputs."""
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
         switched.type, switched.shape = wide.type, wide.shape
         for place, output in enumerate(graph.outputs):
@@ -237,7 +252,9 @@ class _Switches:
                 graph.outputs[place] = switched
 
     def _switch_readers(self, raw: ir.Value, wide: ir.Value) -> None:
-        """Each that reads what was rounded for it reads it so, or as it was."""
+        """Has each reader of a tensor that is stored low read it rounded or as the reference has it, by that reader's
+        own switch.
+        """
         for use in list(wide.uses()):
             node = use.node
             if node in self._flags and node.graph is not None:
@@ -246,9 +263,11 @@ class _Switches:
                 node.replace_input_with(use.idx, switched.outputs[0])
 
     def _where(self, flags: frozenset[int], rounded: ir.Value, raw: ir.Value) -> ir.Node:
+        """Where(flags, rounded, raw): the rounded value as long as one of these flags is on."""
         return self._node("Where", [self._condition(flags), rounded, raw], f"{rounded.name}@switched")
 
     def _node(self, kind: str, inputs: list[ir.Value], name: str, **attributes: int) -> ir.Node:
+        """A node in no graph yet, its one output named after ``name``."""
         node = ir.node(kind, inputs, attributes, num_outputs=1, name="")
         node.outputs[0].name = self._fresh(name)
         return node
@@ -293,14 +312,16 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 
 def _casts(node: ir.Node) -> bool:
+    """Whether a node is one that changes types (Cast, CastLike)."""
     return has(kind_of(node.domain, node.op_type), "casts")
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
+    """Names of inputs, initializers and results of one graph, without its bodies."""
     made = (value for node in graph for value in node.outputs)
     yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 
 
 def _exact(node: ir.Node) -> bool:
-    """Whether a node makes nothing that is to be rounded, if what it reads is."""
+    """Whether a node only hands on numbers that are rounded already, so that it rounds nothing itself."""
     return has(kind_of(node.domain, node.op_type), "exact")

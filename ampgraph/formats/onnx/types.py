@@ -36,7 +36,7 @@ def declared_type(value: ir.Value) -> Type:
 
 
 def element_type(kind: ir.TypeProtocol | None) -> Type:
-    """(container, element type): of containers in each other the outermost."""
+    """A type as (container, element type); of nested containers the outermost."""
     if kind is None:
         return "", ""
     container = ""
@@ -73,6 +73,7 @@ def attributes_of(given: Mapping[str, Attribute]) -> list[ir.Attr]:
 
 
 def _attribute(name: str, value: Attribute) -> ir.Attr:
+    """A plain number, text, list or array as an attribute of onnx_ir; one float makes a list FLOATS."""
     if isinstance(value, np.ndarray):
         return ir.AttrTensor(name, ir.tensor(value))
     if isinstance(value, str):

@@ -56,6 +56,7 @@ def captured(node: ir.Node) -> list[ir.Value]:
 
 
 def _captured(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Values that a body reads and does not define, those of bodies inside it included; one may come twice."""
     own = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
         inner = [value for body in bodies(node) for value in _captured(body)]
@@ -96,5 +97,6 @@ def is_sorted(graph: ir.Graph) -> bool:
 
 
 def _reorder(graph: ir.Graph, order: Sequence[ir.Node]) -> None:
+    """Puts the nodes of a graph into ``order``, which has to hold all of them."""
     graph.remove(order)
     graph.extend(order)

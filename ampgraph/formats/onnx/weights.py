@@ -103,6 +103,7 @@ class OnnxWeights:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
+        """Number of elements, 0 where nothing is stored."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -120,6 +121,7 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
+        """The tensor's elements, flat, in pieces that fit the memory; nothing where nothing is stored."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
@@ -152,20 +154,22 @@ class RoundedTensor(ir.LazyTensor):
         )
 
     def __repr__(self) -> str:
-        """Not what it is made by, which is a method of its own."""
+        """By its fields; LazyTensor would print the function that makes it."""
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
+        """The whole tensor rounded, as onnx_ir asks a LazyTensor for it."""
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """What is to be rounded, as bytes, where that is all that is done to it and it is short; else nothing."""
+        """The float32 bytes of a short tensor that is only rounded (no floor, no factor); b"" for any other."""
         source, plain = self.source, self.floor is None and self.factor == 1.0
         if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
         return source.raw.raw_data if is_raw_float(source.raw) else b""
 
     def tobytes(self) -> bytes:
+        """The rounded elements as bytes; LazyTensor's own would hold the tensor in memory from then on."""
         return self.whole().tobytes()
 
     def whole(self) -> Array:
@@ -246,11 +250,11 @@ class NormParameters:
         return [part.astype(self.low) for part in (low_scale, low_bias, low_mean, low_var)]
 
     def _low(self, numbers: Array) -> Array:
-        """Numbers as the low type has them."""
+        """The numbers rounded to the low type."""
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """The low numbers around some by distance, their own first; of the same sign, and finite."""
+        """For each number the nearest low numbers, closest first; of the same sign, and finite."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -276,9 +280,11 @@ class NormTensor(RoundedTensor):
         self.name = plain.name
 
     def whole(self) -> Array:
+        """All its elements, rounded together with the other three parameters of the norm."""
         return self.parameters.rounded[self.place]
 
     def chunks(self) -> Iterator[Array]:
+        """One piece: the four parameters are rounded as a whole."""
         yield self.whole()
 
 

@@ -98,6 +98,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
 
 
 def _move(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
+    """Moves fields that are set from one message to another, so that they are not written twice."""
     for field in fields:
         if source.HasField(field):
             setattr(target, field, getattr(source, field))
@@ -168,7 +169,7 @@ class NodeWriter:
             yield NODE + number_bytes(len(content)) + content
 
     def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
-        """What stands before the attributes, and behind them."""
+        """The bytes of a node before its attributes and behind them, for a kind that was not met before."""
         domain, op_type, overload = key
         behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
         found = self._kinds[key] = text_bytes(KIND, op_type), behind
@@ -219,14 +220,14 @@ def text_bytes(tag: bytes, text: str) -> bytes:
 
 
 def sized(text: str) -> bytes:
-    """A text behind its length."""
+    """A text's bytes with their length in front, as protobuf writes them."""
     content = text.encode()
     return number_bytes(len(content)) + content
 
 
 @lru_cache(maxsize=1 << 12)
 def number_bytes(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last byte are marked."""
+    """A whole number as protobuf's varint: seven bits a byte, lowest first, all but the last byte marked."""
     parts = bytearray()
     while number >= 0x80:
         parts.append(number & 0x7F | 0x80)
@@ -294,7 +295,7 @@ class _Infos(InfoWriter):
             self.results.append(self.said(value, named))
 
     def said(self, value: ir.Value, named: bytes) -> bytes:
-        """The entry of a value; empty where nothing is said of it."""
+        """The bytes that annotate a value; empty where the file says nothing of it."""
         kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
         if not value.name or (kind is None and shape is None and not more):
             return b""

@@ -23,7 +23,7 @@ class Pairing:
 
     @property
     def paired(self) -> tuple[int, int]:
-        """Rows that have a partner, of how many on both sides together."""
+        """How many rows have a partner, of how many on both sides together."""
         return 2 * len(self.pairs), sum(self.rows)
 
     def aligned(self, reference: Array, result: Array) -> tuple[Array, Array]:
@@ -36,6 +36,7 @@ class Pairing:
 
 
 def _like(array: Array, rows: Array) -> tuple[int, ...]:
+    """The shape of such rows of an array."""
     return (len(rows), *array.shape[1:])
 
 
@@ -82,6 +83,7 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
 
 
 def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
+    """Pairs of rows (reference, result), the best candidate first, each row once."""
     ours: set[int] = set()
     theirs: set[int] = set()
     pairs = []
@@ -94,6 +96,7 @@ def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, i
 
 
 def _whole(column: Array) -> bool:
+    """Whether a column holds whole numbers alone, as classes do."""
     return bool((column == np.round(column)).all())
 
 

@@ -19,6 +19,7 @@ def roles_of(flow: Dataflow) -> dict[str, str]:
 
 
 def _role(flow: Dataflow, value: int) -> str:
+    """What an output is, by the operators before it: rows that were picked, logarithms, probabilities, or numbers."""
     if any(_picks(flow, op) for op in _before(flow, value)):
         return ROWS
     maker = _maker(flow, value)
@@ -50,7 +51,7 @@ def _before(flow: Dataflow, value: int) -> Iterator[Op]:
 
 
 def _picks(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator selects rows by their values; of control flow, whether one inside does."""
+    """Whether an operator selects rows by their values (top k, non-maximum suppression), in a body too."""
     if not has(op.role, "control_flow"):
         return has(op.role, "picks_rows")
     inside = {scope.id for scope in flow.scopes if scope.kind == "body" and scope.op == op.id}

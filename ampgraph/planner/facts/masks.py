@@ -30,7 +30,7 @@ class Masks:
 
     @cached_property
     def scores(self) -> set[int]:
-        """What a Softmax may read, through arithmetic and moves: most values of a model are none, and so no mask."""
+        """Values on the ways to a Softmax, through arithmetic and moves; a value that is none of these is no mask."""
         through = frozenset[str]().union(*map(self.traits.operators, TOWARDS_SCORES))
         readers = self.flow.with_roles(self.traits.operators("softmaxes") | self.traits.operators("attention_bias"))
         read = {value for op in readers for value in op.inputs if value != NONE}
@@ -67,8 +67,9 @@ class Masks:
         return SHRINKS <= (1 / number if divides else number) <= 1
 
     def _hides_by_whole(self, op: Op, place: int) -> bool:
-        """Whether an operator multiplies an operand by zeros and ones, as 1 - mask is: any other number would turn what
-        hides into what is preferred, or pass the low type's range."""
+        """Whether the other operand of a product holds zeros and ones (1 - mask), so that the mask constant stays
+        itself or becomes 0.
+        """
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
         span = self.truths.of(op.inputs[1 - place])
@@ -102,7 +103,7 @@ class Masks:
         return most
 
     def reads_low(self, settled: Decisions, value: int) -> bool:
-        """Whether anything on the way from a mask constant to its Softmax is low, becoming -inf there."""
+        """Whether any operator between a mask constant and its Softmax is low, where the constant would be -inf."""
 
         def further(op: Op) -> list[int]:
             return op.outputs if any(self.traits.has(op.role, trait) for trait in ON_THE_WAY) else []

@@ -85,10 +85,12 @@ def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListR
 
 
 def _means(wanted: str, name: str) -> bool:
+    """Whether what a user wrote names an operator, as a glob or whatever its case."""
     return name.lower() == wanted.lower() or fnmatch.fnmatchcase(name, wanted)
 
 
 def _rule_row(name: str, sort: str, cls: str, at_level: str, reason: str, source: str = "") -> ListRow:
+    """A row of `ampgraph lists` for something that is decided by cells or rules, not by the operator's list."""
     return ListRow(name, cls, at_level, reason, source, {}, (), {}, sort=sort)
 
 
@@ -131,6 +133,9 @@ def by_operator(lists: OpLists, level: Level) -> ByOperator:
 
 
 def _at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
+    """What a level of MindSpore makes of an operator, as exported lists say it: low, float32 or cut. AMP303 at O2 and
+    O3, which go by cells.
+    """
     rules = load_mindspore_rules()
     if level.name in ("O2", "O3"):
         raise AmpError(

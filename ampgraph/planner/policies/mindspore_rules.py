@@ -79,7 +79,7 @@ class Rules(ForwardTypes):
         return found
 
     def _reads_high(self, use: Use) -> bool:
-        """Whether an operator reads through this use in float32, without a Cast of the file between."""
+        """Whether an operator reads float32 here, with no Cast of the file in between."""
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
@@ -139,6 +139,7 @@ class O1(Rules):
         return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Float32 but for white operators and white cells; a Cast of the file keeps its result's type."""
         if self.converts(op):
             return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
         if self._unreached(op):
@@ -186,6 +187,7 @@ class O3(Rules):
     """Everything low: inputs, parameters and constants are cast where they enter, results where they leave."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Low but for black cells and what a Cast of the file says."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if self.black(op):
@@ -279,7 +281,7 @@ class O2(O3):
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
     def _derived(self, op: Op) -> Cell:
-        """The cell of a class that a user derived from a black one: it owns the scale of its norm."""
+        """The cell, if the user derived its class from a black one: then it owns its norm's scale."""
         cells = self.cells[op.id]
         if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
             return ()
@@ -303,6 +305,7 @@ class Auto(Rules):
         return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
     def _settle_borders(self) -> bool:
+        """Results take the type that comes: float32 where what makes them is."""
         changed = super()._settle_borders()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
@@ -311,6 +314,7 @@ class Auto(Rules):
         return changed
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """By MindSpore's own lists of operators; others take the widest type of their operands."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if op.kind in self.rules.auto_white:
@@ -385,7 +389,7 @@ def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[
 
 
 def _in(cells: Cell, home: Cell) -> bool:
-    """Whether cells are those of a home, or inside it."""
+    """Whether the cells around an operator are those of ``home``, or inside them."""
     return cells[: len(home)] == home
 
 

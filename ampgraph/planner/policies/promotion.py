@@ -94,7 +94,7 @@ def _operands(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[V
 
 
 def _settled(given: Decisions, unit: int) -> bool:
-    """Whether a slot is float32 in every call of its operator."""
+    """Whether validity makes a slot float32 in every call, so that it is no operand to decide."""
     why = given.why(unit)
     return given.is_high(unit) and why is not None and why.rule in ("slot", "schema")
 
@@ -128,6 +128,7 @@ class PromotedTypes(ForwardTypes):
         return one and self.options.lists.traits.has(op.role, "stored_statistics")
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Why a call makes this slot float32: its list, what it computes inside, or an operand that is."""
         call = self.calls[op.id]
         if call.at == "low" or self.flow.units[unit].border:
             return ""
@@ -200,6 +201,7 @@ class PromotedTypes(ForwardTypes):
         return found
 
     def _rounds(self, value: Value, use: Use) -> bool:
+        """Whether a float32 reader gets a value that was rounded to low by another call."""
         if use.unit == NONE or use.given_cast or self.is_low(use.unit):
             return False
         outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]

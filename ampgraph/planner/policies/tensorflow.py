@@ -85,7 +85,7 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
 
 
 def _deny(items: Sequence[Item], painted: Painted) -> None:
-    """What a deny operator makes flows on through clear and infer, up to the last deny or infer one."""
+    """Marks as denied: deny operators, and what follows them through clear and infer, up to the last deny or infer."""
     up, denied = set[int](), painted.denied
     for root in _of(items, DENY, INFER):
         for number in _reached(root, lambda n: n not in up and items[n].cls == CLEAR, lambda n: items[n].before):
@@ -97,7 +97,7 @@ def _deny(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _between(items: Sequence[Item], painted: Painted) -> None:
-    """Clear and infer between two seeds."""
+    """Paints clear and infer between two seeds low."""
     down, reached = set[int](), set[int]()
 
     def enters(number: int) -> bool:
@@ -116,7 +116,7 @@ def _between(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _directly_after(items: Sequence[Item], painted: Painted) -> None:
-    """Infer directly after low, in the order of the model; the first operand that is denied forbids it."""
+    """Paints infer that follows low, in model order, unless its first operand is denied."""
     low, denied = painted.low, painted.denied
     for number, item in enumerate(items):
         if item.cls != INFER or not item.free or not item.admits or number in denied or number in low:
@@ -127,7 +127,7 @@ def _directly_after(items: Sequence[Item], painted: Painted) -> None:
 
 
 def _through_clear(items: Sequence[Item], painted: Painted) -> None:
-    """Low spreads in both directions through clear."""
+    """Paints clear next to low, forwards and backwards."""
 
     def enters(number: int) -> bool:
         item = items[number]
@@ -144,7 +144,7 @@ def _of(items: Sequence[Item], *classes: str) -> Iterator[int]:
 
 
 def _reached(root: int, enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]) -> Iterator[int]:
-    """A root and, from there, whatever may be entered once what came before has been taken."""
+    """``root`` and all that is reached from it through what ``enters``, in the order of a depth-first walk."""
     stack, seen = [root], set[int]()
     while stack:
         number = stack.pop()

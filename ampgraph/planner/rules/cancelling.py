@@ -30,6 +30,7 @@ Path = Mapping[int, Op]
     action="float32 for the sums and the difference",
 )
 def small_difference(sight: Sight, op: Op) -> Spoilt:
+    """The sums and their difference, where the low type would round both to more than what is left."""
     ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
     text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
     return (text, ops) if ops else None
@@ -95,7 +96,7 @@ class Cancelling:
         return found
 
     def _weights(self, path: Path) -> Path:
-        """What makes the weights of a mean: rounded, they do not add up to one."""
+        """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
         read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
         makers = [self.flow.writer(self._back(v)[0]) for v in read]
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
@@ -107,11 +108,12 @@ class Cancelling:
         return self._is_free(op.id) and self._has(op, "multiplies") and self.facts.stored.isdisjoint(op.inputs)
 
     def _factors(self, op: Op) -> list[int]:
+        """What an operator multiplies; a square multiplies the same value twice."""
         squared = self.squares.get(op.id)
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
     def _linear(self, value: int) -> dict[int, Path]:
-        """What a value is a sum of multiples of, with the operators between."""
+        """By value, the operators through which ``value`` is a sum of multiples of it."""
         start, moved = self._back(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
@@ -197,6 +199,7 @@ class Cancelling:
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _has(self, op: Op, *traits: Trait) -> bool:
+        """Whether the operator has one of the traits."""
         return any(self.traits.has(op.role, trait) for trait in traits)
 
     def _is_free(self, op: int) -> bool:
@@ -204,7 +207,7 @@ class Cancelling:
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
     def _back(self, value: int) -> tuple[int, Path]:
-        """A value before what only reshapes or converts it, or multiplies it by a number, with these operators."""
+        """A value before reshapes, conversions and multiplication by a number, with these operators."""
         found: dict[int, Op] = {}
         while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
             before = op.inputs[0]

@@ -156,7 +156,9 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
 
 
 def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
-    """The others of a part of the floats, which integers separate, without a low product, where some is quantized."""
+    """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
+    no low product.
+    """
     flow, traits = facts.flow, facts.traits
     parents = list(range(len(flow.values)))
 
@@ -210,6 +212,9 @@ SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
     validity=True,
 )
 def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    """Holds everything from which a whole number is made: it is valid in no other type, so no
+    option switches it off.
+    """
     facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)

@@ -23,8 +23,9 @@ WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
     levels="careful",
 )
 def epilogue(sight: Sight, decided: Decisions) -> Findings:
-    """What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and
-    saves its rounding. A number that the kernel of the product in front takes is no arithmetic of its own."""
+    """Leaves the last arithmetic before a float32 output to the cut: the Cast costs the same in front of it as behind,
+    and one rounding is saved.
+    """
     facts, regions, guarded = sight.facts, sight.regions, decided
     read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
     behind = {op for op in made - read if regions.classes[op] in WORTH}
@@ -54,7 +55,9 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def branches(sight: Sight, decided: Decisions) -> Findings:
-    """The residual stream and the gradients that meet in it are rounded for their products only, as by autocast."""
+    """Prefers float32 for additions of residual streams and of their gradients, where that takes no more Casts: as
+    autocast, which rounds them for products only.
+    """
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
@@ -72,7 +75,7 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def unserved(sight: Sight, decided: Decisions) -> Findings:
-    """A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it."""
+    """Leaves to the cut what a list makes low for the sake of products around it, where none of them is low."""
     facts = sight.facts
     held = {unit for unit, root in enumerate(decided.roots) if decided.is_held(root)}  # by schema or kernels
     allowed = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.allowed)) if op.slots)

@@ -50,7 +50,7 @@ def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
 
 
 def _repeated(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
-    """The symbols of the shortest unit that follows itself, of those the one with the longest row."""
+    """The symbols of a unit that repeats: the shortest, and of those the one with the longest run."""
     symbols = np.array([token.symbol for token in tokens])
     sizes = np.cumsum([0, *(token.size for token in tokens)])
     ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
@@ -74,7 +74,9 @@ def _longest(alike: Array) -> tuple[int, int]:
 
 
 def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
-    """By how much the blocks of a row begin later than the row, so that least passes between them; two are left."""
+    """By how many operators to shift blocks so that the fewest values pass from one to the next; two blocks are left at
+    least.
+    """
 
     def passing(shift: int) -> float:
         ends = range(shift, len(row), period)
@@ -84,6 +86,9 @@ def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
 
 
 def _replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+    """The row of operators with every occurrence of ``unit`` as one token; those that follow one another become one
+    with parts.
+    """
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

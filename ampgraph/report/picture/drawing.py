@@ -77,7 +77,7 @@ def folded(
 def _repeating(
     entries: list[_Folder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
 ) -> list[_Folder | int]:  # fmt: skip
-    """The entries with folders of those that repeat as blocks."""
+    """Entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
     told = [_kinds(entry, kinds) for entry in entries]
     row = blocks(told, [cuts[_first(entry)] for entry in entries])
     units: dict[int, str] = {}
@@ -107,7 +107,7 @@ def _letters(number: int) -> str:
 
 
 def _kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
-    """What an entry is: the kind of a node, those in a folder."""
+    """What an entry is, to be compared: the kind of a node, all those in a folder."""
     return kinds[entry] if isinstance(entry, int) else tuple(_kinds(inner, kinds) for inner in entry.entries)
 
 
@@ -117,6 +117,7 @@ def _first(entry: _Folder | int) -> int:
 
 
 def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
+    """At most ``width`` entries: neighbours go into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -125,11 +126,13 @@ def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> 
 
 
 def _run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
+    """A folder for some neighbours, named after its first and last one."""
     first, last = (_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _Folder(f"{first} … {last}", entries=entries)
 
 
 def _label(entry: _Folder | int, labels: Sequence[str]) -> str:
+    """The name of a node or folder; of a folder of neighbours that of the last."""
     if isinstance(entry, int):
         return labels[entry]
     first, _, last = entry.name.partition(" … ")
@@ -154,7 +157,7 @@ class Reasons:
     spans: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, op: Op, name: str) -> tuple[str, str]:
-        """Empty where nothing is known."""
+        """The rule and the reason of a node, two empty texts where nothing is known."""
         return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
@@ -243,7 +246,7 @@ class _Artist:
         return found
 
     def _cuts(self) -> list[int]:
-        """How many values pass in front of each node."""
+        """How many values pass in front of each node: a block is best cut where they are few."""
         last: dict[int, int] = {}
         for edge in self.found.edges:
             last[edge.source] = max(last.get(edge.source, 0), edge.target)
@@ -255,6 +258,7 @@ class _Artist:
         return list(accumulate(steps))
 
     def _add(self, node: Box, path: tuple[str, ...]) -> int:
+        """Adds a box inside the folders of ``path``, and gives its number."""
         self.found.nodes.append(node)
         self.paths.append(path)
         return len(self.found.nodes) - 1
@@ -267,9 +271,11 @@ class _Artist:
         )
 
     def _border(self, value: Value, kind: str) -> Box:
+        """An input, output or stored tensor as a box."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
     def _node(self, op: Op) -> Box:
+        """An operator as a box, with its precision, its reason, and the bytes that it stores."""
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
         if not rule:
@@ -279,20 +285,22 @@ class _Artist:
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
 
     def _makes(self, op: Op) -> str:
-        """What a runtime knows the node by; empty in functions, whose names it changes."""
+        """The output's name by which a runtime's graph knows the node; "" in functions, whose values it renames."""
         if not op.outputs or op.outputs[0] == NONE or self._called(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
 
     def _called(self, scope: int) -> bool:
-        """Whether a scope is a function, or inside of one."""
+        """Whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
         return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
 
     def _bytes(self, value: Value) -> int:
+        """Bytes of a stored tensor."""
         return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8
 
     def _path(self, op: Op) -> tuple[str, ...]:
+        """The folders around an operator: bodies and functions, then its layer."""
         layer = self.flow.layer(op)
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 
@@ -336,6 +344,6 @@ def parted(text: str) -> tuple[str, str]:
 
 
 def _written(op: Op) -> str:
-    """What the file itself says of a node's precision."""
+    """The reason of a node's precision that the file itself has in its metadata."""
     metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
     return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""

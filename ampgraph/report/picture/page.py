@@ -76,6 +76,7 @@ class Page:
         return _PLACE.sub(lambda found: words.get(found[1]) or _asset(found[1]), _asset("page.html"))
 
     def _data(self) -> JsonObject:
+        """What the page's script draws, as JSON; texts are numbers of a table, as many come often."""
         words = _Words()
         drawing = self.drawing
         nodes: list[Json] = [
@@ -107,6 +108,7 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
+        """By bar, the length that stands for the whole width: bars of one kind have one scale."""
         most: dict[str, Json] = {}
         for bar in self.bars:
             kind = bar.label.split()[0]
@@ -114,6 +116,7 @@ class Page:
         return {bar.label: most[bar.label.split()[0]] for bar in self.bars}
 
     def _heat(self) -> Json:
+        """The number of each node that has one, None where nothing was measured."""
         if not self.heat:
             return None
         found: list[Json] = [[i, self.heat[n.name]] for i, n in enumerate(self.drawing.nodes) if n.name in self.heat]
@@ -133,6 +136,7 @@ class _Words:
 
 @cache
 def _asset(name: str) -> str:
+    """A script or style sheet that goes into the page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -175,7 +179,7 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
 
 
 def _counts(box: Box) -> bool:
-    """Whether a node of the picture is one that a runtime would be seen to run."""
+    """Whether a box of the picture is a node that a runtime would run (no input, output or function)."""
     return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
 
 
@@ -246,21 +250,23 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
 
 
 def _noted(seen: Seen) -> Reasons:
-    """What a file of an IR version without metadata of nodes says of them in that of the model."""
+    """Reasons from the model's metadata, for a file whose IR version has none for nodes."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: parted(text) for name, text in notes.items()})
 
 
 def _guards(drawing: Drawing) -> list[str]:
-    """The rules that hold nodes in float32 and are guards."""
+    """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
     return sorted(held - ORDINARY.keys() - set(names()))
 
 
 def _nodes(counts: Mapping[str, int]) -> Bar:
+    """The bar of nodes by precision."""
     return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weights(label: str, stored: Mapping[str, Stored]) -> Bar:
+    """A bar of bytes by type."""
     parts = {name: of.bytes for name, of in stored.items()}
     return Bar(label, parts, plural(sum(parts.values()), "byte"))

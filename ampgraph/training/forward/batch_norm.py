@@ -97,7 +97,9 @@ def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Co
 
 
 def is_trained(node: ir.Node, exported_mode: bool) -> bool:
-    """A BatchNormalization, and with ``exported_mode`` one that was exported for training."""
+    """Whether a node is a BatchNormalization that trains; ``exported_mode``: only where it was
+    exported for training.
+    """
     norm = node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
     return norm and (not exported_mode or bool(attribute(node, "training_mode", 0)))
 
@@ -118,7 +120,9 @@ def _set_inference(node: ir.Node) -> None:
 
 
 def _write_out(b: Builder, node: ir.Node) -> None:
-    """As simple operators: by statistics that the graph computes, which have gradients of their own."""
+    """Writes a BatchNormalization whose statistics the graph computes as simple operators, through which these get
+    gradients.
+    """
     x, scale, bias, mean, variance = node.inputs
     assert x is not None and scale is not None and bias is not None and mean is not None and variance is not None
     rank = _rank(b, node, x)

@@ -39,7 +39,9 @@ def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> t
 
 
 def _own(target: Any) -> Function:
-    """torch's composition of an operator, which `run_decompositions` would look for in this table again."""
+    """torch's own composition of an operator; to be called directly, as `run_decompositions` would look it up in this
+    table again.
+    """
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *args, **named: target._op_dk(composite, *args, **named)
 
@@ -74,7 +76,7 @@ def _table(unroll: bool) -> dict[object, Apart]:
 
 
 def _in_the_plane(plane: Function) -> Function:
-    """grid_sample of images; of volumes the exporter is left to it."""
+    """grid_sample by ``plane`` for pictures; for volumes torch's exporter has its own."""
 
     def run(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Any:
         return plane(x, grid, mode, padding, corners) if x.dim() == 4 else NotImplemented
@@ -106,7 +108,7 @@ def plain_attention(
     *more: Any,
     **named: Any,
 ) -> Any:
-    """Of [batch, length, size], by that of one head: torch's exporter knows four axes only."""
+    """Attention of [batch, length, size] as that of one head: torch's exporter takes four axes only."""
     if query.dim() != 3:
         return NotImplemented
     wide = None if mask is None else mask.unsqueeze(1) if mask.dim() == 3 else mask
@@ -145,7 +147,7 @@ def is_projected(node: torch.fx.Node) -> bool:
 
 
 def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
-    """Layer by layer, Dropout between them: torch 2.13's decomposition of several layers leaves it out."""
+    """An LSTM of several layers as one of each, with Dropout between: torch 2.13's decomposition leaves that out."""
 
     def run(
         x: Tensor,
@@ -195,7 +197,7 @@ def _mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include_self: boo
 
 
 def _hits(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
-    """How many numbers each place gets."""
+    """How many numbers each place of the result gets."""
     return torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))
 
 

@@ -34,7 +34,7 @@ UNCHECKED = "or check=False exports it all the same"
 
 @contextmanager
 def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
-    """A module as it trains or as it is evaluated; each part has its own mode afterwards."""
+    """Puts a module into training or evaluation mode inside; afterwards each part has its own mode again."""
     modes = [(part, part.training) for part in module.modules()]
     module.train(training)
     try:
@@ -132,7 +132,9 @@ def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
 
 
 def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
-    """Of those that the graph gives one; None where a rule is missing."""
+    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a
+    gradient rule is missing.
+    """
     try:
         lower_losses(graph)
         b, parts = Builder(graph, "check"), []

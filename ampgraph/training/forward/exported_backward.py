@@ -109,8 +109,8 @@ def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
 
 
 def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Value]) -> None:
-    """An exporter that folds constants gives the backward a transposed copy of a weight, which would stay as it is
-    while the weight is trained. Raises AmpError AMP215 for a float tensor of the backward with a parameter's numbers.
+    """Raises AmpError AMP215 for a tensor of the backward with a parameter's numbers: an exporter that folds constants
+    writes a transposed copy of a weight, which would not be trained.
     """
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
@@ -128,7 +128,7 @@ def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Va
 
 
 def start_from(b: Builder, name: str, start: ir.Value) -> None:
-    """The gradients start from a scalar instead of from the input ``name``."""
+    """Has the gradients start from a scalar of the graph instead of from the input ``name``."""
     graph = b.graph
     seed = next(value for value in graph.inputs if value.name == name)
     value = b.op("Reshape", start, b.ints(*[1] * len(seed.shape))) if seed.shape else start
@@ -149,7 +149,9 @@ def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
-    """Parameter -> output: what is named, then what torch says, then what outputs are called."""
+    """By parameter, the output that is its gradient: as the user named it, as torch says it, or by
+    the output's name.
+    """
     graph = model.graph
     outputs, stored = _outputs(graph), [name for name, value in graph.initializers.items() if value.dtype in FLOATS]
     for name, output in named.items():

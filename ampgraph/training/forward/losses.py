@@ -114,7 +114,7 @@ def _class_axis(logits: ir.Value, labels: ir.Value) -> int:
 
 
 def _alike(one: Sequence[int | ir.SymbolicDim], other: Sequence[int | ir.SymbolicDim]) -> bool:
-    """No two sizes that are known, or have a name, differ."""
+    """Whether no two sizes that are known or named differ."""
     sizes = ([dim if isinstance(dim, int) else dim.value for dim in dims] for dims in (one, other))
     return all(x == y or x is None or y is None for x, y in zip(*sizes, strict=True))
 

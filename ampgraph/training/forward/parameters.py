@@ -92,7 +92,7 @@ LARGE = 1e4  # -1e4, -1e9 and -inf leave a place out of a softmax; weights are f
 
 
 def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
-    """Whether a stored tensor is one that training would move: no statistic, shape, mask or constant."""
+    """Whether training would move a stored tensor: it is no statistic, shape, mask or constant."""
     tensor, reads = value.const_value, list(_reads(value))
     if tensor is None or len(tensor.shape) == 0 or tensor.size == 0:
         return False
@@ -120,7 +120,7 @@ def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _data(graph: ir.Graph) -> set[ir.Value]:
-    """Graph inputs as they are fed: viewed, shifted and divided."""
+    """Graph inputs, and what is made of them by views, shifts and divisions: still the model's raw data."""
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")
@@ -135,12 +135,14 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
-    """Whether an input is what the model's data is shifted or divided by, as it is fed: a mean of pixels, say."""
+    """Whether a stored tensor is what raw data is shifted or divided by (a mean of pixels), and no parameter."""
     return has(kind_of(node), "normalizes") and index == 1 and node.inputs[0] in data
 
 
 def _is_weight(node: ir.Node, index: int) -> bool:
-    """Whether a single number is learnt there: of a product, a learnt scale, or added to a product's result."""
+    """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
+    result.
+    """
     if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
@@ -149,5 +151,5 @@ def _is_weight(node: ir.Node, index: int) -> bool:
 
 
 def _named(model: ir.Model) -> list[str]:
-    """What the exporter says that the parameters are called; empty where it says nothing."""
+    """The names of parameters by the exporter's own list; empty where the file has none."""
     return re.findall(r"\bPARAMETER target='([^']*)'", signature(model))

@@ -126,7 +126,9 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
 
 
 def _given(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """What a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that is computed."""
+    """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that the graph
+    computes.
+    """
     given = np.array(0.5) if ratio is None else b.given(ratio)
     if given is None:
         return None
@@ -162,7 +164,7 @@ def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) ->
 
 
 def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int, ...]) -> list[ir.Value]:
-    """The first words of some columns or rows, and the second ones."""
+    """The words from ``start`` to ``end`` in ``shape``, whose first axis is 2, as its two halves."""
     mine = b.op("Slice", words, b.ints(start), b.ints(end), b.ints(0))
     return b.ops("Split", 2, b.op("Reshape", mine, b.ints(*shape)), b.ints(1, 1), axis=0)
 

@@ -118,7 +118,7 @@ def _symbol(value: ir.Value) -> str:
 
 
 def _settle(model: ir.Model, name: str, batch: int) -> None:
-    """The name becomes the size in inputs and outputs, and what is open in between is forgotten."""
+    """Gives a named dimension a size in inputs and outputs; shapes in between that had it are inferred anew."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is not None and name:
             sizes = [batch if isinstance(d, ir.SymbolicDim) and d.value == name else d for d in value.shape]

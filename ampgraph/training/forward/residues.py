@@ -89,8 +89,9 @@ def _refused(node: ir.Node, message: str) -> AmpError:
 
 
 def _product(b: Builder, node: ir.Node) -> None:
-    """A transposed matrix and a vector, as matrices: ONNX Runtime 1.31 moves the Transpose into a kernel that then
-    reads the matrix wrongly."""
+    """Writes a product of a transposed matrix and a vector with the vector as a matrix: ONNX Runtime 1.31 computes the
+    other form wrongly.
+    """
     x, y = node.inputs
     assert x is not None and y is not None and x.shape is not None and y.shape is not None
     first, axis = len(x.shape) == 1, -2 if len(x.shape) == 1 else -1

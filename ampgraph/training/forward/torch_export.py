@@ -175,7 +175,7 @@ def _with_inner_gradients(
 
 
 def _root(error: BaseException) -> BaseException:
-    """What went wrong first: the exporter wraps it in advice."""
+    """The first error of a chain: torch's exporter wraps it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -213,7 +213,7 @@ def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
-    """Name -> the first name of the same parameter."""
+    """By name of a parameter, the first name under which the module has it (tied weights have several)."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
 
@@ -321,7 +321,7 @@ def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
 
 
 def mark_padding(graph: ir.Graph) -> None:
-    """Tells each Gather of an embedding which row, its ``padding_idx``, gets no gradient from it."""
+    """Marks each Gather of an embedding with its ``padding_idx``, the row that gets no gradient."""
     for node in graph:
         found = PADDED.search(node.metadata_props.get(CALL, "")) if node.op_type == "Gather" else None
         if found:
@@ -405,7 +405,7 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
 
 
 def takes_gradients(error: BaseException) -> bool:
-    """Whether it was raised because forward takes gradients itself."""
+    """Whether the export failed since forward takes gradients itself."""
     return _stood_in(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
 
 
@@ -415,12 +415,12 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _stood_in(error: BaseException, file: str) -> bool:
-    """Whether the error came through a file of torch."""
+    """Whether an error came through this file of torch."""
     return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
 
 
 def _held(error: BaseException, kind: str) -> bool:
-    """Whether a function that it came through had a local value of this class."""
+    """Whether a function that the error came through had a local value of this class."""
     return any(type(value).__name__ == kind for frame in _frames(error) for value in frame.f_locals.values())
 
 

@@ -105,7 +105,7 @@ def no_gradient(*kinds: str) -> None:
 
 
 def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
-    return None
+    """The rule of an operator whose inputs get no gradient (Shape, comparisons, index arithmetic)."""
 
 
 def kind_of(node: ir.Node) -> str:
@@ -120,6 +120,7 @@ def place_of(node: ir.Node) -> str:
 
 
 def rule_of(node: ir.Node) -> GradientRule | None:
+    """The rule of a node's operator, None where it has none."""
     return _RULES.get(kind_of(node))
 
 

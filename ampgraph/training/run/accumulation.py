@@ -86,14 +86,18 @@ class AccumulatingBinding(Binding):
             self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
 
     def _split(self, step: TrainingStep) -> CutStep:
+        """The step as two graphs, gradients and update; gradients stay unrounded until they are summed where that was
+        asked for.
+        """
         made = cut(step)
         return rounded_once(made) if self._wide else made
 
     def _buffer(self) -> FlatBuffer:
+        """Zeros for the sum of the gradients, on the device."""
         return FlatBuffer(self._cut.summed, self.memory)
 
     def _state(self) -> dict[str, Held]:
-        """What the gradients read of the state."""
+        """The state that the gradients read: parameters and running statistics, by name."""
         return {entry.name: self.held(entry.name) for entry in self._cut.gradients.layout.states}
 
     def run(self, batch: Mapping[str, Array]) -> Made:
@@ -124,7 +128,7 @@ class AccumulatingBinding(Binding):
         return losses, moved, before
 
     def _of_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
-        """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
+        """Prepares a micro-batch: its loss scale is its share of the whole, and its Dropout masks are its own."""
         if name := self.whole.scale:
             scale = self.get(name)
             state[name] = device_value(scale * scale.dtype.type(piece.share), self.memory)
@@ -167,7 +171,7 @@ class _Sum:
         self._binding.bind_ortvalue_output("sum", total.value)
 
     def run(self, before: float, share: float) -> None:
-        """total = total * before + now * share, or total + now."""
+        """Adds: total = total * before + now * share, or total + now if it is unweighted."""
         given = {"before": before, "share": share} if self.weighted else {}
         held = {name: device_value(np.array(number, np.float32), self._memory) for name, number in given.items()}
         for name, value in held.items():  # held until the run ends: a binding alone does not keep them
@@ -176,6 +180,7 @@ class _Sum:
 
 
 def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
+    """An ONNX model that adds one vector to another; ``weighted``: sum = total * before + now * share."""
     more, body = "", "sum = Add (total, now)"
     if weighted:
         more = ", float before, float share"
@@ -186,6 +191,9 @@ def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
 
 
 def _run(session: Any, binding: Any, device: str) -> None:
+    """Runs a session by its IO binding; what ONNX Runtime raises becomes one AmpError, and the old state
+    still holds.
+    """
     try:
         session.run_with_iobinding(binding)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -225,6 +233,7 @@ def weighed(
 
 
 def _rows(batch: Mapping[str, Array], start: int, end: int) -> Mapping[str, Array]:
+    """Samples ``start`` to ``end`` of a batch, along the first axis of each input."""
     if isinstance(batch, Drawn):
         return batch.part(start, end)
     return {name: array[start:end] for name, array in batch.items()}
@@ -248,6 +257,7 @@ def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Arra
 
 
 def _samples(batch: Mapping[str, Array]) -> int:
+    """Samples in a batch, by the first axis of its inputs; AmpError AMP503 where inputs differ."""
     if isinstance(batch, Drawn):
         return batch.samples
     sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}

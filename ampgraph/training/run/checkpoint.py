@@ -60,7 +60,9 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
 def _place(position: Position) -> JsonObject:
-    """Its fields as the file holds them; those that older files lack are written only where they are not at `LATER`."""
+    """A place in the data as the file holds it; fields that older files lack are left out at their usual value
+    (`LATER`).
+    """
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 
@@ -91,7 +93,7 @@ class Checkpoint(Generic[Stored]):
 
 
 def digest(step: TrainingStep) -> str:
-    """Changes with the graph and with what it holds beside the state; not with the state, nor with names of nodes."""
+    """A digest of a step graph: of its nodes and constants, not of its state or the names of nodes."""
     graph, state = step.model.graph, {entry.name for entry in step.layout.states}
     made = hashlib.blake2b(digest_size=16)
     for value in (*graph.inputs, *graph.outputs):
@@ -113,7 +115,7 @@ def digest(step: TrainingStep) -> str:
 
 
 def digest_of(state: Mapping[str, Array | Late]) -> str:
-    """Changes with every bit of a state."""
+    """A digest of every bit of some arrays."""
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
         made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -182,6 +184,7 @@ def _refuse_damaged(path: Path) -> None:
 
 
 def _words(array: Array) -> memoryview:
+    """The bytes of a tensor as safetensors stores them, little-endian; bfloat16 as its 16 bits."""
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 

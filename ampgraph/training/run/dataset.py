@@ -37,6 +37,7 @@ PIECE = 1 << 24  # bytes of the samples that are looked at together
 
 
 def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The `Prepare` of data that need none."""
     return dict(arrays)
 
 
@@ -93,6 +94,7 @@ class Drawn(Mapping[str, Array]):
 
     @property
     def samples(self) -> int:
+        """Number of samples that were drawn, read or not."""
         return len(self._rows)
 
     def part(self, start: int, end: int) -> dict[str, Array]:
@@ -124,21 +126,28 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}
 
     def digest(self) -> str:
-        """That of its size: another order is other data, and it may be shuffled."""
+        """Of its size alone: its order may be another one each time."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
+        """The same stream whose batches are prepared by ``more`` too; ``note`` says so in the checkpoint's digest."""
         named = self.named
         return replace(self, named=lambda given: more(named(given)), note=f"{self.note}{note}\n")
 
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
     ) -> Iterator[Mapping[str, Array]]:
+        """Batches in the iterable's own order (it cannot be shuffled), from number ``skip`` on; ``last``: with the
+        short one at the end.
+        """
         for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
             if number >= skip:
                 yield batch
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
+        """Batches of ``batch_size`` samples put together from the iterable's; ``whole``: without the short one at the
+        end.
+        """
         held: list[dict[str, Array]] = []
         for given in self.source:
             held.append(self.named(given))
@@ -160,6 +169,7 @@ def rows_at_once(arrays: Mapping[str, Array]) -> int:
 
 
 def _rows(part: Mapping[str, Array]) -> int:
+    """Samples in a batch."""
     return len(next(iter(part.values())))
 
 
@@ -205,7 +215,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
 
 
 def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """By name; nothing for a file of another kind."""
+    """The arrays of one file by input name; empty for a file of another kind."""
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith(".npy"):
@@ -250,6 +260,9 @@ def _table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, A
 
 
 def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
+    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only
+    other input.
+    """
     if stem in inputs:
         return stem
     others = [name for name in inputs if name != labels]
@@ -297,6 +310,7 @@ def mapped_idx(file: IO[bytes]) -> Array:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
+    """An array of a .npz archive, mapped where it is stored plainly; a packed one is unpacked to a temporary file."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
         with archive.open(info) as member, _unpacked(member) as plain:
             return mapped_npy(plain)
@@ -310,6 +324,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) ->
 
 
 def _unpacked(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
+    """What a packed file holds, in a temporary file that can be mapped."""
     plain = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     shutil.copyfileobj(packed, plain)
     plain.flush()

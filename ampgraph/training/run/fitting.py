@@ -52,6 +52,7 @@ class Epoch:
     parts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
+        """As plain data, for JSON."""
         return asdict(self)
 
 
@@ -212,6 +213,9 @@ class _Run:
         return found
 
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
+        """Trains to the last epoch, or on from the checkpoint; gives the history of all epochs, those before it
+        included.
+        """
         options, epochs, total = self.options, [], self.steps * self.options.epochs
         while self.epoch < options.epochs:
             for batch in self.data.shuffled(
@@ -246,6 +250,9 @@ class _Run:
         return History(epochs, losses, finite, 0 if self.last else self.rest, self.before)
 
     def _epoch_done(self, scale: float) -> Epoch:
+        """What is said of the epoch that ended: mean loss of its finite steps, what validation found, parts of the
+        loss.
+        """
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
@@ -292,6 +299,7 @@ class _Run:
             raise AmpError("AMP504", f"the loss scale has become {scale:g}: training is lost", hint=hint)
 
     def _save(self) -> None:
+        """Writes a checkpoint from the first rank, if one was asked for; the results that wait are read before."""
         if self.file is None:
             return
         self._read()

@@ -60,6 +60,7 @@ class Normalized:
         return normalized, f"{name}: {self.scale!r} {self.mean} {self.std}"
 
     def _chosen(self, names: Sequence[str]) -> str:
+        """The input that is normalised: the one named, or the only float32 one; AmpError AMP325 otherwise."""
         if self.input:
             if self.input not in names:
                 message = f"'{self.input}' is not a float32 input to normalise"
@@ -89,6 +90,7 @@ def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str]
 
 
 def _named(option: str, text: str) -> tuple[str, str]:
+    """INPUT and the rest of an option's text INPUT=REST; the name is empty where none is given."""
     name, equals, rest = text.rpartition("=")
     if equals and not name:
         raise AmpError("AMP325", f"{option} {text} names no input", hint=f"{option} INPUT={rest}")
@@ -96,6 +98,7 @@ def _named(option: str, text: str) -> tuple[str, str]:
 
 
 def _row(text: str) -> list[float]:
+    """The numbers of a text, separated by spaces."""
     return [_number("--normalize", word) for word in text.split()]
 
 
@@ -109,6 +112,7 @@ def _number(option: str, text: str) -> float:
 
 
 def _numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
+    """``mean`` or ``std`` as a tuple of finite numbers; AmpError AMP325 names the option otherwise."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     numbers: list[object] = list(cast("Iterable[object]", given)) if several else [given]
     if not numbers or not all(is_number(number) and math.isfinite(cast(float, number)) for number in numbers):

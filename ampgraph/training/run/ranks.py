@@ -101,6 +101,7 @@ class TorchGroup(Ranks):
         self._finish()
 
     def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, sent to all ranks; an AmpError that it raises there is raised on all."""
         made: tuple[T | None, tuple[str, str, str, str] | None] = None, None
         if self.first:
             try:
@@ -113,6 +114,7 @@ class TorchGroup(Ranks):
         return found  # type: ignore[return-value]
 
     def refuse_difference(self, text: str, what: str, hint: str) -> None:
+        """Raises AMP509 on all ranks if ``text`` is another one on some rank; compared by 128 bits of its hash."""
         made = hashlib.blake2b(text.encode(), digest_size=16).digest()
         mine = [int.from_bytes(made[start : start + 4], "little") for start in range(0, 16, 4)]
         gathered = _torch().zeros(self.world, len(mine), dtype=_torch().int64, device=self.memory)
@@ -136,7 +138,7 @@ class TorchGroup(Ranks):
         return sent
 
     def _finish(self) -> None:
-        """ONNX Runtime runs on a stream of its own: what it reads next must be there."""
+        """Waits until sums on torch's stream are done: ONNX Runtime reads the buffer on a stream of its own."""
         if self.memory != "cpu":
             _torch().cuda.synchronize()
 
@@ -175,7 +177,7 @@ def _started(torch: ModuleType, memory: str) -> ProcessGroup:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What torch.distributed raises, as an AmpError AMP509."""
+    """Turns what torch.distributed raises into AmpError AMP509."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -185,6 +187,7 @@ def _told() -> Iterator[None]:
 
 
 def _torch() -> ModuleType:
+    """torch with torch.distributed; AmpError AMP501 where it is missing."""
     os.environ.setdefault(FEWER_WORDS, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

@@ -89,6 +89,9 @@ class Schedule:
         return made
 
     def _factor(self, t: int, steps: int) -> float:
+        """What the full rate is multiplied by at update ``t`` of ``steps``, counted behind the warmup; inf where it
+        overflows.
+        """
         if self.kind == "linear":
             return 1 + (self.end - 1) * t / steps
         if self.kind == "cosine":
@@ -184,7 +187,7 @@ def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule])
 
 
 def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collection[str]) -> Mapping[str, OneSchedule]:
-    """What is given for each group, by its pattern; a mapping may leave some out."""
+    """The schedule of each group by its pattern; a mapping may leave groups out."""
     if not isinstance(given, Mapping):
         if len(patterns) > 1 and not isinstance(given, (str, Schedule)):
             names = ", ".join(f"'{name}'" for name in patterns)
@@ -199,7 +202,7 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
 
 
 def after(tables: Tables, past: int) -> Tables:
-    """The tables of a state that has seen ``past`` updates before."""
+    """The tables behind the ``past`` updates that a state has seen."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 

@@ -33,7 +33,9 @@ class _Unit:
         self.others = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
 
     def cut(self, share: float) -> int:
-        """The element nearest to a share of it at which it may be cut: parts begin where a buffer is aligned."""
+        """The element at which to cut a run for a share of it: the nearest one at which a buffer
+        may begin (alignment).
+        """
         if self.whole:
             return self.numbers * (share > 0.5)
         wanted, before = share * self.numbers, 0
@@ -53,7 +55,7 @@ class Shares:
     divided: frozenset[str]  # state of which some rank has a part
 
     def away(self, rank: int) -> set[str]:
-        """What a rank does not hold."""
+        """Names of the state of which a rank has no element."""
         return {name for name, spans in self.spans.items() if spans[rank][0] == spans[rank][1]}
 
 
@@ -82,7 +84,7 @@ def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares
 
 
 def _borders(units: Sequence[_Unit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
-    """Where one rank's elements end and the next one's begin."""
+    """The element at which each rank's part ends, by position in all runs."""
     slots = [sum(sizes[name] for name in unit.others) for unit in units]
     if not any(slots):
         slots = [unit.numbers for unit in units]
@@ -123,7 +125,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
 
 
 def _slice(update: TrainingStep, plan: Shares, rank: int) -> None:
-    """What is divided becomes this rank's part of it."""
+    """Reduces what is shared out to this rank's part, in place."""
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}
     known = {name or "": value.shape for name, value in inputs.items() if value.shape is not None}

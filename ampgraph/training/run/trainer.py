@@ -239,7 +239,9 @@ class Trainer:
 
 
 def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
-    """Tables of the step have a row for each counter that there may be: a device reads others without a word."""
+    """Raises AmpError AMP405 for a counter beyond the table that the step looks it up in: a device would read past its
+    end silently.
+    """
     policy, name = parse_loss_scale(str(layout.options.get("loss_scale", "none"))), layout.find(SCALE, "step/counter")
     if isinstance(policy, DynamicLossScale) and name and not 0 <= int(state[name]) < policy.interval:
         message = f"state '{name}' is {int(state[name])}: the scale may grow every {policy.interval} steps"
@@ -247,6 +249,7 @@ def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
 
 
 def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
+    """The outputs of a step by what they are (loss, finite, norm, parts of the loss), still on the device."""
     parts = {name: values[output] for name, output in layout.parts if output in values}
     finite, norm = values.get(layout.finite), values.get(layout.norm)
     return StepResult(as_numpy, values[layout.loss], finite, scale, norm, parts)
@@ -281,7 +284,7 @@ def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, th
 
 
 def _common(step: TrainingStep, other: TrainingStep) -> list[str]:
-    """Names of the state that both have."""
+    """Names of the state that both steps have and may share."""
     mine, theirs = step.initial_state, other.initial_state
     others = {entry.name for entry in other.layout.of(*SHARED)}
     names = [entry.name for entry in step.layout.of(*SHARED) if entry.name in others]

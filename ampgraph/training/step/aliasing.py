@@ -45,8 +45,9 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _writer(new: ir.Value) -> ir.Node | None:
-    """The node that makes the numbers: an Identity in front of an output is removed by a runtime, and what makes what a
-    Split takes apart may be the one that writes its parts."""
+    """The node that really makes the next value, seen through Identities, and through a Split to
+    what makes its parts.
+    """
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -72,16 +73,20 @@ def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_view(node: ir.Node, trait: Trait) -> bool:
+    """Whether a node hands its input on under a trait that a runtime may fold away, as a move or a constant factor."""
     kind = kind_of(node)
     return has(kind, trait) or (has(kind, "scalings") and any(_is_constant(value) for value in node.inputs))
 
 
 def _is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is a number stored in the graph, an initializer or a Constant."""
     return value is not None and not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
 
 
 def _viewed(value: ir.Value | None, trait: Trait) -> ir.Value | None:
-    """What a value may be a view of, by nodes with a trait, and by scalings with a constant."""
+    """The value behind all views (nodes with this trait, scalings by constants), the value itself if it is none; None
+    for what is made of constants alone.
+    """
     while value is not None:
         node = value.producer()
         if node is None or not _is_view(node, trait):
@@ -105,4 +110,5 @@ class _Precedence:
             self.needed[node] = total
 
     def all_precede(self, readers: Iterable[ir.Node], node: ir.Node) -> bool:
+        """Whether every one of the readers runs before ``node`` in any order of execution."""
         return all(self.bits[reader] & self.needed.get(node, 0) for reader in readers)

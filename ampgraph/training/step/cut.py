@@ -78,7 +78,7 @@ class _Side:
         return self._made[name]
 
     def given_out(self, name: str, states: tuple[str, ...]) -> list[tuple[str, str]]:
-        """Running statistics and the value that is the next one of each, taken out of the vector of several."""
+        """Running statistics with their next values, taken out of the vector that holds several."""
         if len(states) == 1:
             return [(states[0], name)]
         inputs = {value.name: value for value in self.graph.inputs}
@@ -90,7 +90,7 @@ class _Side:
         return [(state, piece.name or "") for state, piece in zip(states, pieces, strict=True)]
 
     def replaced_by_inputs(self, name: str, pieces: Mapping[str, str]) -> None:
-        """Inputs take the place of a value: of several running statistics, whose names are given, one each."""
+        """Makes inputs of a value that the other side computes; several running statistics get one each."""
         value = self.value(name)
         inputs = {one.name: one for one in self.graph.inputs}
         if len(pieces) < 2:
@@ -126,7 +126,7 @@ def _gradients(model: ir.Model, side: _Side, layout: StepLayout, names: list[str
 
 
 def _read_apart(b: Builder) -> None:
-    """What is read out of more state side by side is put together by itself: the gradients do not read the rest."""
+    """Splits what the gradients read of vectors of state, so that they do not read the rest."""
     inputs = set(b.graph.inputs)
     for node in [node for node in b.graph if node.op_type == "Split"]:
         source, sizes = node.inputs[0], b.given(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -193,7 +193,7 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
 
 
 def _read_nothing(node: ir.Node) -> None:
-    """The bodies of a node that goes: what they read counts as read else, and so stays."""
+    """Disconnects the bodies of a node that is removed, so that what they read does not count as read."""
     for inner in (one for body in bodies(node) for one in body):
         for place in range(len(inner.inputs)):
             inner.replace_input_with(place, None)
@@ -203,6 +203,7 @@ def _read_nothing(node: ir.Node) -> None:
 
 
 def _uncut(why: str) -> AmpError:
+    """The error for a step that was not built to be cut in two."""
     hint = "build it again with ampgraph build-step"
     return AmpError("AMP206", f"cannot be cut into gradients and update: {why}", hint=hint)
 
@@ -226,7 +227,9 @@ class _Wide:
         self.made: dict[ir.Value, ir.Value] = {}
 
     def output(self, name: str) -> ir.DataType | None:
-        """Makes a gradient unrounded; the type to which it was rounded, None for one that is left as it is."""
+        """Makes a gradient output unrounded float32; returns the type to which it was rounded, None
+        where it was not.
+        """
         value = self.outputs[name]
         while (node := value.producer()) is not None and node.inputs and node.inputs[0] is not None:
             source = node.inputs[0]
@@ -240,6 +243,7 @@ class _Wide:
         return None
 
     def _raised(self, value: ir.Value) -> ir.Value:
+        """The float32 copy of a low value, made once."""
         if value not in self.made:
             self.made[value] = self._copy(value)
         return self.made[value]
@@ -261,13 +265,16 @@ class _Wide:
         return result
 
     def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
+        """A node's operand in float32: the unrounded copy of what was computed low if ``moved``, else a Cast; others as
+        they are.
+        """
         if source is None or source.dtype not in LOW:
             return source
         return self._raised(source) if moved else self.b.cast(source, FLOAT)
 
 
 def _round(update: TrainingStep, low: dict[str, ir.DataType]) -> None:
-    """Rounds what the update is given, before anything reads it."""
+    """Rounds the inputs of the update that come unrounded, to their types in ``low``."""
     graph = update.model.graph
     b = Builder(graph, "step")
     for value in [value for value in graph.inputs if value.name in low]:

@@ -37,7 +37,7 @@ class Together:
 
     @staticmethod
     def on(target: object) -> Together:
-        """On a CPU a parameter is written where it lies, which takes no further copy; elsewhere launches are saved."""
+        """How to move parameters on a target: one by one in place on a CPU, together elsewhere, where launches cost."""
         return Together(ON_CPU) if target == "cpu" else Together(ELSEWHERE, True)
 
 
@@ -55,7 +55,7 @@ class Part:
 
     @property
     def scope(self) -> str:
-        """What slots of all of them are called."""
+        """The name under which the part's slots are kept."""
         more = len(self.parameters) - 1
         return f"{self.parameters[0].name}+{more}" if more else self.parameters[0].name or ""
 
@@ -144,7 +144,7 @@ def move_part(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> R
 
 
 def _averaged(update: UpdateGraph, part: Part, parameters: Sequence[Value], new: Value, move: Move) -> list[Value]:
-    """The running averages of parameters, whose next values are ``new``, if there are to be some."""
+    """The next running averages of parameters, whose next values are ``new``; none where no average is kept."""
     if move.average is None:
         return []
     states, (kept, entering), averages = update.states, move.average, []
@@ -186,18 +186,23 @@ def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Mov
 
 
 def _slots(states: StateBuilder, part: Part, shape: tuple[int, ...]) -> list[Value]:
+    """Optimizer state (momentum, moments) for some parameters moved together, in zeros of one shape."""
     assert part.group.optimizer is not None
     names = part.group.optimizer.slots
     return [states.add(f"{slot}/{part.scope}", np.zeros(shape, np.float32), SLOT) for slot in names]
 
 
 def _run(part: Part, slots: Sequence[Value], averages: Sequence[Value]) -> Run:
+    """Which parameters are moved together and by which state, by name, as the step's layout records it."""
     rows = (part.parameters, slots, averages, part.handed)
     parameters, held, averaged, handed = (tuple(value.name or "" for value in row) for row in rows)
     return Run(parameters, held, averaged, handed, whole=not part.by_element)
 
 
 def _runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
+    """Parameters in order, in runs of up to ``limit`` elements; one that has more than that, or none, is a run of its
+    own.
+    """
     run: list[Value] = []
     for parameter in parameters:
         if size(parameter) >= limit or not size(parameter):

@@ -62,6 +62,7 @@ class Groups:
         return list(found.values())
 
     def _first(self, name: str, names: Sequence[str]) -> ParameterGroup:
+        """The group whose pattern comes first that matches a parameter; AmpError AMP305 where none does."""
         row = next((row for row in self.rows if fnmatch.fnmatchcase(name, row.pattern)), None)
         if row is None:
             others = sum(not any(fnmatch.fnmatchcase(n, r.pattern) for r in self.rows) for n in names) - 1
@@ -71,6 +72,7 @@ class Groups:
         return row
 
     def _unused(self, row: ParameterGroup, names: Sequence[str]) -> AmpError:
+        """The error for a pattern that matches no parameter, or none that an earlier pattern leaves."""
         hits = fnmatch.filter(names, row.pattern)
         if hits:
             before = next(r for r in self.rows if fnmatch.fnmatchcase(hits[0], r.pattern))
@@ -112,6 +114,7 @@ def group_words(words: Sequence[str]) -> str | list[str]:
 
 
 def _row(row: object) -> ParameterGroup:
+    """A group as the user gives it, (pattern, optimizer) or its text "pattern=optimizer"."""
     if isinstance(row, str):
         return _read(row)
     if not isinstance(row, (tuple, list)) or len(row) != 2 or not isinstance(row[0], str):

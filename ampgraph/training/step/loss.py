@@ -76,6 +76,7 @@ def weighted(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, fl
 
 
 def _times(b: Builder, value: ir.Value, weight: float) -> ir.Value:
+    """``value`` times a term's weight in float32; no node for a weight of 1."""
     return value if weight == 1 else b.typed(b.op("Mul", value, b.number(weight)), ir.DataType.FLOAT)
 
 
@@ -132,11 +133,13 @@ def parse_losses(words: Sequence[str]) -> str | list[str] | None:
 
 
 def _term(word: str) -> tuple[str, float]:
+    """Name and weight of a term of the loss, from its text NAME=WEIGHT."""
     name, _, weight = word.rpartition("=")
     return name, float(weight)
 
 
 def _word(word: object) -> tuple[object, float]:
+    """What a user names as a loss, and its weight: "name=0.5" is 0.5, anything else is 1."""
     if not isinstance(word, str):
         return word, 1.0
     name, _, weight = word.rpartition("=")

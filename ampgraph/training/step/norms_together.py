@@ -52,8 +52,9 @@ def _first_reader(graph: ir.Graph, norms: Sequence[_Norm]) -> ir.Node | None:
 
 
 def _key(node: ir.Node) -> tuple[object, ...] | None:
-    """The same for norms that one node may compute: along other axes than the first, with a scale that is a constant.
-    None for any other node."""
+    """By which norms are alike enough for one node: operator, shape, type, axes (not the first), constant scale. None
+    for other nodes.
+    """
     if not has(node.op_type, "norms") or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
     data, scale = _data(node), node.inputs[1]
@@ -81,7 +82,7 @@ def _data(node: ir.Node) -> Value:
 
 
 def _pays(norms: Sequence[_Norm]) -> bool:
-    """A Concat, a Cast, a norm and a Split for all: numbers are read and written twice more."""
+    """Whether the launches saved are worth moving all data twice more, by Concat and Split."""
     cast = norms[0].data is not norms[0].node.inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)
@@ -89,6 +90,9 @@ def _pays(norms: Sequence[_Norm]) -> bool:
 
 
 def _join(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
+    """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``,
+    one Split.
+    """
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
     first, data = norms[0], [norm.data for norm in norms]
@@ -103,7 +107,7 @@ def _join(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
 
 
 def _put(graph: ir.Graph, norm: _Norm, piece: Value) -> None:
-    """A piece is read where a norm's result was; the norm goes, and its Cast."""
+    """Has readers of a norm's result read the piece; the norm and its Cast go."""
     ir.convenience.replace_all_uses_with(norm.node.outputs[0], piece)
     given = norm.node.inputs[0]
     graph.remove(norm.node, safe=True)

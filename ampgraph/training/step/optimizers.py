@@ -86,12 +86,15 @@ class SGD(Elementwise):
 
     @property
     def slots(self) -> tuple[str, ...]:
+        """One slot with momentum, none without."""
         return ("momentum",) if self.momentum else ()
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
+        """The learning rate is all that parameters share."""
         return (lr,)
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        """The step to subtract from the parameter, and the new momentum."""
         [lr] = begun
         if not self.momentum:
             return b.op("Mul", gradient, lr), []
@@ -122,6 +125,7 @@ class Adam(Elementwise):
 
     @property
     def slots(self) -> tuple[str, ...]:
+        """Running means of the gradient and of its square, under torch's names."""
         return ("exp_avg", "exp_avg_sq")
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
@@ -134,6 +138,7 @@ class Adam(Elementwise):
         return tuple(one.cast(ir.DataType.FLOAT).value for one in (rate * root / first, root * self.eps, kept))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        """The step to subtract from the parameter, and the new running means."""
         g, step, eps, old_mean, old_square = b.terms(gradient, *begun[:2], *slots)
         mean = old_mean * self.beta1 + g * (1 - self.beta1)
         square = old_square * self.beta2 + g * g * (1 - self.beta2)
@@ -147,6 +152,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
+        """The parameter decayed before the step; the gradient as it is."""
         return b.op("Mul", parameter, begun[2]) if self.weight_decay else parameter, gradient
 
 
@@ -204,6 +210,7 @@ def _check(optimizer: Optimizer, *names: str) -> None:
 
 
 def _number(kind: str, key: str, text: str) -> float:
+    """The number of an optimizer's option; AmpError AMP322 where it is none."""
     try:
         return float(text)
     except ValueError:
@@ -211,6 +218,7 @@ def _number(kind: str, key: str, text: str) -> float:
 
 
 def _boolean(kind: str, key: str, text: str) -> bool:
+    """ "yes" or "no" of an optimizer's option; AmpError AMP322 otherwise."""
     if text not in ("yes", "no"):
         raise AmpError("AMP322", f"optimizer {kind}: {key}={text} is neither yes nor no", hint=f"{key}=yes")
     return text == "yes"

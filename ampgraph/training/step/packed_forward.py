@@ -41,7 +41,7 @@ def pack(model: ir.Model) -> str:
 
 
 def _most(packed: bytes) -> int:
-    """How much may come out of so many bytes: more is made to fill the memory. A graph is 5 to 20 times as large."""
+    """The most bytes that a packed graph may unpack to: beyond that a file is made to fill the memory."""
     return (1 << 20) + 50 * len(packed)
 
 
@@ -55,7 +55,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """What `pack` leaves out."""
+    """By name, the stored tensors that `pack` leaves out."""
     stored = {value.name or "": value.const_value for value in graph.initializers.values()}
     return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
 

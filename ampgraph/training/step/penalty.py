@@ -104,6 +104,7 @@ def as_penalty(given: object) -> GradientPenalty | None:
 
 
 def _number(key: str, text: str) -> float | int:
+    """The number of a penalty's option, whole for norm and power."""
     try:
         return int(text) if key in ("norm", "power") else float(text)
     except ValueError:
@@ -111,6 +112,7 @@ def _number(key: str, text: str) -> float | int:
 
 
 def _wrong(message: str) -> AmpError:
+    """The error for a penalty that cannot be read, with an example."""
     return AmpError("AMP213", f"penalty: {message}", hint=f"for example {FORM}, or of=parameters,power=1")
 
 
@@ -156,7 +158,7 @@ class PenaltyBuilder:
             return b.typed(b.op("ReduceSum", output, keepdims=0), ir.DataType.FLOAT)
 
     def _wanted(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
-        """What the gradient is with respect to: of parameters, those that it depends on."""
+        """The values by which the inner gradient is taken: inputs, or the parameters that the output depends on."""
         reached = depends(self.graph, inner)
         floats = {value.name or "": value for value in inputs if value.dtype in FLOATS and value in reached}
         what = "the loss" if self.penalty.output is None else f"output '{self.penalty.output}'"
@@ -170,7 +172,7 @@ class PenaltyBuilder:
         return wanted
 
     def _named(self, floats: list[str], what: str) -> list[str]:
-        """The inputs that are meant."""
+        """The float inputs that the penalty names; AmpError AMP213 where they are not there."""
         if self.penalty.of == INPUTS:
             if len(floats) > 1:
                 message = f"penalty: of=inputs may be {' or '.join(floats)}"
@@ -184,12 +186,16 @@ class PenaltyBuilder:
         return list(dict.fromkeys(names))
 
     def _unscaled(self, gradient: Value) -> Value:
+        """A gradient without the loss scale, by its reciprocal."""
         if self.seed is None:
             return gradient
         # as in `add_update`: not 1 / seed
         return self._alike("Mul", gradient, self.builder.op("Reciprocal", self.seed))
 
     def _distance(self, gradients: list[Value]) -> Value:
+        """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken
+        of inputs.
+        """
         given = self.penalty
         sums = [self._sum(gradient) for gradient in gradients]
         total = sums[0]

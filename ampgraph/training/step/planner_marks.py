@@ -46,10 +46,12 @@ class _Part:
 
     @property
     def products(self) -> list[ir.Node]:
+        """Its products (MatMul, Conv): what low types make faster."""
         return [node for node in self.nodes if has(node.op_type, "products")]
 
     @property
     def multiplications(self) -> float:
+        """Multiplications of all its products for one batch."""
         return sum(map(_multiplications, self.products))
 
     @property
@@ -127,13 +129,13 @@ def _bounds_parts(node: ir.Node) -> bool:
 
 
 def _values(node: ir.Node) -> list[Value]:
-    """Float values that a node and its bodies read, and that it writes."""
+    """The float values that a node, with its bodies, reads and writes, without initializers."""
     given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
     return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
 
 
 def _count(value: Value | None) -> float:
-    """Infinitely many where the shape is not known."""
+    """The number of elements; infinite where the shape is open."""
     sizes = None if value is None or value.shape is None else list(value.shape)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return math.inf
@@ -141,7 +143,7 @@ def _count(value: Value | None) -> float:
 
 
 def _multiplications(node: ir.Node) -> float:
-    """How many a product has; infinitely many where that is not known."""
+    """The multiplications of a product; infinite where its shape is open."""
     data, operand, made = node.inputs[0], node.inputs[1], node.outputs[0]
     if has(node.op_type, "biased"):  # each number of the result, or of the data, meets a row of the weights
         rows = dims(operand)[0] if operand is not None and math.isfinite(_count(operand)) else 1

@@ -63,7 +63,7 @@ def running_moves(
 
 
 def _alike(averages: Sequence[Average]) -> bool:
-    """Whether several are moved as one: each by itself, and all at one rate."""
+    """Whether statistics can be moved as one vector: several, each read by itself, with one rate."""
     olds = {one.old for one in averages if one.old.dtype == FLOAT}
     return 1 < len(olds) == len(averages) and len({one.rate for one in averages}) == 1
 
@@ -71,6 +71,7 @@ def _alike(averages: Sequence[Average]) -> bool:
 def _gathered(
     b: Builder, olds: Sequence[Value], new: Value, old: Value | None = None, known: bool = False
 ) -> RunningMove:
+    """What some statistics become: ``new`` is their next numbers as one float32 vector, ``old`` the present ones."""
     return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
 
 
@@ -87,7 +88,7 @@ def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Val
 
 
 def _tells(variance: Value) -> bool:
-    """Whether gradients are multiplied by 1 / sqrt(a) for a variance, which becomes sqrt(a) / a."""
+    """Whether a non-finite variance shows in the gradients: they are multiplied by sqrt(a) / a."""
     roots = _readers(_readers([variance], "Add"), "Sqrt")
     inverses = [made.producer() for made in _readers(roots, "Reciprocal")]
     for node in inverses:

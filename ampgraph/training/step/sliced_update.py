@@ -55,6 +55,7 @@ def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value,
 
 
 def _split(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
+    """Cuts a row of segments into pieces of the given numbers of elements."""
     left, pieces = list(segments), []
     for size in sizes:
         piece: list[Segment] = []
@@ -69,10 +70,12 @@ def _split(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segme
 
 
 def _length(segments: Sequence[Segment]) -> int:
+    """Elements in all the segments."""
     return sum(segment.end - segment.start for segment in segments)
 
 
 def _dims(value: ir.Value) -> tuple[int, ...]:
+    """The sizes of a value, or (0, 0), which no vector has, where they are open."""
     return tuple(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else (0, 0)
 
 
@@ -101,6 +104,7 @@ class SlicedUpdate:
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 
     def _length(self, value: ir.Value) -> int:
+        """How many elements of a value belong to this part."""
         return _length([segment.within(self.spans) for segment in self.segments[value]])
 
     def _part(self, value: ir.Value) -> ir.Value:
@@ -116,6 +120,7 @@ class SlicedUpdate:
         return self._made[value]
 
     def _slice(self, value: ir.Value) -> ir.Value:
+        """This part's elements of a value that every rank holds whole, as a vector."""
         [whole], [part] = self.segments[value], [one.within(self.spans) for one in self.segments[value]]
         flat = value if len(_dims(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
         if part == whole:
@@ -124,6 +129,7 @@ class SlicedUpdate:
         return self._vector(self.b.op("Slice", flat, *ends), value)
 
     def _vector(self, made: ir.Value, whole: ir.Value) -> ir.Value:
+        """Types ``made`` as the part of ``whole`` that it is."""
         made.type, made.shape = whole.type, ir.Shape([self._length(whole)])
         return made
 

@@ -29,11 +29,11 @@ class StateTensor:
     shape: tuple[int, ...] | None = None
 
     def fed(self, array: Array) -> Array:
-        """As the graph takes it."""
+        """An array as the graph takes it: flat where the graph has a vector."""
         return array if self.shape is None else array.reshape(-1)
 
     def seen(self, array: Array) -> Array:
-        """In its shape."""
+        """An array of the graph in the tensor's own shape."""
         return array if self.shape is None else array.reshape(self.shape)
 
 
@@ -103,11 +103,16 @@ class StateBuilder:
         return other
 
     def entries(self) -> list[StateTensor]:
+        """All state with its kind, the output that holds its next value, and its shape where that is open
+        in the graph.
+        """
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
 
 
 def _may_be_named(value: ir.Value) -> bool:
-    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
+    """Whether a value may take the name of a state's output: a node makes it for nothing else. What an Identity gives
+    may be a gradient too.
+    """
     node = value.producer()
     return node is not None and node.op_type != "Identity" and not value.is_graph_output()

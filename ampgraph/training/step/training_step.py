@@ -101,6 +101,7 @@ class StepLayout:
         return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
+        """As the text that the model's metadata holds; shapes that the graph says are left out."""
         data = asdict(self)
         for entry in data["states"]:
             if entry["shape"] is None:
@@ -219,6 +220,7 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
 
 
 def _numbers(value: ir.Value) -> Array:
+    """The stored numbers of an initializer."""
     assert value.const_value is not None
     return value.const_value.numpy()
 

@@ -80,6 +80,7 @@ class Scale:
 
     @property
     def skips(self) -> bool:
+        """Whether a step whose gradients overflow leaves the state as it was."""
         return isinstance(self.policy, DynamicLossScale) or self.policy.skip
 
 
@@ -142,7 +143,7 @@ def add_update(
 
 
 def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
-    """The scale that gradients are divided by, in float32, and its state."""
+    """The scale that gradients are divided by, in float32, and the state of the loss scale as the update reads it."""
     if not scale.values:
         return update.read(scale.seed), {}
     values = {name: update.read(value) for name, value in scale.values.items()}
@@ -154,7 +155,7 @@ def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
 def _move(
     update: UpdateGraph, rows: Sequence[tuple[Part, Value]], options: UpdateOptions, holds: Value | None
 ) -> tuple[Run, ...]:
-    """The parameters of every group and their gradients, and the count of updates."""
+    """Moves the parameters of every group, and counts the update."""
     states, b, runs = update.states, update.builder, []
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
@@ -195,7 +196,7 @@ def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
 
 
 def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
-    """The gradients, and their norm before where it is what limits them."""
+    """The gradients after clipping, and their norm before it where the norm is what limits them."""
     if options.clip_value is not None:
         low, high = b.number(-options.clip_value), b.number(options.clip_value)
         return [b.op("Clip", gradient, low, high) for gradient in gradients], None

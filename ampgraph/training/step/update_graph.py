@@ -32,10 +32,12 @@ class NextState:
 
     @property
     def numbers(self) -> int:
+        """How many numbers all of these states have."""
         return sum(map(size, self.olds))
 
     @property
     def gathered(self) -> bool:
+        """Whether it is several states side by side."""
         return len(self.olds) > 1
 
     @property
@@ -58,7 +60,7 @@ class UpdateGraph:
         self._choices: list[NextState] = []
 
     def read(self, value: Value) -> Value:
-        """The input that is a value of the gradients, or state of theirs."""
+        """The update's input for a value, or state, of the gradients' graph; made once."""
         if value not in self._inputs:
             given = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
             self.graph.inputs.append(given)
@@ -90,6 +92,7 @@ class UpdateGraph:
             self._commit_together(found, holds)
 
     def _commit_together(self, found: Sequence[NextState], holds: Value) -> None:
+        """Chooses between new and old by one Where for all of these states, and commits the pieces."""
         b = self.builder
         b.scope = SCOPE
         states = [state for one in found for state in one.olds]
@@ -104,7 +107,7 @@ class UpdateGraph:
         self.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
 
     def _replace(self, old: Value, new: Value) -> None:
-        """A value of the update is another one from now on; what made it goes."""
+        """Has readers of ``old`` read ``new``, and removes what made ``old``."""
         maker = old.producer()
         old.replace_all_uses_with(new)
         if maker is not None:
@@ -133,7 +136,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """Side by side and apart again: those of a Concat once, others twice, and all of them before they are chosen."""
+    """Whether one choice for all is worth the bytes that Concat and Split move."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)

@@ -90,7 +90,7 @@ def by_width(parameters: Sequence[Value]) -> list[bool]:
 
 
 def _tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]]) -> dict[Value, Value]:
-    """A vector as tensors of some shapes: each by a view, or several matrices of one width as rows of their own."""
+    """A vector taken apart into tensors of these shapes: by views, or matrices of one width as rows."""
     names, sizes = list(shapes), [math.prod(shape) for shape in shapes.values()]
     start, end = _run(list(shapes.values()))
     if start == end:
@@ -116,15 +116,17 @@ def _run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _rows_pay(matrices: int, numbers: int) -> bool:
-    """Whether one launch more, which moves them once more in two bytes, is worth a view for each but one."""
+    """Whether reading matrices as rows, which moves them once more in two bytes, saves more than it costs."""
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
 def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
+    """A piece of the vector in the shape of its tensor."""
     return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
 
 
 def _flat(b: Builder, value: Value) -> Value:
+    """A tensor as a vector; no node where it is one."""
     if len(dims(value)) == 1:
         return value
     return b.typed(b.op("Reshape", value, b.ints(-1)), value.dtype or FLOAT, size(value))
@@ -203,6 +205,7 @@ def _pays(low: int, numbers: int) -> bool:
 
 
 def _sum(values: Iterable[Value]) -> int:
+    """Elements of all the values."""
     return sum(map(size, values))
 
 
@@ -214,7 +217,7 @@ def _casts(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
 
 
 def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
-    """A value is read where the result of some nodes was, which go."""
+    """Has readers of the nodes' result read ``value``, and removes the nodes."""
     for node in nodes:
         ir.convenience.replace_all_uses_with(node.outputs[0], value)
         assert node.graph is not None
@@ -222,4 +225,5 @@ def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
 
 
 def _type(value: Value) -> ir.DataType:
+    """The type in which a tensor is put together with others: its low type, or float32."""
     return value.dtype if value.dtype in LOW else FLOAT

@@ -51,6 +51,7 @@ def through_bodies(
 
 
 def _refused(node: ir.Node, message: str) -> AmpError:
+    """The error for a body that cannot be differentiated, with ways to export it otherwise."""
     hint = "move it out of the body, compute both branches and choose by torch.where, or unroll the loop"
     return AmpError("AMP210", message, where=place_of(node), hint=hint)
 
@@ -74,6 +75,7 @@ class _Way:
 
 
 def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
+    """Gives all values and nodes of a copied body new names, in place: ONNX wants them unique in the whole model."""
     for name, value in list(graph.initializers.items()):
         graph.initializers.pop(name)
         value.name = fresh(name)
@@ -89,11 +91,12 @@ def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
 
 
 def _end(b: Builder, found: Value | None, like: Value) -> None:
-    """An output of a body: a gradient, zeros where nothing flows back."""
+    """Makes a gradient an output of the body; zeros where nothing flows back."""
     b.graph.outputs.append(b.typed(b.op("Identity", b.zeros(like) if found is None else found), like))
 
 
 def _branches(way: _Way) -> Pairs:
+    """The gradient of an If: another If on the same condition, whose branches compute the forward again and go back."""
     made: dict[str, ir.Graph] = {}
     for name in ("then_branch", "else_branch"):
         graph = way.copy(way.node.attributes[name].as_graph())
@@ -120,6 +123,7 @@ class _Steps:
 
 
 def _scan(way: _Way) -> Pairs:
+    """The gradient of a Scan along first axes in forward direction; others are refused."""
     node = way.node
     names = ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions")
     if any(any(attribute(node, name, ())) for name in names):
@@ -131,6 +135,7 @@ def _scan(way: _Way) -> Pairs:
 
 
 def _loop(way: _Way) -> Pairs:
+    """The gradient of a Loop; one that carries nothing is refused."""
     states = [value for value in way.node.inputs[2:] if value is not None]
     if not states:
         raise Unsupported("Loop has a gradient here where it carries a value")
@@ -138,6 +143,9 @@ def _loop(way: _Way) -> Pairs:
 
 
 def _back(way: _Way, steps: _Steps) -> Pairs:
+    """The Scan from the last step to the first: each gives the gradients of the carried values and of rows, and sums up
+    those of what the body reads from around.
+    """
     b, graph, carries = way.b, way.copy(steps.body), len(steps.states)
     saved = _keep(way, steps)
     inner, given = b.inside(graph=graph), list(graph.inputs)
@@ -186,7 +194,7 @@ def _back(way: _Way, steps: _Steps) -> Pairs:
 
 
 def _keep(way: _Way, steps: _Steps) -> list[Value]:
-    """What each step found as its states, stacked: further outputs of the node."""
+    """The states as each step found them, stacked, as further outputs of the forward node."""
     inner, node = way.b.inside(graph=steps.body), way.node
     saved = []
     for number, state in enumerate(steps.states):

@@ -38,16 +38,18 @@ def function(kind: str, formula: Callable[..., Term], reason: str = "", **defaul
 
 
 def _one_minus_square(x: Term) -> Term:
-    """It keeps its digits where x is near 1."""
+    """1 - x^2 as (1 - x)(1 + x), which keeps its digits where x is near 1."""
     return (1 - x) * (1 + x)
 
 
 def _mish(g: Term, x: Term, y: Term) -> Term:
+    """x tanh(softplus(x)): t + x (1 - t^2) sigmoid(x) with t the tanh."""
     t = x.op("Softplus").op("Tanh")
     return g * (t + x * ((1 - t * t) * x.op("Sigmoid")))
 
 
 def _softsign(g: Term, x: Term, y: Term) -> Term:
+    """x / (1 + |x|): 1 / (1 + |x|)^2, divided twice, since the square would overflow float16."""
     below = x.op("Abs") + 1
     return g / below / below
 
@@ -95,6 +97,7 @@ function("HardSwish", lambda g, x, y: (x >= 3).where(g, (x > -3).where(g * (x * 
 
 @gradient("Cast")
 def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
+    """The gradient cast back to the type of the input; none for whole numbers."""
     x = operand(node)
     if x.dtype is None:
         raise ValueError(f"the type of '{x.name}' is not known")
@@ -126,6 +129,7 @@ def _extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
 
 
 def _rectified(g: Term, y: Term, x: Term, slope: Term) -> tuple[Term, Term]:
+    """PRelu: gradients of the input and of the slope, which acts below zero."""
     negative = x <= 0
     return negative.where(g * slope, g), negative.where(g * x, 0)
 
@@ -163,6 +167,7 @@ def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term |
 
 @gradient("Relu")
 def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
+    """The gradient where x > 0, else 0; as it is where a max pool behind has made it 0 there already."""
     [x] = b.terms(operand(node))
     return g if g in b.rectified else (x > 0).where(g, 0)
 
@@ -211,14 +216,14 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
 
 
 def _whole(b: Builder, value: Value | Term) -> Value:
-    """The sum of all elements, a scalar."""
+    """The sum of all elements, as a scalar."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
 
 
 @gradient("OneHot", constant=(0, 1))
 def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
-    """The two values get the sums of where they stand."""
+    """The off and on values get the sums of the gradients where they stand."""
     indices, depth, values = node.inputs
     assert values is not None
     pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
@@ -230,6 +235,6 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
 
 @gradient("Range", constant=(1,))
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """start + n delta."""
+    """Of start, limit and delta, by y = start + n delta."""
     count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
     return _whole(b, g), None, _whole(b, b.op("Mul", g, count))

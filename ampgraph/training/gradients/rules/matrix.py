@@ -37,6 +37,7 @@ def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
 
 
 def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, Value]:
+    """Gradients of MatMul's data and of its two-dimensional weight, one Gemm each over all rows."""
     if b.rank(x) == 2:
         return b.op("Gemm", g, weight, transB=1), b.op("Gemm", x, g, transA=1)
     rows = b.op("Flatten", g, axis=-1)
@@ -50,7 +51,9 @@ def _transposed(b: Builder, value: Value, rank: int) -> Value:
 
 
 def _operand(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
-    """From the batch dimensions of the result to those of an operand; a vector loses the dimension it was given."""
+    """A gradient summed over batch dimensions that were broadcast; of a vector without the
+    dimension that MatMul adds.
+    """
     if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
         batch = b.rank(other) - 2
         with b.float32("a sum over the batch"):

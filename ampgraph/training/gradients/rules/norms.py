@@ -76,6 +76,9 @@ def _projected(b: Builder, node: ir.Node, d: Term, normal: Term, inverse: Term, 
 
 @gradient("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
 def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Value | None = None) -> list[Value | None]:
+    """Of data and scale; ``dinverse``: of the second output, 1 / root mean square. xh = x / sqrt(mean(x^2)
+    + epsilon).
+    """
     with b.float32(KEEP):
         x, scale = _raised(b, node)[:2]
         axes = range(b.axis(node, x.value, -1), b.rank(x.value))
@@ -92,6 +95,7 @@ def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Valu
 
 @gradient("InstanceNormalization")
 def instance_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value | None]:
+    """Of data, scale and bias; mean and deviation are over the spatial axes of each sample and channel."""
     with b.float32(KEEP):
         x, scale, _ = _raised(b, node)
         g, axes = _raise(b, given, x), list(range(2, b.rank(x.value)))
@@ -168,27 +172,29 @@ def _around(b: Builder, x: Term, value: Term, before: int, size: int) -> Term:
 
 
 def _number(node: ir.Node, name: str, default: float) -> float:
+    """An attribute as a float."""
     return float(attribute(node, name, default))
 
 
 def _wide(x: Value) -> ir.DataType:
-    """What a gradient is computed in: the forward computes low data in float32 too."""
+    """The float type that a norm's gradient is computed in: float32 for low data, as the forward is."""
     return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else FLOAT
 
 
 def _raised(b: Builder, node: ir.Node) -> list[Term]:
-    """The inputs in the wide type."""
+    """The inputs of the node in that type."""
     wide = _wide(operand(node))
     given = [value for value in node.inputs if value is not None]
     return b.terms(*(value if value.dtype is None else b.cast(value, wide) for value in given))
 
 
 def _raise(b: Builder, g: Value, x: Term) -> Term:
+    """A gradient in the type that the norm is computed in."""
     return Term(b, g if g.dtype is None else b.cast(g, _wide(x.value)), x.value)
 
 
 def _lowered(b: Builder, node: ir.Node, found: Sequence[Term | Value | None]) -> list[Value | None]:
-    """The gradients of the inputs, in their types."""
+    """The gradients back in the types of the inputs."""
     wide = _wide(operand(node))
     types = [wide if value is None or value.dtype is None else value.dtype for value in node.inputs]
     values = (g.value if isinstance(g, Term) else g for g in found)
@@ -197,6 +203,7 @@ def _lowered(b: Builder, node: ir.Node, found: Sequence[Term | Value | None]) ->
 
 
 def _sum(b: Builder, value: Term, axes: Sequence[int]) -> Term:
+    """The sum over some axes, which are dropped."""
     return Term(b, b.sum(value.value, axes, keep=False), value.dtype)
 
 
@@ -208,6 +215,9 @@ def _share(b: Builder, value: Term, count: Value, axes: Sequence[int]) -> Term:
 def _data(
     b: Builder, d: Term, normal: Term, inverse: Term, count: Value, axes: Sequence[int], centered: bool = True
 ) -> Term:
+    """The gradient of x from that of xh, ``d``; see the head of the file. ``centered``: whether the forward subtracts a
+    mean.
+    """
     found = d - normal * _share(b, d * normal, count, axes)
     return (found - _share(b, d, count, axes) if centered else found) * inverse
 
@@ -239,6 +249,6 @@ def _affine(b: Builder, node: ir.Node, g: Value | None, normal: Term, *given: Te
 
 
 def _channels(b: Builder, vector: Term, x: Term) -> Term:
-    """A value by channel, such that it broadcasts against [batch, channels, sizes ...]."""
+    """A vector by channel, shaped to broadcast against [batch, channels, sizes ...]."""
     rank = b.rank(x.value)
     return vector.op("Unsqueeze", b.ints(*range(1, rank - 1))) if rank > 2 else vector

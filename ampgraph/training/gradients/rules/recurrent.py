@@ -83,18 +83,21 @@ class Direction:
 
     @property
     def x(self) -> Value:
+        """The input, [T, B, I]."""
         return operand(self.node)
 
     @property
     def kind(self) -> ir.DataType:
+        """The type that the node computes in."""
         return self.x.dtype or FLOAT
 
     def part(self, index: int) -> Value | None:
-        """Of an input that has one for each direction, that of this one; None where it is left out."""
+        """This direction's part of an optional input; None where it is left out."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return None if value is None else self.own(value, 0)
 
     def own(self, value: Value, axis: int) -> Value:
+        """This direction's part of a tensor, whose axis of directions is dropped."""
         made = self.b.op("Gather", value, self.b.constant(np.array(self.number, np.int64)), axis=axis)
         dims = list(value.shape or ())
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
@@ -108,7 +111,7 @@ class Direction:
         return self.b.typed(found, self.kind, list(self.x.shape or ())[1], self.hidden)
 
     def rows(self, value: Value | Term, gates: int = 1) -> Term:
-        """The value, known as [T, B, gates H]."""
+        """The value, typed as [T, B, gates H]."""
         value = value.value if isinstance(value, Term) else value
         self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
         return Term(self.b, value, value)
@@ -146,6 +149,7 @@ class Direction:
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
+        """The gradients of some gates side by side, as rows [T B, k H]."""
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
@@ -154,12 +158,12 @@ class Direction:
         return Term(self.b, made, self.x)
 
     def sums(self, x: Value | Term, weight: int, bias: int) -> Term:
-        """What all gates get from x, and from one half of the biases: [T, B, k H]."""
+        """What X and half of the biases give to all gates: [T, B, k H]."""
         made, both = self.products(x, self.weight(weight)), self.biases()
         return self.rows(made if both is None else made + both[bias], self.gates)
 
     def biases(self) -> list[Value] | None:
-        """That of X and that of the state, each [k H]."""
+        """The bias of X and that of the state, each [k H]; None where the node has none."""
         both, half = self.part(3), self.gates * self.hidden
         return None if both is None else self.b.ops("Split", 2, both, self.b.ints(half, half), axis=0)
 
@@ -173,7 +177,7 @@ class Direction:
         return b.op("Unsqueeze", b.op("MatMul", flat, b.op("Reshape", inputs, columns)), b.ints(0))
 
     def added(self, *parts: Value) -> Value:
-        """The gradient of both biases, [1, 2 k H]."""
+        """The gradient of both biases, which are only added: [1, 2 k H]."""
         with self.b.float32(KEEP):
             sums = [self.b.sum(value, (0, 1), keep=False) for value in parts]
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
@@ -231,6 +235,7 @@ def recurrent(
 
 
 def _refuse(node: ir.Node) -> None:
+    """Raises Unsupported for forms of LSTM, GRU and RNN that have no gradient."""
     kind, given = node.op_type, [value is not None for value in node.inputs]
     if len(given) > 4 and given[4]:
         raise Unsupported(f"{kind} with sequence_lens has no gradient here: mask what it gives, or pick the last step")
@@ -244,17 +249,18 @@ def _refuse(node: ir.Node) -> None:
 
 
 def _slope(gate: Term) -> Term:
-    """Of a sigmoid."""
+    """The derivative of a sigmoid, from its value: s (1 - s)."""
     return gate * (1 - gate)
 
 
 def _flat(value: Term) -> Term:
-    """The slope of a tanh."""
+    """The derivative of a tanh, from its value: 1 - t^2."""
     return 1 - value * value
 
 
 @gradient("RNN")
 def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Of X, W, R, B and the initial state; one gate."""
     return recurrent(b, node, gradients, 1, _rnn)
 
 
@@ -279,6 +285,7 @@ def _rnn(side: Direction) -> SideGradients:
 
 @gradient("LSTM")
 def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Of X, W, R, B and the initial states; four gates, in ONNX's order i, o, f, c."""
     return recurrent(b, node, gradients, 4, _lstm)
 
 
@@ -314,7 +321,7 @@ def _lstm(side: Direction) -> SideGradients:
 
 
 def _cells(side: Direction, forget: Term, brought: Term) -> Term:
-    """The cell that each step found, in a Scan of their own, elementwise."""
+    """The cell state that each step found [T, B, H], computed again by an elementwise Scan."""
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [cell], [kept, new] = states, rows
@@ -333,13 +340,13 @@ def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
 
 
 def _factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
-    """What d is multiplied by for z and n."""
+    """What d is multiplied by for the gradients of z and n."""
     of_z = side.rows((before - n) * _slope(z))
     return of_z, side.rows((1 - z) * _flat(n))
 
 
 def _after(side: Direction) -> SideGradients:
-    """The reset behind the product: everything that d is multiplied by is known before."""
+    """A GRU whose reset gate comes behind the product: all factors are known before the Scan."""
     side.activations("Sigmoid", "Tanh")
     b, weight, before = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
@@ -367,7 +374,7 @@ def _after(side: Direction) -> SideGradients:
 
 
 def _before(side: Direction) -> SideGradients:
-    """The reset in front of the product: what R brings back is needed for r."""
+    """A GRU whose reset gate comes in front of the product: the Scan has to compute what R brings back for r."""
     side.activations("Sigmoid", "Tanh")
     b, hidden, before = side.b, side.hidden, side.before()
     first, last = b.ops("Split", 2, side.weight(2), b.ints(2 * hidden, hidden), axis=0)

@@ -30,6 +30,7 @@ def _axes(b: Builder, node: ir.Node) -> Value | None:
 
 
 def _noop(node: ir.Node) -> int:
+    """Whether empty axes mean that nothing is reduced (1) or all (0), as the node says."""
     return int(attribute(node, "noop_with_empty_axes", 0))
 
 
@@ -48,13 +49,13 @@ def _sum(b: Builder, node: ir.Node, value: Value) -> Value:
 
 @gradient("ReduceSum")
 def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient, spread over the axes that were summed."""
     return b.op("Expand", _spread(b, node, g), b.shape(operand(node)))
 
 
 @gradient("ReduceMean")
 def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The share of one of many values leaves the range of a low type, and their count its digits. A quotient by a count
-    of few digits is rounded as the share itself would be."""
+    """The gradient divided by the count, spread: not times 1 / count, which may leave a low type's range."""
     x = operand(node)
     count = _count(b, node)
     with b.float32("" if count is not None and _is_low(count) else "a count has more digits than a low type"):
@@ -72,7 +73,7 @@ def _is_low(count: int) -> bool:
 
 
 def _count(b: Builder, node: ir.Node) -> int | None:
-    """How many values go into one, where that is known."""
+    """How many values are reduced into one, where the shape says it."""
     x, axes = operand(node), _axes(b, node)
     given = b.given(axes)
     if x.shape is None or (given is None and (axes is not None or _noop(node))):

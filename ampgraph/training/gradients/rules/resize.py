@@ -36,6 +36,9 @@ class Way:
 
 @gradient("Resize")
 def resize(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The transposed product along each axis that changes its size; a repetition a whole number of times is a sum
+    instead.
+    """
     x, y, way = operand(node), node.outputs[0], _way(node)
     rank = b.rank(x)
     sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]
@@ -58,7 +61,9 @@ def resize(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _copied(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[float]) -> Value | None:
-    """Whether a run finds all sizes as before; None if that cannot be. Scales from 1 to 2 can leave small ones."""
+    """A truth value of the graph: whether a run finds all sizes unchanged, so that ONNX Runtime copies. None where they
+    cannot be.
+    """
     if not scales or not all(1 < scale < 2 for scale in scales):
         return None
     if any(None not in (old, new) and old != new for old, new in sizes):
@@ -67,6 +72,7 @@ def _copied(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[flo
 
 
 def _way(node: ir.Node) -> Way:
+    """Mode, coordinates and rounding of a Resize; Unsupported where they have no gradient."""
     mode = str(attribute(node, "mode", "nearest"))
     transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
     rounding = str(attribute(node, "nearest_mode", "round_prefer_floor"))
@@ -92,7 +98,7 @@ def _axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
 
 
 def _kept(b: Builder, node: ir.Node, x: Value) -> int:
-    """How many leading sizes are the data's: exporters join a slice of its shape with the new sizes."""
+    """How many leading sizes are the data's own: exporters concatenate a slice of its shape with the new sizes."""
     joined = node.inputs[3].producer() if node.inputs[3] is not None else None
     first = joined.inputs[0] if joined is not None and joined.op_type == "Concat" else None
     cut = first.producer() if first is not None else None
@@ -110,7 +116,7 @@ def _kept(b: Builder, node: ir.Node, x: Value) -> int:
 
 
 def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
-    """[new, old], from numbers."""
+    """The matrix [new, old] of one axis, as numbers."""
     places, sources = (np.arange(size, dtype=np.float32) for size in (new, old))
     numbers = [EagerTerm(np.asarray(n, np.float32)) for n in (places[:, None], sources, new, old, scale)]
     weights = _weights(way, *numbers)
@@ -119,7 +125,7 @@ def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
 
 
 def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:
-    """[new, old], by the graph."""
+    """The matrix [new, old] of one axis, computed in the graph."""
     kind = x.dtype or FLOAT
     with b.float32("positions: float16 counts to 2,048"):
         sizes = [b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (y, x)]
@@ -151,7 +157,7 @@ def _weights(way: Way, place: Term, source: Term, new: Term, old: Term, ratio: T
 
 
 def _summed(b: Builder, g: Value, axis: int, rank: int, split: Value) -> Value:
-    """Each element was repeated."""
+    """The gradient of a repetition: the sum over the copies of each element."""
     front = [b.ints(*[0] * axis)] if axis else []
     shape = b.joined([*front, split, b.op("Slice", b.op("Shape", g), b.ints(axis + 1), b.ints(rank))])
     with b.float32(REASON):

@@ -16,6 +16,7 @@ Value = ir.Value
 
 @gradient("Reshape", "Flatten")
 def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient in the shape of the input."""
     return b.reshaped(g, operand(node))
 
 
@@ -31,18 +32,20 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
+    """By the inverse permutation; without ``perm`` the axes are reversed, which is its own inverse."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
 
 @gradient("Expand", broadcasts=True)
 def expand(b: Builder, node: ir.Node, g: Value) -> Value:
+    """As it is: the driver sums it over the axes that were expanded."""
     return g
 
 
 @gradient("Tile")
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
-    """An axis of n values, repeated r times, is r rows of n."""
+    """Summed over the copies: an axis of n values repeated r times is r rows of n."""
     x, repeats = operand(node), operand(node, 1)
     rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
     if counts is not None and sizes is not None:
@@ -56,6 +59,7 @@ def tile(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Concat")
 def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """Cut into the pieces again."""
     inputs = [value for value in node.inputs if value is not None]
     if len(inputs) == 1:
         return [g]
@@ -67,7 +71,7 @@ def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 @gradient("Split")
 def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
-    """Outputs that nobody needs bring zeros."""
+    """The gradients of all outputs joined, zeros for those that nobody reads."""
     pairs = zip(gradients, node.outputs, strict=True)
     return b.joined([b.zeros(output) if g is None else g for g, output in pairs], attribute(node, "axis", 0))
 
@@ -93,6 +97,7 @@ def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of a Slice whose starts only a run shows: between zeros for what was cut away."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes = (*node.inputs[1:], None)[:3]
     assert starts is not None
@@ -109,7 +114,7 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The positions of all values, cut in the same way, say where the gradient goes; none comes twice."""
+    """The gradient of a Slice with steps: positions, sliced in the same way, say where each element goes."""
     x = operand(node)
     size = b.op("Size", x)
     positions = b.op("Reshape", b.counted(size), b.shape(x), allowzero=1)
@@ -161,7 +166,7 @@ _END = np.iinfo(np.int64).max
 
 
 def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
-    """The gradient of one border of ``count`` values, among zeros in the length of the operand's axis."""
+    """The gradient of ``count`` padded values at one end, back at the places that they repeat, among zeros."""
     offset, width = 0, count
     if mode == "reflect":  # in reverse, one value away from the edge
         part = _cut(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
@@ -179,16 +184,19 @@ def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, fr
 
 
 def _cut(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+    """A slice along one axis, with numbers that are known."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
 @gradient("Trilu")
 def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The same triangle of the gradient."""
     return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
 
 
 @gradient("SpaceToDepth")
 def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
+    """Moved back by DepthToSpace."""
     return b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize"))
 
 

@@ -40,11 +40,12 @@ class Windows:
 
     @property
     def axes(self) -> list[int]:
+        """The spatial axes: 2 and on."""
         return list(range(2, 2 + len(self.kernel)))
 
     @property
     def reach(self) -> list[int]:
-        """How many elements one window spans."""
+        """How many elements one window spans by axis: (kernel - 1) dilation + 1."""
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
     @property
@@ -54,6 +55,7 @@ class Windows:
 
     @property
     def padded(self) -> bool:
+        """Whether there is padding; where it is computed in the graph there may be."""
         return any(not isinstance(amounts, list) or any(amounts) for amounts in (self.begins, self.ends))
 
     def same(self, less: Amounts, more: Amounts, upper: bool) -> Windows:
@@ -61,6 +63,7 @@ class Windows:
         return replace(self, begins=less if upper else more, ends=more if upper else less)
 
     def halved(self, totals: Sequence[int], upper: bool) -> Windows:
+        """Total padding shared between both sides; ``upper``: the odd one comes at the end."""
         return self.same([n // 2 for n in totals], [n - n // 2 for n in totals], upper)
 
     def taps(self) -> list[list[int]]:
@@ -132,6 +135,7 @@ def pad(b: Builder, x: Value, begins: Amounts, ends: Amounts) -> Value:
 
 
 def vector(b: Builder, amounts: Amounts) -> Value:
+    """Amounts of padding as an int64 vector, a constant where they are known."""
     return b.ints(*amounts) if isinstance(amounts, list) else amounts
 
 
@@ -179,6 +183,7 @@ def _output_padding(b: Builder, w: Windows, g: Value, like: Value) -> list[int] 
 
 @gradient("Conv")
 def conv(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """Of data [B, C, ...], weight and bias."""
     x, weight = operand(node), operand(node, 1)
     w = windows_of(b, node, _kernel(b, node, weight), x, g)
     dx = spread(b, g, weight, w, x, int(attribute(node, "group", 1)))
@@ -198,6 +203,7 @@ def conv_transpose(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 
 def _kernel(b: Builder, node: ir.Node, weight: Value) -> list[int]:
+    """The spatial sizes of the kernel, by the attribute or the weight's shape; ValueError where neither is known."""
     given = attribute(node, "kernel_shape")
     sizes = [b.dim(weight, axis) for axis in range(2, b.rank(weight))] if given is None else list(given)
     if any(size is None for size in sizes):
@@ -253,7 +259,7 @@ def _weight(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: in
 
 
 def _wide(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Value]:
-    """Parts with few channels are put together, ``count`` at a time. Made when asked for: few are alive at once."""
+    """Parts with few channels joined, ``count`` at a time, each made only when it is asked for."""
     while chunk := list(itertools.islice(parts, count)):
         yield b.joined(chunk, 1)
 
@@ -343,7 +349,7 @@ def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Valu
 
 
 def _places(b: Builder, x: Value, w: Windows) -> list[Value]:
-    """What stands at each place of the windows."""
+    """The value at each place of the windows, place by place."""
     if len(w.kernel) == 2 and w.kernel[0] == w.kernel[1] > 1 and b.dim(x, 1) is not None:
         count = math.prod(w.kernel)
         sizes = b.ints(*[b.dim(x, 1) or 0] * count)
@@ -387,7 +393,7 @@ def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _counts(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
-    """How many elements each window has: a convolution of ones. What hangs over at the end never counts."""
+    """How many elements each window covers, computed by a convolution of ones; what hangs over the end never counts."""
     sizes, begins = spatial(b, x), vector(b, w.begins)
     if attribute(node, "count_include_pad", 0):
         sizes = b.op("Add", sizes, b.op("Add", begins, vector(b, w.ends)))
@@ -399,11 +405,13 @@ def _counts(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> V
 
 
 def _ones(b: Builder, like: Value, w: Windows, share: float) -> Value:
+    """A kernel that spreads a gradient over its window, each element times ``share``."""
     return b.op("Expand", b.number(share, like), b.ints(1, 1, *w.kernel))
 
 
 @gradient("GlobalAveragePool")
 def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The mean's share for every place."""
     x = operand(node)
     return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
 
