@@ -32,8 +32,7 @@ def _adds_vector(flow: Dataflow, options: Options, op: Op) -> bool:
 
 def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
     """The fusion by which a product takes this operator's stored scale or shift into its weights, where the product
-    alone would be low; or "".
-    """
+    alone would be low; or ""."""
     taken = options.kernels.taken
     if options.level.infer != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""
