@@ -62,7 +62,11 @@ def measure(models: list[Path], source: Path, reference: Path, args: argparse.Na
     arguments = [str(source.with_suffix(".npz")), str(reference), *map(str, models), "--provider", args.provider]
     arguments += ["--device", str(args.device), "--runs", str(how["runs"])]
     arguments += ["--warmup", str(min(args.warmup, how["runs"]))]
-    arguments += ["--tf32"] * how["tf32"] + [part for option in args.option for part in ("--option", option)]
+    arguments += (
+        ["--plain"] * args.plain
+        + ["--tf32"] * how["tf32"]
+        + [part for option in args.option for part in ("--option", option)]
+    )
     child = run_child(HERE / "gpu_one.py", arguments, timeout=args.measure_timeout)
     rows: list[Row] = child.report.get("rows") or [{"error": child.failure} for _ in models]
     return rows
@@ -102,7 +106,7 @@ class Prepared:
         """Convert to a variant, and tell what can be told of it; exports are run strictly as well."""
         target, row = convert(variant, self.source, self.folder / variant.replace(":", "-"), args)
         if row["error"] is None and is_ampgraph(converter_of(variant)):
-            row.update(told(self.source, target, args, predict=self.timed is None))
+            row.update(told(self.source, target, args, predict=self.timed is None and not args.plain))
         self.variants[variant] = target, row
 
 
@@ -173,7 +177,7 @@ def failures_of(row: Row, tolerance: float) -> list[str]:
     if row["error"]:
         return [row["error"]]
     found = []
-    if row["heavy_on_cpu"]:
+    if row.get("heavy_on_cpu"):
         found.append(f"heavy nodes on the CPU: {', '.join(row['heavy_on_cpu'][:5])}")
     error = row.get("error_to_float32") or {}
     if error.get("nonfinite") or error.get("mismatch"):
@@ -213,6 +217,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--stand-ins", metavar="PYTHON", help="of cuda_placement/set-up: is placed and fused what it tells?")
     add("--peer-python", help="interpreter for the peers' conversions")
     add("--work", type=Path, help="keep models here and reuse what is there (default: a temporary folder)")
+    add("--plain", action="store_true", help="time and compare alone: no predicted error, no placement")
     add("--jobs", type=int, default=1, help="conversions at once")
     add("--convert-timeout", type=float, default=600)
     add("--measure-timeout", type=float, default=600)

@@ -176,6 +176,7 @@ def main() -> None:
     parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
+    parser.add_argument("--plain", action="store_true", help="do not inspect what the runtime makes of the graph")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="more CUDA provider options")
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--runs", type=int, default=50)
@@ -186,7 +187,7 @@ def main() -> None:
     with np.load(args.feeds) as data:
         feeds = dict(data)
     rows = measured(feeds, args)
-    for model, row in zip(args.models, rows, strict=True):
+    for model, row in zip(args.models, rows, strict=True) if not args.plain else ():
         # On the model's own disk: what is saved is as large as the model.
         with tempfile.TemporaryDirectory(dir=model.parent) as folder, failing(row):
             if row["error"] is None:

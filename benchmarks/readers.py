@@ -32,7 +32,8 @@ def main() -> None:
 
 
 def functions() -> Iterator[tuple[str, int, str, str]]:
-    """Of every function: its file and line, its name with parameters, the first paragraph of its docstring."""
+    """Of every function: its file and line, its name with parameters, the first paragraph of its docstring; of a
+    special method without one (__init__, __str__) that of its class."""
     for folder in ("ampgraph", "passes"):
         for path in (ROOT / folder).rglob("*.py"):
             if not any(parent.is_symlink() for parent in path.parents):
@@ -46,7 +47,9 @@ def _inside(tree: ast.Module | ast.ClassDef, place: str, owner: str) -> Iterator
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
             name = f"{owner}{node.name}({ast.unparse(node.args)}){returns}"
-            said = (ast.get_docstring(node) or "(no docstring)").split("\n\n")[0].replace("\n", " ")
+            special = isinstance(tree, ast.ClassDef) and node.name.startswith("__")
+            text = ast.get_docstring(node) or (ast.get_docstring(tree) if special else None) or "(no docstring)"
+            said = " ".join(text.split("\n\n")[0].split())
             yield place, node.lineno, name, said
 
 

@@ -166,8 +166,7 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 
 def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
     """The value that a weight edit or Cast of the plan names. Raises AmpError AMP402 where it is not read where the
-    plan says.
-    """
+    plan says."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)
     filled = writer is not None and writer.role in operators("fills")

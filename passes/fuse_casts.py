@@ -72,8 +72,7 @@ def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
 
 def _marks(flow: Dataflow, op: Op) -> tuple[Hashable, Hashable]:
     """What a Cast is known by after edits: the node, and in a function's copy the name of its result with its scope,
-    without numbers.
-    """
+    without numbers."""
     return op.native, (re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name)
 
 

@@ -111,8 +111,7 @@ def resolved(checking: Checking) -> Checking:
 
 def _address(metric: str | Function | None) -> str | None:
     """The place (module:function) of a metric by which another process finds it. Raises AmpError AMP312 where it has
-    none.
-    """
+    none."""
     if metric is None:
         return None
     metric_of(metric)
@@ -166,8 +165,7 @@ class Replayed:
 
 def again(measuring: Measuring, often: bool) -> Measuring:
     """The measuring with data that the check can read again: an iterator becomes a list, to be read ``often``
-    (repairs), or is replayed once.
-    """
+    (repairs), or is replayed once."""
     data = measuring.data
     if not isinstance(data, Iterator):
         return measuring
@@ -333,7 +331,6 @@ def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Convers
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
     """The conversion with its verdict, in which ``held`` names what was pinned; without one where nothing is low any
-    more.
-    """
+    more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

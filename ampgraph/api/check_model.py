@@ -129,8 +129,7 @@ class _Check:
 
     def _attempt(self, rule: str, run: Callable[[], Iterable[str]], level: str = "error", hint: str = "") -> None:
         """Runs a rule that executes something: what does not run is a finding, a runtime that is missing a rule left
-        out.
-        """
+        out."""
         try:
             self._found(rule, run(), level, hint)
         except AmpError as error:

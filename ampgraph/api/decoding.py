@@ -129,13 +129,13 @@ def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: t
     tokens = (
         next(iter(named or texts), "") if len(named or texts) == 1 else next((n for n in named if n == "input_ids"), "")
     )
-    scores = _scores({name: port for name, port in outputs.items() if name not in held}) if tokens else ""
+    scores = _scores_output({name: port for name, port in outputs.items() if name not in held}) if tokens else ""
     if not scores:
         tokens, masks, positions = "", (), ()
     return Decoder(pairs, tokens, scores, masks, positions, flags)
 
 
-def _scores(outputs: Mapping[str, Port]) -> str:
+def _scores_output(outputs: Mapping[str, Port]) -> str:
     """The output that tokens are sampled from: called logits, else the first of scores, else tokens themselves."""
     floats = [name for name, port in outputs.items() if port.dtype in FLOATS and len(port.shape) in (2, 3)]
     whole = [name for name, port in outputs.items() if port.dtype in ("int32", "int64") and 1 <= len(port.shape) <= 2]

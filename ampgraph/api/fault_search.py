@@ -111,8 +111,7 @@ class FaultSearch:
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
         """Runs one sample with every value in view: where it stops being finite, and whose roundings make the error.
-        ``run``: the feeds of either side, and what is expected.
-        """
+        ``run``: the feeds of either side, and what is expected."""
         ours, theirs, expected = run
         tracer = pair.tracer()
         trace = tracer.run(ours, theirs, progress)

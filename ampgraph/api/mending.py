@@ -134,8 +134,7 @@ class Mending:
 
     def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
         """The cheapest pins of which a strict run predicts that they mend the model, confirmed by a conversion; None if
-        there are none in time.
-        """
+        there are none in time."""
         until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
         search = replace(search, late=lambda: time.monotonic() > until)
 
@@ -246,8 +245,7 @@ def made_by(
 
 def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
     """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
-    types and opset.
-    """
+    types and opset."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}
@@ -266,8 +264,7 @@ def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
 
 def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
     """The recipe that a file's metadata says it was made with. Raises AmpError AMP301 to AMP311 for words that make no
-    sense.
-    """
+    sense."""
     level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
     if level is None:
         return None

@@ -49,6 +49,7 @@ class Pair(ABC):
     layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
+        """Nothing is open yet: `open` makes the sessions."""
         self.fallback: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
@@ -87,7 +88,8 @@ class Pair(ABC):
 
 
 class OnnxPair(Pair):
-    """On ONNX Runtime, strictly on the CPU; or the model by the runtime of a target."""
+    """Two ONNX models, opened on ONNX Runtime: strictly on the CPU, on a device, or the second by the runtime of a
+    target."""
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
@@ -196,13 +198,13 @@ class OnnxPair(Pair):
 
 
 class MindirPair(Pair):
-    """On MindSpore."""
+    """Two MindIR files, opened on MindSpore."""
 
     def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self.low, given = _low_types(_mindir(model)), _mindir(reference)
+        self.low, given = _low_types(_prepared_graph(model)), _prepared_graph(reference)
         self._ask_if_swapped([] if self.low else _low_types(given))
         flow = given.dataflow()
         known = roles_of(flow)  # by names that MindSpore does not tell: outputs are numbered
@@ -249,7 +251,7 @@ def _low_types(graph: Graph) -> list[str]:
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
-def _mindir(model: Model) -> Graph:
+def _prepared_graph(model: Model) -> Graph:
     """A MindIR model with its dataflow ready."""
     graph = adapters.load(model)[0]
     graph.prepare()
@@ -280,27 +282,27 @@ def same_interface(reference: Interface, model: Interface) -> None:
         ("output", reference.outputs, model.outputs),
     ):
         if sort == "output" and not set(ours) & set(theirs):
-            message = f"the models have no output in common: {_some(ours)} and {_some(theirs)}"
+            message = f"the models have no output in common: {_first_names(ours)} and {_first_names(theirs)}"
             raise AmpError("AMP209", message, hint="verify a model against what it was made from")
         for name in (*ours, *theirs):
             if name in ours and name in theirs:
                 _same_port(sort, ours[name], theirs[name])
             elif name not in optional:
                 lacking = "the model" if name in ours else "the reference"
-                hint = f"it has {_some(theirs if name in ours else ours)}; verify a model against what it was made from"
+                others = _first_names(theirs if name in ours else ours)
+                hint = f"it has {others}; verify a model against what it was made from"
                 raise AmpError("AMP209", f"{lacking} has no {sort} '{name}'", hint=hint)
 
 
-def _some(ports: Mapping[str, Port]) -> str:
+def _first_names(ports: Mapping[str, Port]) -> str:
     """Names of the first few ports, for messages."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
-    """Raises AMP209 where an input or output differs by more than its float type: kind of type,
-    rank or a fixed size.
-    """
+    """Raises AMP209 where an input or output differs by more than its float type: kind of type, rank or a fixed
+    size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

@@ -91,7 +91,7 @@ def ran(
     notes: tuple[str, ...] = ()
     if data is not None:
         feeds = feeds_of(data, session)
-        doubts = list(_doubts(feeds))
+        doubts = list(_nan_warnings(feeds))
     else:
         drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
         feeds, notes = next(iter(drawn)), drawn.notes
@@ -101,7 +101,7 @@ def ran(
     return Ran(outputs, notes, tuple(doubts))
 
 
-def _doubts(feeds: Feeds) -> Iterator[str]:
+def _nan_warnings(feeds: Feeds) -> Iterator[str]:
     """Inputs that hold NaN, and where first."""
     for name, value in feeds.items():
         place = first_nan(value) if isinstance(value, np.ndarray) else None

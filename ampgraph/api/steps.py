@@ -197,7 +197,7 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
     done = replace(done, summary=report(done))
     progress("writing", 0, 0)
     job, output = done.job, done.output
-    with _texts(done):
+    with _files_beside(done):
         if not job.dry_run and output is not None:
             if done.changed or job.source is None:
                 done.graph.save(output, progress)
@@ -304,7 +304,7 @@ def report(done: Conversion) -> Summary | None:
     flow = done.graph.dataflow(done.plan.dtype) if known else None
     notes = (*summary.notes, *map(asdict, _advice(summary, done, flow)))
     said = "" if written else _without_file(done)
-    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done, flow), without_file=said)
+    return replace(summary, notes=notes, check=done.verdict, speed=_estimated_speed(done, flow), without_file=said)
 
 
 def _without_file(done: Conversion) -> str:
@@ -325,7 +325,7 @@ def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterat
             yield Note("shapes", "", words)
 
 
-def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
+def _estimated_speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
     """How much faster the result is; None for a plan that was given, whose options are not known."""
     if done.options is None or flow is None:
         return None
@@ -335,7 +335,7 @@ def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
 
 
 @contextlib.contextmanager
-def _texts(done: Conversion) -> Iterator[None]:
+def _files_beside(done: Conversion) -> Iterator[None]:
     """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:

@@ -358,9 +358,8 @@ class Bench:
         return weights
 
     def _seen(self) -> Iterator[tuple[int, Feeds]]:
-        """Samples for predictions, by number: those whose error decided about a candidate; all
-        where a mean is judged.
-        """
+        """Samples for predictions, by number: those whose error decided about a candidate; all where a mean is
+        judged."""
         for number, feeds in enumerate(self.samples):
             if number in self._shown or self.metric.over_all:
                 yield number, in_types_of(feeds, self._switched.types)

@@ -66,18 +66,18 @@ def guarded(command: Command) -> Command:
             sys.stdout.flush()
             done()
         except AmpError as error:
-            _trace()
+            _print_trace()
             message = AmpError(error.code, error.message, where=error.where)
             fail(2, str(message), *([f"hint: {error.hint}"] if error.hint else []))
         except (KeyboardInterrupt, Interrupted):
             fail(INTERRUPTED, "interrupted")
         except BrokenPipeError:
-            _drop(sys.stdout)
+            _point_at_nothing(sys.stdout)
             sys.exit(PIPE_CLOSED)
         except MemoryError:
             fail(2, "error[AMP502]: not enough memory", "hint: close other programs, or use a machine with more memory")
         except OSError as error:
-            _drop(sys.stdout)  # what could not be written would be tried again at exit
+            _point_at_nothing(sys.stdout)  # what could not be written would be tried again at exit
             _unexpected(error, "the disk is full" if error.errno == errno.ENOSPC else "")
         except Exception as error:  # a defect: reported in one line, whatever it is
             _unexpected(error)
@@ -92,7 +92,7 @@ def fail(code: int, *lines: str) -> NoReturn:
     sys.exit(code)
 
 
-def _trace() -> None:
+def _print_trace() -> None:
     """Prints the traceback, for those who set AMPGRAPH_DEBUG or --verbose."""
     if os.environ.get("AMPGRAPH_DEBUG") == "1" or verbose():
         import traceback
@@ -102,7 +102,7 @@ def _trace() -> None:
 
 def _unexpected(error: Exception, known: str = "") -> NoReturn:
     """Ends with 2 for an exception that nobody foresaw: a full disk (``known``), or a defect of ours."""
-    _trace()
+    _print_trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
     message = (str(error).strip().splitlines() or [""])[0]
@@ -113,7 +113,7 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
     )
 
 
-def _drop(stream: IO[str]) -> None:
+def _point_at_nothing(stream: IO[str]) -> None:
     """Points a stream that cannot be written at nothing, so that closing it stays quiet."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -199,7 +199,7 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """The same, as a bar of rich's, which begins with the first thing that is said."""
+    """Progress as a bar of rich's, which begins with the first thing that is said."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
@@ -226,7 +226,7 @@ class TerminalDisplay(Display):
 
 
 class SpokenDisplay(Display):
-    """The same as lines on stderr: a stage, once, and the seconds since the start."""
+    """Progress as lines on stderr: each stage once, with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start, self.said = time.monotonic(), ""

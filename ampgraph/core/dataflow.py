@@ -158,6 +158,8 @@ class Dataflow:
         layer: Callable[[Op], str],
         read_shape: Callable[[Value], Shape | None],
     ) -> None:
+        """The rest is added by a `FlowBuilder`. ``attribute``, ``layer``, ``read_shape``: how the format reads an
+        operator's attribute, its layer, and a value's shape, when they are asked for."""
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.units: list[Unit] = []
@@ -240,8 +242,7 @@ class Dataflow:
 
     def given_cast(self, op: Op, low: str) -> None:
         """Takes a Cast of the file between float32 and the low type as a cast edge that exists: its slots T1 and T2 are
-        not decided, and the newest use of its operand is marked.
-        """
+        not decided, and the newest use of its operand is marked."""
         source, target = self.values[op.inputs[0]], self.values[op.outputs[0]]
         if source.dtype == FLOAT32 and target.dtype == low:
             self.units[op.slots["T1"]].fixed_low = True
@@ -253,9 +254,8 @@ class Dataflow:
             self.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
 
     def place(self, use: Use) -> tuple[str, int, int]:
-        """A use as plans write it: (scope's path, operator's index there or -1 for an output of the
-        scope, position).
-        """
+        """A use as plans write it: (scope's path, operator's index there or -1 for an output of the scope,
+        position)."""
         return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
     @cached_property

@@ -110,11 +110,11 @@ def whole_file(
         beside = temporary("")
         yield beside
         if durable:
-            _force(beside, os.O_RDWR)
+            _flush_to_disk(beside, os.O_RDWR)
         os.replace(beside, target)
         if durable:
             with contextlib.suppress(OSError):  # where a folder cannot be opened for that
-                _force(target.parent, os.O_RDONLY)
+                _flush_to_disk(target.parent, os.O_RDONLY)
 
 
 @contextlib.contextmanager
@@ -158,12 +158,12 @@ def sweep(path: Path) -> None:
     start = f".{path.name}."
     for found in sorted(path.parent.glob(f"{glob.escape(start)}*-*.tmp")):
         number = found.name.removeprefix(start).partition("-")[0]
-        if found.name not in _being_written and number.isdecimal() and not _alive(int(number)):
+        if found.name not in _being_written and number.isdecimal() and not _is_running(int(number)):
             with contextlib.suppress(OSError):
                 found.unlink()
 
 
-def _alive(process: int) -> bool:
+def _is_running(process: int) -> bool:
     """Whether another process of this number runs, so that a temporary file may be its own."""
     if process == os.getpid():
         return False  # not this one: a container gives the same number to every run
@@ -178,7 +178,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _force(path: Path, mode: int) -> None:
+def _flush_to_disk(path: Path, mode: int) -> None:
     """Flushes a file or folder to the disk (fsync)."""
     handle = os.open(path, mode)
     try:

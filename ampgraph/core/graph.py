@@ -92,8 +92,7 @@ class Editor(Protocol):
 
     def round_together(self, op: Op, dtype: str) -> bool:
         """Rounds the four stored parameters of a norm with stored statistics anew, together, so that their rounding
-        errors cancel in what it computes. False where the operator has no such four.
-        """
+        errors cancel in what it computes. False where the operator has no such four."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -135,9 +134,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def rename(self, value: Value, ending: str) -> None:
-        """Gives a value a new name that ends with ``ending``, as it holds other numbers than the
-        value of its old name.
-        """
+        """Gives a value a new name that ends with ``ending``, as it holds other numbers than the value of its old
+        name."""
         ...
 
     def replace(

@@ -90,13 +90,13 @@ def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
     tree = Branch()
     for pattern in patterns:
         branch = tree
-        for instruction, found in _Compiler(pattern, conventions).run():
+        for instruction, found in _PatternCompiler(pattern, conventions).run():
             branch = branch.instructions.setdefault(instruction, Branch())
             branch.found = branch.found or found
     return tree
 
 
-class _Compiler:
+class _PatternCompiler:
     """Orders the nodes of one pattern from its anchor to each end: what can fail early comes first."""
 
     def __init__(self, pattern: Pattern, conventions: Conventions) -> None:
@@ -124,9 +124,8 @@ class _Compiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants a node reads: a node with some is rarer, so that a search which begins
-        there fails early.
-        """
+        """How many constants a node reads: a node with some is rarer, so that a search which begins there fails
+        early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
@@ -252,16 +251,14 @@ class PatternSet:
 
     def _tree(self, anchor: str) -> Branch:
         """The instructions of all patterns with this anchor in one tree: what they share at the beginning is tried
-        once.
-        """
+        once."""
         if anchor not in self._trees:
             self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
     def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
         """The operators one of which must read an anchor's result for any pattern to match; empty where a search does
-        not go on there.
-        """
+        not go on there."""
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):
@@ -371,6 +368,8 @@ class Matcher:
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
+        """``classes``: operators by the class name that patterns have for them; ``explained``: a pattern whose mismatch
+        is to be told, None to find matches."""
         self.flow, self.explained = flow, explained
         self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
@@ -523,7 +522,7 @@ class Matcher:
         """Notes that another operator was expected here, where a mismatch is to be explained."""
         if self.explained is not None:
             expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
-            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
+            self._note(instruction, expected, "nothing" if op is None else _op_in_words(self.flow, op))
 
     def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
         """Notes that an operand is another one than expected."""
@@ -541,6 +540,6 @@ class Matcher:
             self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
 
 
-def _described(flow: Dataflow, op: Op) -> str:
+def _op_in_words(flow: Dataflow, op: Op) -> str:
     """An operator as messages name it."""
     return f"{op.role} '{op.name or flow.values[op.outputs[0]].name}'" if op.outputs else op.role

@@ -142,19 +142,19 @@ Functions = Mapping[str, tuple[Function, ...]]
 
 def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
     """The pattern with every function replaced: ways of one node become calls of that node, others a pattern each."""
-    for nodes in _expanded(pattern.nodes, functions, 0):
+    for nodes in _expansions(pattern.nodes, functions, 0):
         yield replace(pattern, nodes=nodes)
 
 
-def _expanded(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
     """All patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
-    for chosen in product(*(tuple(_ways(node, functions, depth)) for node in nodes)):
+    for chosen in product(*(tuple(_nodes_for(node, functions, depth)) for node in nodes)):
         yield tuple(node for part in chosen for node in part)
 
 
-def _ways(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+def _nodes_for(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
     """The nodes that may stand for one node: itself, unless it calls a function."""
     (call,) = node.calls if len(node.calls) == 1 else (None,)
     if call is None or call.role not in functions:
@@ -163,7 +163,7 @@ def _ways(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, 
     ways = [
         way
         for function in functions[call.role]
-        for way in _expanded(_renamed(function, call, node.output), functions, depth + 1)
+        for way in _expansions(_renamed(function, call, node.output), functions, depth + 1)
     ]
     single = tuple(call for way in ways if len(way) == 1 for call in way[0].calls)
     if single:

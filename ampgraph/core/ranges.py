@@ -64,8 +64,7 @@ class Range:
 
     def _share(self, chosen: Any) -> float:
         """The share of finite elements that are not zero whose exponents are chosen; ``chosen``: a truth value for each
-        exponent.
-        """
+        exponent."""
         total = sum(self.exponents.values())
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
@@ -92,11 +91,11 @@ def measure(array: Array) -> Range:
     found = Range()
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
     for start in range(0, flat.size, PART):
-        found.add(_measure(flat[start : start + PART]))
+        found.add(_measure_piece(flat[start : start + PART]))
     return found
 
 
-def _measure(part: Array) -> Range:
+def _measure_piece(part: Array) -> Range:
     """The range of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
@@ -176,8 +175,8 @@ class Ranges:
     def to_json(self) -> str:
         """The ranges as text, a value a line; the same ranges give the same text."""
         head = {"ampgraph_ranges": FORMAT, "digest": self.digest, "samples": self.samples, "notes": list(self.notes)}
-        parts = [f'"{key}": {_text(value)}' for key, value in head.items()]
-        rows = (f"{_text(key)}: {_text(_row(found))}" for key, found in self.values.items())
+        parts = [f'"{key}": {_json_line(value)}' for key, value in head.items()]
+        rows = (f"{_json_line(key)}: {_json_line(_row_of_range(found))}" for key, found in self.values.items())
         return "{" + ",\n".join([*parts, '"values": {\n' + ",\n".join(rows) + "}"]) + "}\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -193,7 +192,7 @@ class Ranges:
             if data["ampgraph_ranges"] != FORMAT:
                 message = f"ranges format {data['ampgraph_ranges']} is not {FORMAT}"
                 raise AmpError("AMP401", message, where=where, hint="measure again with this version")
-            values = {str(key): _range(row) for key, row in data["values"].items()}
+            values = {str(key): _range_from_row(row) for key, row in data["values"].items()}
             return Ranges(str(data["digest"]), int(data["samples"]), values, tuple(map(str, data["notes"])))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             hint = "write them with `ampgraph convert MODEL --data DIR --ranges-out FILE`"
@@ -205,14 +204,14 @@ class Ranges:
         return Ranges.from_json(read_text(path, "ranges"), str(path))
 
 
-def _row(found: Range) -> list[Any]:
+def _row_of_range(found: Range) -> list[Any]:
     """A range as its row in JSON: [low, high, elements, zeros, nonfinite, first exponent, counts from there on]."""
     first, last = min(found.exponents, default=0), max(found.exponents, default=-1)
     counts = [found.exponents.get(e, 0) for e in range(first, last + 1)]
     return [found.low, found.high, found.elements, found.zeros, found.nonfinite, first, counts]
 
 
-def _range(row: Any) -> Range:
+def _range_from_row(row: Any) -> Range:
     """A range from its row in JSON; ValueError where that is none."""
     low, high, elements, zeros, nonfinite, first, counts = row
     whole = [elements, zeros, nonfinite, first, *counts]
@@ -222,7 +221,7 @@ def _range(row: Any) -> Range:
     return Range(float(low), float(high), elements, zeros, nonfinite, exponents)
 
 
-def _text(value: Any) -> str:
+def _json_line(value: Any) -> str:
     """As JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
@@ -246,8 +245,7 @@ def escaped(name: str) -> str:
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
     """The bodies and functions around a value, by results of the nodes that have them: indices change with rewrites,
-    names do not.
-    """
+    names do not."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""

@@ -59,8 +59,7 @@ _BY_OLD = {one.old: one for one in RENAMED}
 
 def is_now(old: str, said: str = "") -> str:
     """The sentence "OLD is now NEW; the old name goes with VERSION" for a name of `RENAMED`. ``said``: the old name as
-    the caller wrote it, where it is longer.
-    """
+    the caller wrote it, where it is longer."""
     name = _BY_OLD[old]
     return f"{said or old} is now {name.new}; the old name goes with {name.gone}"
 

@@ -82,8 +82,7 @@ class Rewrite:
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
         """Values of the main graph that hold other numbers after it: by old name, the new one and e, where they hold
-        2^-e of what they were.
-        """
+        2^-e of what they were."""
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -92,8 +91,7 @@ class Rewrite:
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Called once all rewrites are written: renames values that hold other numbers now, which others found by name
-        until then.
-        """
+        until then."""
 
     def to_row(self) -> dict[str, Any]:
         """Plain data, by the names of the fields."""
@@ -148,11 +146,11 @@ def known_rewrites() -> Mapping[str, type[Rewrite]]:
     for home in HOMES:
         package = import_module(home)
         for module in sorted(module.name for module in iter_modules(package.__path__)):
-            found |= {name: kind for kind in _defined(import_module(f"{home}.{module}")) for name in kind.names}
+            found |= {name: kind for kind in _rewrites_in(import_module(f"{home}.{module}")) for name in kind.names}
     return found
 
 
-def _defined(module: object) -> Iterable[type[Rewrite]]:
+def _rewrites_in(module: object) -> Iterable[type[Rewrite]]:
     """The rewrites that a module defines; what it only imports has no names there."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

@@ -98,8 +98,7 @@ class CheckVerdict(Data):
     @property
     def doubtful(self) -> bool:
         """Whether the check could not tell: the error on generated inputs is near the tolerance, or beyond it on too
-        few.
-        """
+        few."""
         return self.outcome == DOUBTFUL
 
     @property

@@ -74,8 +74,7 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
     """How many elements a shape has. Raises AmpError AMP102 for a negative size, or more elements than a tensor can
-    have.
-    """
+    have."""
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1
@@ -86,8 +85,7 @@ def elements_in(dims: Sequence[int], who: str, where: str) -> int:
 
 def check_held(held: int, expected: int, who: str, where: str) -> None:
     """Raises AmpError AMP102 where a tensor inside of the model's file has another number of bytes than its shape
-    needs.
-    """
+    needs."""
     if held != expected:
         raise AmpError("AMP102", f"{who} says {expected:,} bytes and holds {held:,}", where=where, hint=DAMAGED)
 
@@ -131,7 +129,7 @@ def faults_reported(*models: object) -> Iterator[None]:
         if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
             raise
         for model in models:
-            fault = "" if is_mindir(model) else _fault(model)
+            fault = "" if is_mindir(model) else _checker_fault(model)
             if fault:
                 raise AmpError(
                     "AMP204",
@@ -142,7 +140,7 @@ def faults_reported(*models: object) -> Iterator[None]:
         raise
 
 
-def _fault(model: object) -> str:
+def _checker_fault(model: object) -> str:
     """The first thing that onnx.checker says against a model, or an empty string."""
     import onnx
 

@@ -10,7 +10,8 @@ LOW_TYPES = frozenset(LOW)
 
 
 class FlowBuilder:
-    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
+    """Fills a dataflow while a file is read. ``low``: the type that given casts are compared with; ``low_io``: inputs
+    and outputs that are to be low."""
 
     def __init__(self, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         self.flow, self.low, self.low_io = flow, low, low_io
@@ -59,8 +60,7 @@ class FlowBuilder:
 
     def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
         """A unit that stays float32, for the reason ``why``; ``admits``: the types that it may have after all where a
-        user's list says so.
-        """
+        user's list says so."""
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:

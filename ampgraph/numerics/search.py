@@ -142,8 +142,7 @@ class Search:
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
         """The units of a ranking from the first on that have to be float32 for ``aim``, as few to within an eighth;
-        sought from a guess by doubling steps.
-        """
+        sought from a guess by doubling steps."""
         guess = self._guess(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():

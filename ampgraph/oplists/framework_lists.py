@@ -100,10 +100,10 @@ def framework(name: str | Path) -> Framework:
     head, classes = file.data.get("framework"), file.data.get("classes")
     if not head or not classes or "name" not in head:
         raise AmpError("AMP901", "a policy's list begins with [framework] and [classes.NAME]", where=file.name)
-    return Framework(head["name"], head.get("unlisted", "follows"), {n: _class(file, n) for n in classes})
+    return Framework(head["name"], head.get("unlisted", "follows"), {n: _list_class(file, n) for n in classes})
 
 
-def _class(file: ListFile, name: str) -> ListClass:
+def _list_class(file: ListFile, name: str) -> ListClass:
     """A class of a framework's list, with what becomes of its operators at each level."""
     data = file.data["classes"][name]
     wrong = [key for key in SAID if key not in data] + [key for key in data if key not in (*SAID, *LEVELS)]

@@ -274,8 +274,7 @@ class Kernels:
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
         """Whether the fallback runs an operator in float32 only, so that keeping it low would only move the Casts
-        there.
-        """
+        there."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False

@@ -91,7 +91,9 @@ def merged(files: Iterable[ListFile]) -> Traits:
     for file in files:
         for name, entry in file.data.get("traits", {}).items():
             own[name].update({plain(kind): (0,) for kind in entry.get("operators", ())})
-            own[name].update({plain(kind): _places(given) for kind, given in entry.get("positions", {}).items()})
+            own[name].update(
+                {plain(kind): _operand_places(given) for kind, given in entry.get("positions", {}).items()}
+            )
             includes[name].update(dict.fromkeys(entry.get("includes", ())))
     whole = {name: _with_included(name, own, includes, ()) for name in own}
     return Traits(whole, {name: frozenset(kinds) for name, kinds in whole.items()})
@@ -109,7 +111,7 @@ def _with_included(
     return {**found, **own[name]}
 
 
-def _places(given: int | str | list[int]) -> Places:
+def _operand_places(given: int | str | list[int]) -> Places:
     """Operands that a trait is about; None for all."""
     if given == ALL:
         return None

@@ -21,8 +21,7 @@ ASKED, OTHER = "O2", "auto"
 
 def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     """Notes on what other options would do for a plan: Casts that auto saves, errors that a float32 stream mends for
-    few Casts. Only for small models, where trying costs little.
-    """
+    few Casts. Only for small models, where trying costs little."""
     if plan.level != ASKED or not policy(plan.policy).ours or len(flow.ops) > MOST:
         return []
     inner = {flow.values[v].name for op in flow.ops for v in op.outputs if v != NONE}
@@ -43,8 +42,7 @@ def _by_auto(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
 
 def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     """A note on the additions that --fp32-stream would keep in float32, where that takes at most a Cast for each (two
-    where norms are fused with their Casts).
-    """
+    where norms are fused with their Casts)."""
     if options.recipe.fp32_stream:
         return []
     decided = decide(flow, replace(options, recipe=replace(options.recipe, fp32_stream=True)))

@@ -45,8 +45,7 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
     """Patterns for what the user's words and measured ranges pinned to float32, written into the file so that a later
-    conversion keeps it; one for each residual stream.
-    """
+    conversion keeps it; one for each residual stream."""
     held: dict[tuple[str, int], int] = {}
     for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):
         if unit.op != NONE and decision.dtype == FLOAT32 and decision.why.rule in ("range", FP32_STREAM):

@@ -81,9 +81,8 @@ def _first(facts: Facts) -> list[Tie | Hold]:
 
 
 def _verdicts(facts: Facts) -> list[Verdict]:
-    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all
-    of these share one.
-    """
+    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all of these share
+    one."""
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
     attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
@@ -257,8 +256,7 @@ class MaskedRows:
     @property
     def ties(self) -> Iterator[Tie]:
         """Ties the Where to the type of the products that read it and, where the Softmax is left to the cut, the
-        comparison as well.
-        """
+        comparison as well."""
         together = [self.select, *([self.test] if self.why else [])]
         for product in self.products:
             yield Tie(tuple(unit for op in (*together, product) for unit in op.slots.values()))
@@ -298,8 +296,7 @@ def forward_of(flow: Dataflow, op: Op) -> Op:
 
 def tied_to_forward(flow: Dataflow, op: Op) -> Iterator[tuple[int, int]]:
     """Units of a gradient with those of its forward operator: of the slot of the same name, or the first if the
-    gradient has one slot alone.
-    """
+    gradient has one slot alone."""
     if op.follows == NONE:
         return
     forward = flow.ops[op.follows].slots

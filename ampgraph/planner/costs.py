@@ -50,7 +50,7 @@ class CutTask:
 
 
 class Costs:
-    """Sizes of values and prices of their Casts, computed when they are asked for: most units are decided without."""
+    """Sizes of values in elements and prices of their Casts in bytes, each computed when the cut asks for it."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         self.flow, self.options = flow, options
@@ -117,8 +117,7 @@ class Costs:
 
 def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
     """What Casts of a value cost between its writer's unit and its readers'; None where one unit decides for all of
-    them.
-    """
+    them."""
     flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
     readers = frozenset([roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused])

@@ -77,9 +77,8 @@ def _beside(op: Op, value: int) -> Iterator[int]:
 
 
 def _over_last_axis(flow: Dataflow, options: Options, fused: FusedPair) -> bool:
-    """Whether the second operator works along the last axis, and the first adds no bias that a
-    product before it takes.
-    """
+    """Whether the second operator works along the last axis, and the first adds no bias that a product before it
+    takes."""
     axes, shape = flow.integers(fused.then, "axis"), flow.shape(fused.value) or flow.shape(fused.then.outputs[0])
     axis = axes[0] if axes else -1
     return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, fused, shape)
@@ -152,8 +151,7 @@ LONGEST = 16  # operators behind a product that are looked at
 
 def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
     """The fusion by which a product takes this operator's stored scale or shift into its weights, where the product
-    alone would be low; or "".
-    """
+    alone would be low; or ""."""
     taken = options.kernels.taken
     if options.level.infer != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""

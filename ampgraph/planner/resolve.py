@@ -45,8 +45,7 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 def made_for(recipe: Recipe, graph: Graph) -> Recipe:
     """The recipe with the target of an earlier conversion, by the file's metadata, where it names none and has that
-    one's type.
-    """
+    one's type."""
     said = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
     if said not in TARGETS[graph.format]:
         return recipe

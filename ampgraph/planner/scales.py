@@ -60,8 +60,7 @@ def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
 
 def _scaled(facts: Facts, op: Op) -> int:
     """What an operator scales by a known number, if the low type has that number nearly exactly, or the product in
-    front can make up for its rounding; else NONE.
-    """
+    front can make up for its rounding; else NONE."""
     flow = facts.flow
     divides = facts.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):

@@ -109,8 +109,7 @@ class StreamFinder:
 
     def widened(self, decided: Decisions, fused: Container[int]) -> tuple[list[list[int]], Mapping[int, list[Op]]]:
         """Streams whose results only float32 norms and their own additions read, with the moves between; ``fused``:
-        operators that a kernel takes with their Casts.
-        """
+        operators that a kernel takes with their Casts."""
         flow, wide = self.facts.flow, dict[int, list[Op]]()
         for op in reversed(flow.with_roles(self.facts.traits.operators("additions"))):  # readers first
             computed = self._adds(op) and self.facts.stored.isdisjoint(op.inputs)

@@ -42,15 +42,13 @@ class Undecided(OpenProblem):
         return self._values.get(unit, ())
 
     def net(self, number: int) -> Net | None:
-        """What a Cast of a value costs, and the units on either side; None where no unit that is
-        free has a part in it.
-        """
+        """What a Cast of a value costs, and the units on either side; None where no unit that is free has a part in
+        it."""
         return net_of(self.task, number, self.costs)
 
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
         """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
-        in low.
-        """
+        in low."""
         dear = [unit for unit, worth in self.task.worth.items() if worth < 0 and self._sides[unit] == FREE]
         return self._drawing, sorted(dear)
 

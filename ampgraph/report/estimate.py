@@ -55,8 +55,7 @@ class Device:
 
     def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
         """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
-        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves.
-        """
+        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
         total = 0.0
         for one, count in kernels.items():
             reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
@@ -159,22 +158,23 @@ def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
     for region in regions(flow):
         for op in region.ops:
             if op is not region.result:
-                yield from (_place(flow, v) for v in op.outputs if v != NONE)
+                yield from (_place_in_plan(flow, v) for v in op.outputs if v != NONE)
     for fused in find_fused_pairs(flow, options):
-        yield from (_place(flow, v) for v in fused.values)
+        yield from (_place_in_plan(flow, v) for v in fused.values)
     for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
-        yield from (_place(flow, v) for v in islice(alone, 1))
+        yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
 
 
-def _place(flow: Dataflow, value: int) -> Place:
+def _place_in_plan(flow: Dataflow, value: int) -> Place:
     """A value by scope and name, as the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
 
 class GraphReader:
-    """Reads what the operators of a dataflow compute and move."""
+    """Reads what the operators of a dataflow compute and move. ``inside``: values that stay inside of a fused
+    kernel."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
         from ..planner.facts.sizes import OpenSizes  # as above
@@ -195,9 +195,8 @@ class GraphReader:
         return found
 
     def _follow(self, value: int) -> list[int]:
-        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed
-        and noted as unknown.
-        """
+        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
+        unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -229,8 +228,7 @@ class GraphReader:
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
         """The work of each operator (multiplications, bytes). ``wide``: as if all were float32. What follows from
-        constants alone is left out.
-        """
+        constants alone is left out."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
         for op in self.flow.ops:
@@ -241,8 +239,7 @@ class GraphReader:
 
     def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
         """The work of one operator; nothing for one without float results, for a view, or for a Cast that float32 does
-        not need.
-        """
+        not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
         views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
@@ -263,7 +260,7 @@ class GraphReader:
 
     def _is_inside(self, value: int) -> bool:
         """Whether a value stays inside of a fused kernel, and is not moved."""
-        return _place(self.flow, value) in self.inside
+        return _place_in_plan(self.flow, value) in self.inside
 
     def _numbers(self, op: Op, value: int) -> int:
         """How many numbers of a value an operator moves: of a table only the rows that it looks up."""
@@ -274,8 +271,7 @@ class GraphReader:
 
     def _multiplications(self, op: Op) -> int | None:
         """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
-        times everything stored; attention: all keys, then all values.
-        """
+        times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

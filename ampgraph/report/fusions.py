@@ -125,12 +125,12 @@ def fused_operators(
     """
     if builder:
         return _engines(model, original, provider, python, dims or {})
-    missing = "" if python else _missing(provider)
+    missing = "" if python else _why_not_here(provider)
     if missing:
         return Fusions(provider=provider, note=missing)
     notes: list[str] = []
-    after = _optimized(model, provider, python, notes)
-    before = _optimized(original, provider, python, notes) if original is not None else None
+    after = _optimised_graph(model, provider, python, notes)
+    before = _optimised_graph(original, provider, python, notes) if original is not None else None
     known = after or before
     return Fusions(
         runtime=known.runtime if known else "",
@@ -170,14 +170,14 @@ def _engines(
                 raise
             return Fusions(provider=provider, note=f"{error.message}; {OTHER_RUNTIME}")
         runtime = answer.runtime
-        notes += [] if answer.ok else [f"{runtime} does not take {_name(one)}: {answer.why}"]
+        notes += [] if answer.ok else [f"{runtime} does not take {_model_name(one)}: {answer.why}"]
         sides.append(TargetGraph.of_engine(answer.engine) if answer.engine else None)
         kernels = answer.engine.kernels if answer.engine and one is model else ()
         nodes = tuple(OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in kernels)
     return Fusions(runtime, provider, sides[1], sides[0], "; ".join(notes), nodes)
 
 
-def _missing(provider: str) -> str:
+def _why_not_here(provider: str) -> str:
     """Why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
     try:
         runtime = import_onnxruntime()
@@ -188,7 +188,7 @@ def _missing(provider: str) -> str:
     return f"onnxruntime {runtime.__version__} here has no {provider}; {OTHER_RUNTIME}"
 
 
-def _optimized(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
+def _optimised_graph(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
     """The graph that ONNX Runtime would run; None where it has none, and a note says why."""
     try:
         if isinstance(model, str):
@@ -196,7 +196,7 @@ def _optimized(model: Runnable, provider: str, python: str, notes: list[str]) ->
         proto, folder = _serialized(model)
         return optimized(proto, provider, python=python, folder=folder)
     except NotOptimized as why:
-        notes.append(str(why) if why.elsewhere else f"ONNX Runtime does not take {_name(model)}: {why}")
+        notes.append(str(why) if why.elsewhere else f"ONNX Runtime does not take {_model_name(model)}: {why}")
         return None
 
 
@@ -210,6 +210,6 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
     return onnx_ir.to_proto(model), folder
 
 
-def _name(model: Runnable) -> str:
+def _model_name(model: Runnable) -> str:
     """The model as notes name it."""
     return os.path.basename(model) if isinstance(model, str) else "the model"

@@ -82,10 +82,10 @@ class RuleRow(Data):
 
 def rule_rows() -> list[RuleRow]:
     """Every rule, in the order in which they run."""
-    return [RuleRow(rule.name, rule.trigger, rule.action, _levels(rule), rule.validity) for rule in RULES]
+    return [RuleRow(rule.name, rule.trigger, rule.action, _levels_in_words(rule), rule.validity) for rule in RULES]
 
 
-def _levels(rule: Rule) -> str:
+def _levels_in_words(rule: Rule) -> str:
     """The levels at which a rule acts, in words."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]

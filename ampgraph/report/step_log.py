@@ -62,12 +62,12 @@ class StepLog:
         table.writerow([one.name for one in fields(StepRow)])
         for row in self.rows:
             table.writerow(
-                ["" if cell is None else f"{cell:.7g}" if isinstance(cell, float) else cell for cell in _plain(row)]
+                ["" if cell is None else f"{cell:.7g}" if isinstance(cell, float) else cell for cell in _plain_row(row)]
             )
         return out.getvalue()
 
 
-def _plain(row: StepRow) -> list[float | int | None]:
+def _plain_row(row: StepRow) -> list[float | int | None]:
     """A row as numbers; truth values as 0 and 1."""
     return [int(cell) if isinstance(cell, bool) else cell for cell in astuple(row)]
 

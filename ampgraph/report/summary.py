@@ -389,9 +389,8 @@ def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:
-    """The first note of each topic, in at most ``most`` lines, without those on nodes that are
-    counted by rule already.
-    """
+    """The first note of each topic, in at most ``most`` lines, without those on nodes that are counted by rule
+    already."""
     rules = {held.rule for held in summary.float32}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | {"unlisted"})]
     rows = []

@@ -74,8 +74,7 @@ def norm_axis(flow: Dataflow, region: Region) -> int | None:
 
 def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
     """The operators behind a norm that scale and shift it by vectors, stored or computed, as its own scale and bias
-    would.
-    """
+    would."""
     found: list[Op] = []
     while len(found) < AFFINE and len(uses := flow.uses[(found or [result])[-1].outputs[0]]) == 1:
         reader = flow.ops[uses[0].op] if uses[0].op != NONE else None
@@ -107,8 +106,7 @@ def joined_regions(flow: Dataflow, options: Options) -> list[Region]:
 
 def fused_regions(known: Known) -> Iterator[Region]:
     """The regions that the target fuses, without those in functions or named by the user; none where the model has no
-    product that may be low.
-    """
+    product that may be low."""
     flow, options = known.flow, known.options
     fuses = options.kernels.fuses
     if not fuses or options.level.allow == "float32" or not any(_is_product(options, op) for op in flow.ops):

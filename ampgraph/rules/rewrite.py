@@ -55,8 +55,7 @@ class RewriteRule(Rewrite):
 
     def edited(self, editor: NodeEditor) -> list[Op]:
         """The operators that the plan names, which are to be written anew. Raises AmpError AMP402 where the model has
-        none there.
-        """
+        none there."""
         ops = [op for index in self.nodes if (op := editor.op(self.scope, index)) is not None]
         if len(ops) < len(self.nodes):
             raise foreign(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
@@ -64,8 +63,7 @@ class RewriteRule(Rewrite):
 
     def operands(self, editor: NodeEditor, flow: Dataflow) -> list[Value]:
         """The values that `reads` names, among what the nodes read. Raises AmpError AMP402 for one that they do not
-        read.
-        """
+        read."""
         read = {flow.values[v].name: flow.values[v] for op in self.edited(editor) for v in op.inputs if v != NONE}
         for name in self.reads:
             if name not in read:

@@ -110,8 +110,7 @@ class LowStored:
 
     def before(self, value: int, factor: float = 1.0) -> Parts:
         """The operands of the product that makes a value, with biases added behind it: each takes ``factor``. None
-        where a value on the way is read twice, or made otherwise.
-        """
+        where a value on the way is read twice, or made otherwise."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value) and (op := flow.writer(value)) is not None and "::" not in op.kind:
             if self.traits.has(op.role, "reshapes"):
@@ -125,8 +124,7 @@ class LowStored:
 
     def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
         """Where an addition reads a stored term, which takes the factor (noted in ``parts``), or zeros; None for
-        neither.
-        """
+        neither."""
         for place in range(len(op.inputs)):
             if (bias := self._stored(op, place)) is not None:
                 parts[bias] = factor
@@ -135,8 +133,7 @@ class LowStored:
 
     def _behind(self, value: int, factor: float) -> Parts:
         """The first operands of the products that read a value, through moves and added constants (which shrink
-        instead). None where anything else reads it.
-        """
+        instead). None where anything else reads it."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value):
             (use,) = flow.uses[value]

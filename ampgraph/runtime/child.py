@@ -53,12 +53,12 @@ def in_child(
                     known.append(json.loads(line))
                     on_answer(known[-1])
 
-        said, crashed = _run([sys.executable, "-I", __file__], sent, seconds, read)
+        said, crashed = _run_process([sys.executable, "-I", __file__], sent, seconds, read)
         read()
         return Ended(known, said, crashed)
 
 
-def _run(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
+def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
     """Runs a process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
     until, given = time.monotonic() + seconds, [sent]
     try:

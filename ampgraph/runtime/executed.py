@@ -77,7 +77,7 @@ class Runtime:
             raise AmpError(
                 "AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint
             ) from error
-        weakref.finalize(self, _end, self._child, self._errors, self._folder)
+        weakref.finalize(self, _end_process, self._child, self._errors, self._folder)
         about = self._answer()
         if about is None:
             raise AmpError("AMP508", f"is not a working Python: {self._ended()}", where=words[0])
@@ -129,7 +129,7 @@ def is_here(kind: str) -> bool:
     return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 
-def _end(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
+def _end_process(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
     """Ends the process, closes its pipes, and removes the folder of arrays."""
     child.kill()
     child.wait()
@@ -154,8 +154,8 @@ class ExecutedSession:
         except RuntimeError as error:
             raise refused(runtime.name, str(error), model) from error
         self._session = opened["session"]
-        self._fed = _places(opened["inputs"], list(inputs))
-        self._made = _places(opened["outputs"], list(outputs))
+        self._fed = _port_places(opened["inputs"], list(inputs))
+        self._made = _port_places(opened["outputs"], list(outputs))
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
@@ -171,7 +171,7 @@ class ExecutedSession:
     def feed(self, feeds: Feeds) -> None:
         """Sets what the next runs are fed."""
         checked = check_feeds(self.inputs, feeds, ())
-        arrays = {str(self._fed[name]): _words(array) for name, array in checked.items() if name in self._fed}
+        arrays = {str(self._fed[name]): _as_words(array) for name, array in checked.items() if name in self._fed}
         path = self.runtime.scratch / "feeds.npz"
         np.savez(path, **arrays)
         self._ask("feed", contradiction(self.inputs, checked), feeds=str(path))
@@ -208,7 +208,7 @@ class ExecutedSession:
             raise AmpError("AMP504", f"{self.runtime.name} stopped: {said(str(error))}", hint=hint) from error
 
 
-def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
+def _port_places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
     """By name, the place among the runtime's ports, which may have further names or others."""
     by_name = {name: place for place, port in enumerate(ports) for name in port["names"]}
     if len(ports) == len(names):
@@ -216,7 +216,7 @@ def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]
     return {name: by_name[name] for name in names if name in by_name}
 
 
-def _words(array: Any) -> Any:
+def _as_words(array: Any) -> Any:
     """bfloat16 as 16-bit words, as .npz files take it."""
     return array.view("V2") if array.dtype.name == "bfloat16" else array
 

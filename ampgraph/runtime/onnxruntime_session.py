@@ -66,8 +66,8 @@ class OnnxSession:
         self.where = source if isinstance(source, str) else "model"
         kept_out = CRASHING if self.device == "cpu" else []
         self._session = opened(source, options, providers, kept_out, self.where)
-        self.inputs = {item.name: _port(item) for item in self._session.get_inputs()}
-        self.outputs = {item.name: _port(item) for item in self._session.get_outputs()}
+        self.inputs = {item.name: _port_of(item) for item in self._session.get_inputs()}
+        self.outputs = {item.name: _port_of(item) for item in self._session.get_outputs()}
         self.required = list(self.inputs)
         self.optional = {item.name for item in self._session.get_overridable_initializers()}
 
@@ -138,7 +138,7 @@ def device_value(array: Array, memory: str) -> OrtTensor:
     return held
 
 
-def _port(item: Any) -> Port:
+def _port_of(item: Any) -> Port:
     """An input or output as the session describes it; the type is "" for what is no tensor."""
     kind = item.type
     if not kind.startswith("tensor("):
@@ -239,7 +239,7 @@ def opened(
 ) -> InferenceSession:  # fmt: skip
     """A session of the runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
     try:
-        return _session(model, options, providers, kept_out)
+        return _make_session(model, options, providers, kept_out)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         raise refused(error, where) from error
 
@@ -250,16 +250,16 @@ def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
     It raises the runtime's own first error where it does not open so either.
     """
     try:
-        return _session(content, options, CPU, SEARCHES)
+        return _make_session(content, options, CPU, SEARCHES)
     except Exception as error:
         options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            return _session(content, options, CPU, SEARCHES)
+            return _make_session(content, options, CPU, SEARCHES)
         except Exception:
             raise error from None
 
 
-def _session(
+def _make_session(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...], kept_out: Sequence[str]
 ) -> InferenceSession:
     """Opens a model, a path or bytes; ``kept_out``: optimisations of ONNX Runtime that are switched off."""

@@ -59,22 +59,22 @@ def open_each(paths: Sequence[PathLike]) -> list[Opening]:
     time."""
     import_onnxruntime()
     names = [os.path.abspath(path) for path in paths]
-    first = _opened(names, optimised=True)
+    first = _open_in_children(names, optimised=True)
     again = [name for name, how in zip(names, first, strict=True) if not how.opens]
-    plainly = dict(zip(again, _opened(again, optimised=False), strict=True))
+    plainly = dict(zip(again, _open_in_children(again, optimised=False), strict=True))
     return [
         how if how.opens else replace(how, optimised=plainly[name].opens)
         for name, how in zip(names, first, strict=True)
     ]
 
 
-def _opened(names: list[str], *, optimised: bool) -> list[Opening]:
+def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
     """Opens files one after the other in a child; where it dies, the next child goes on with the file behind."""
     found: list[Opening] = []
     while len(found) < len(names):
         left = names[len(found) :]
         ended = in_child(_open_here, (left, optimised), seconds=SECONDS * len(left), memory=MEMORY)
-        found += [_opening(said, name) for said, name in zip(ended.answers, left, strict=False)]
+        found += [_opening_of(said, name) for said, name in zip(ended.answers, left, strict=False)]
         if len(found) < len(names):
             if not ended.crashed:
                 raise AmpError("AMP504", f"ONNX Runtime does not open it: {ended.said}", where=names[len(found)])
@@ -101,10 +101,9 @@ def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
             answer("")
 
 
-def _opening(said: str, name: str) -> Opening:
+def _opening_of(said: str, name: str) -> Opening:
     """An answer of the child for one file. Raises what is not the model's fault: AMP101 for no such file, AMP504 for
-    want of memory.
-    """
+    want of memory."""
     if not said:
         return Opening()
     error = RuntimeError(said)

@@ -58,7 +58,7 @@ def optimized(
     """
     proto, folder = named(model, folder)
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        made, runtime, log = _opened(proto, provider, python, level, folder, Path(scratch))
+        made, runtime, log = _optimised_in_child(proto, provider, python, level, folder, Path(scratch))
         return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
 
 
@@ -67,10 +67,10 @@ def written_out(
 ) -> onnx.ModelProto:
     """A model, its weights in it, as the runtime writes it out when it has optimised it; as `optimized` otherwise."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        return onnx.load(_opened(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
+        return onnx.load(_optimised_in_child(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
 
 
-def _opened(
+def _optimised_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
     """The file that a session wrote of its graph, the runtime's name, and what it logged."""
@@ -208,7 +208,7 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     Raises:
         NotOptimized: there is no onnxruntime, or it refuses the model.
     """
-    counter = _counter(proto, provider, python)
+    counter = _node_counter(proto, provider, python)
     before = counter(proto)
     best, how, least = proto, "", (before, node_count(proto))
     for made, name in _candidates(proto, counter, python):
@@ -222,7 +222,7 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     return FusedModel(best, how, before, least[0], counter)
 
 
-def _counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
+def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
     """What counts a model's nodes after optimisation: the target's provider, or the CPU's without its own layouts."""
     try:
         optimized(proto, provider, python=python, level="DISABLE_ALL")
@@ -235,8 +235,7 @@ def _counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
 
 def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
     """Ways to fuse a model: as the target's session writes it out, and as the transformers optimizer makes it, without
-    repetitions.
-    """
+    repetitions."""
     if counter.level == "ENABLE_ALL":
         yield written_out(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()

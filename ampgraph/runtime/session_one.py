@@ -112,6 +112,7 @@ class OnnxRuntime:
     provider = "CPUExecutionProvider"
 
     def __init__(self) -> None:
+        """Imports ONNX Runtime; an ImportError says that it is not here."""
         import onnxruntime
 
         self.ort = onnxruntime
@@ -122,8 +123,7 @@ class OnnxRuntime:
 
     def about(self) -> dict[str, Any]:
         """The version, and the low types for which this machine has kernels; ``note`` says of an emulator that times
-        mean nothing.
-        """
+        mean nothing."""
         arm = platform.machine() in ARM64
         name = f"ONNX Runtime {self.ort.__version__}{' on Arm64' if arm else ''}"
         note = EMULATED if os.environ.get("AMPGRAPH_EMULATED") else ""

@@ -192,14 +192,14 @@ def build(job: BuildJob, *, python: str = "", engine: bool = True) -> BuildAnswe
 def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True) -> Iterator[BuildAnswer]:
     """What becomes of each of several models, in their order: a process takes them up to the first that it refuses."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        written = [_written(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
+        written = [_written_job(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
         while written:
-            told = _asked(written, python, engine, Path(scratch))
+            told = _answers_of(written, python, engine, Path(scratch))
             yield from told
             written = written[len(told) :]
 
 
-def _written(job: BuildJob, path: Path) -> dict[str, Any]:
+def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
     """A job for `tensorrt_one`; the model is written with a name for every node, by which the answer is read."""
     proto, folder = named(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
@@ -212,7 +212,7 @@ def _written(job: BuildJob, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
+def _answers_of(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
     """The answers of one process: at least one, up to the first model that it refuses."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
     jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
@@ -225,7 +225,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
         died = f"TensorRT dies of it: {how}" if str(how) else f"no engine was built within {SECONDS:g} seconds"
     lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
-    found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
+    found = [_read_answer(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
     if not found and not died:
         hint = f"--runtime names a Python that has TensorRT for RTX: {pip_install(EXTRA)}"
         raise AmpError("AMP508", f"{python or sys.executable} exited without an answer", hint=hint)
@@ -234,7 +234,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     return found
 
 
-def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
+def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
     """What TensorRT said, with kernels by the nodes that they compute; AMP501 where it is not installed."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
@@ -270,14 +270,14 @@ def read_kernels(text: str) -> Iterator[Kernel]:
         if kind.split(",")[0] in SYNCHRONISES:
             continue
         fields = dict(part.split(": ", 1) for part in parts if ": " in part)
-        read = [*_tensors(fields.get("Inputs", "")), *_tensors(fields.get("Constants", ""), least=2)]
+        read = [*_float_types_in(fields.get("Inputs", "")), *_float_types_in(fields.get("Constants", ""), least=2)]
         nodes = tuple(_NODE.findall(fields.get("Metadata", "")))
         yield Kernel(
-            head[6:], kind.split(",")[0], frozenset(read), frozenset(_tensors(fields.get("Outputs", ""))), nodes
+            head[6:], kind.split(",")[0], frozenset(read), frozenset(_float_types_in(fields.get("Outputs", ""))), nodes
         )
 
 
-def _tensors(text: str, least: int = 0) -> Iterator[str]:
+def _float_types_in(text: str, least: int = 0) -> Iterator[str]:
     """The float types in a list of tensors; constants of fewer elements than ``least`` are a product's factors."""
     for _, shape, dtype in _TENSOR.findall(text):
         sizes = [int(size) for size in re.findall(r"\d+", shape)]

@@ -15,7 +15,8 @@ from .weights import MindirFile, round_tensor
 
 
 class NodeOrder:
-    """Nodes that come, move and go. Those that stand behind one node keep the order in which they came."""
+    """The order of one graph's nodes while some come, move and go. Those placed behind one node keep the order in which
+    they came."""
 
     def __init__(self, nodes: list[Message]) -> None:
         self._nodes = nodes
@@ -57,7 +58,7 @@ Reader = tuple[Message, int]
 
 
 class Body:
-    """Edits are made on the nodes at once, all but their order, which `write` makes."""
+    """One graph under edit. Its nodes are edited at once; their order is written by `write`. ``fresh``: makes names."""
 
     def __init__(self, graph: Message, fresh: FreshNames) -> None:
         self.graph, self.fresh = graph, fresh
@@ -140,9 +141,8 @@ class Body:
     # -- edits --------------------------------------------------------------------------------------------------------
 
     def give(self, place: OperandPlace, name: str) -> None:
-        """Has the operand at ``place`` read ``name``. A tuple or Depend that others read too is
-        copied for this reader.
-        """
+        """Has the operand at ``place`` read ``name``. A tuple or Depend that others read too is copied for this
+        reader."""
         if place.node is None:
             self._give_output(place.position, name)
         else:
@@ -224,7 +224,8 @@ class Body:
 
 
 class MindirCasts:
-    """Finds or makes what reads a value as another type."""
+    """Casts of a model under edit: finds or makes what reads a value as another type. ``bodies``: by scope, its graph
+    under edit."""
 
     def __init__(self, model: Message, flow: Dataflow, bodies: dict[int, Body]) -> None:
         self._model, self._flow, self._bodies = model, flow, bodies
@@ -251,8 +252,7 @@ class MindirCasts:
 
     def first_name(self, scope: int, value: Value, place: OperandPlace, to: str) -> str:
         """The name of ``value`` cast to ``to`` for a reader, as it was first called: of a Cast that is there, or of a
-        new one.
-        """
+        new one."""
         body, native = self._bodies[scope], self._flow.scopes[scope].native
         base = self._base(scope, value, place)
         if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:

@@ -37,6 +37,8 @@ def check_structure(file: MindirFile) -> None:
 
 
 class _Checker:
+    """Looks for the first fault in the structure of a MindIR model: names, operands, types."""
+
     def __init__(self, file: MindirFile) -> None:
         self.file, self.model = file, file.model
         self.graphs = [self.model.graph, *self.model.functions]
@@ -114,7 +116,7 @@ SMALL = 256  # bytes: constants up to here are part of the digest
 
 
 class MindirGraph(EditableGraph):
-    """The native model, never rebuilt."""
+    """A MindIR model: the file's own messages, edited in place and never rebuilt."""
 
     format, suffix = "MindIR", ".mindir"
 
@@ -197,7 +199,7 @@ class MindirGraph(EditableGraph):
         for graph in view.graphs(self.file.model):
             nodes += sum(node.op_type != "Constant" for node in graph.node)
             casts += sum(view.kind_of(node, known) == "Cast" for node in graph.node)
-        for tensor in _stored(view.graphs(self.file.model)):
+        for tensor in _stored_tensors(view.graphs(self.file.model)):
             row = weights.setdefault(view.dtype_of(tensor), [0, 0])
             row[0] += 1
             row[1] += elements(self.file, tensor).nbytes
@@ -213,7 +215,7 @@ class MindirGraph(EditableGraph):
         mindir_io.copy_unchanged(source, target)
 
 
-def _stored(graphs: list[Message]) -> Iterator[Message]:
+def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
     """Parameters, and the tensors of constants."""
     for graph in graphs:
         yield from graph.parameter
@@ -223,7 +225,7 @@ def _stored(graphs: list[Message]) -> Iterator[Message]:
 
 
 class MindirWeights:
-    """The WeightReader of the dataflow."""
+    """Reads stored tensors of a MindIR file for the dataflow, piece by piece."""
 
     def __init__(self, file: MindirFile) -> None:
         self.file = file

@@ -99,9 +99,8 @@ class MindirOperators(MindirMemory):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
-        """Makes values for a node's outputs, typed by their slot where the table says it, else by
-        the file's abstract.
-        """
+        """Makes values for a node's outputs, typed by their slot where the table says it, else by the file's
+        abstract."""
         free = entry is None or not self._names_type(entry, op)
         made = self.results(op, node, scope, self._cast_type(op))
         for number, (tensor, name, value) in enumerate(made):
@@ -308,8 +307,7 @@ class Functions(MindirOperators):
 
     def opaque(self, function: str, index: int) -> None:
         """Marks result ``index`` of a function as no value of its own: a state, a parameter that is written, a
-        function.
-        """
+        function."""
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
         self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))

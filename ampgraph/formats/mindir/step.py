@@ -37,7 +37,7 @@ WHOLE_STEP = (
 
 def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
-    found = _sign(model)
+    found = _sign_of_step(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
         raise AmpError("AMP205", message, where=where, hint=hint)
@@ -45,15 +45,15 @@ def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -
 
 def written_parameters(model: Message) -> set[str]:
     """The names of the parameters that the graph itself writes."""
-    return {tensor.ref_key or tensor.name for tensor in _written(model, WRITES)}
+    return {tensor.ref_key or tensor.name for tensor in _parameters_at(model, WRITES)}
 
 
 def assigned_parameters(model: Message) -> set[str]:
     """What the graph calls the parameters that it assigns: a loss scale, counters."""
-    return {tensor.name for tensor in _written(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
+    return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 
-def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
+def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
     """The parameters that some operators write, by the places of their operands."""
     known = view.primitives(model)
     found: set[str] = set()
@@ -63,7 +63,7 @@ def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Mes
     return [tensor for tensor in model.graph.parameter if tensor.name in found]
 
 
-def _sign(model: Message) -> str:
+def _sign_of_step(model: Message) -> str:
     """What shows that a file holds a training step: its optimizer's name, ``gradients``, or "" for none."""
     known = view.primitives(model)
     gradients = False
@@ -126,11 +126,11 @@ def _in_network(scope: str, named: bool) -> bool:
 
 def mark_step(flow: Dataflow, model: Message) -> None:
     """Holds what is outside the network in float32 (``Op.held``), and says whose gradients there are."""
-    regions = _Regions(flow, model)
+    regions = _NetworkScopes(flow, model)
     for op in flow.ops:
         if not regions.is_network(op):
             op.held = OUTSIDE
-    _Gradients(flow, regions).follow()
+    _GradientOwners(flow, regions).follow()
     flow.cells = _inner_cells
 
 
@@ -145,14 +145,15 @@ def _inner_cells(op: Op) -> list[tuple[str, str]]:
     return [] if op.held else view.cells(inside)
 
 
-class _Regions:
-    """What is the network, forward and backward, by scope and by what comes behind the gradients."""
+class _NetworkScopes:
+    """Which operators of a whole training step are of the network, forward and backward: by scope, and by what comes
+    behind the gradients."""
 
     def __init__(self, flow: Dataflow, model: Message) -> None:
         self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
         self._outside = set[int]()
-        state = _loaded(flow, model)
+        state = _loads_of_assigned(flow, model)
         behind = set[int]()
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
@@ -170,7 +171,7 @@ class _Regions:
         return op.id not in self._outside and _in_network(op.name, self._named)
 
 
-def _loaded(flow: Dataflow, model: Message) -> set[int]:
+def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
     """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
     parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()
@@ -182,10 +183,11 @@ def _loaded(flow: Dataflow, model: Message) -> set[int]:
     return found
 
 
-class _Gradients:
-    """Walks the gradients in order. ``of``: the forward values that a gradient may be of, the nearest first."""
+class _GradientOwners:
+    """Finds for each gradient the forward operator that it belongs to, in order. ``of``: by value, the forward values
+    that it may be a gradient of, the nearest first."""
 
-    def __init__(self, flow: Dataflow, regions: _Regions) -> None:
+    def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow
         self.forward = dict[str, list[Op]]()
         self.backward = list[Op]()

@@ -19,7 +19,7 @@ SHARED = "its memory is written in place"
 
 
 class MindirValues(FlowBuilder):
-    """Adds to the dataflow what the model's values are."""
+    """Adds the values of a MindIR model to the dataflow."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
@@ -108,8 +108,7 @@ class MindirValues(FlowBuilder):
 
     def is_other(self, dtype: str) -> bool:
         """Whether a type is neither float32 nor the low one: where it meets float32 in one slot, the file contradicts
-        itself and stays as it is.
-        """
+        itself and stays as it is."""
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
@@ -127,9 +126,8 @@ class MindirValues(FlowBuilder):
     # -- what the file shows ------------------------------------------------------------------------------------------
 
     def show(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Notes an abstract that shows another float type than its value has, to be rewritten when
-        types are settled.
-        """
+        """Notes an abstract that shows another float type than its value has, to be rewritten when types are
+        settled."""
         if abstract is None:
             return
         if abstract.type in view.SEQUENCES:
@@ -177,7 +175,7 @@ class MindirValues(FlowBuilder):
 
 
 class MindirMemory(MindirValues):
-    """Collects views and writes while a model is read."""
+    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)

@@ -186,15 +186,15 @@ def number(item: Message | None) -> Plain:
     if item.type in SEQUENCES:
         return [number(value) for value in item.values] if item.values else list(item.ints)
     if item.type == schema.BOOL:
-        return bool(_integer(item))
+        return bool(_element_integer(item))
     if item.type == schema.STRING:
         return str(item.s, "utf-8", "replace")
     if item.type in (schema.FLOAT, 11):
         return float(item.f if item.HasField("f") else item.d)
-    return _integer(item)
+    return _element_integer(item)
 
 
-def _integer(item: Message) -> int:
+def _element_integer(item: Message) -> int:
     """The whole number in an attribute: elements of a tuple have theirs in ``ints``, others in ``i``."""
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 

@@ -74,8 +74,7 @@ class Accumulators:
 
     def _mean(self, node: ir.Node, dtype: str) -> ir.Value:
         """A mean whose sum is rounded (and may overflow) once before it is divided; its single additions are not
-        rounded.
-        """
+        rounded."""
         if "kernel_shape" in node.attributes:
             count = self._constant(np.array(np.prod(node.attributes["kernel_shape"].value), np.float32))
         else:

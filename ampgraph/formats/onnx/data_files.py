@@ -210,8 +210,7 @@ def put_tensor(holder: Holder, tensor: ir.TensorProtocol) -> None:
 
 def external_holders(model: ir.Model) -> dict[Holder, ir.TensorProtocol]:
     """What holds a tensor that is written to the data file: those that came from one, and large initializers where the
-    model would pass 2 GB.
-    """
+    model would pass 2 GB."""
     held = {holder: tensor_of(holder) for holder in stored(model)}
     over = sum(nbytes(tensor) for holder, tensor in held.items() if isinstance(holder, ir.Value)) > INLINE_LIMIT
     return {

@@ -90,9 +90,8 @@ class OnnxReader(OnnxOperators):
             self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        """Adds an operator to the dataflow for each node of one graph, in file order; bodies and calls
-        follow inside.
-        """
+        """Adds an operator to the dataflow for each node of one graph, in file order; bodies and calls follow
+        inside."""
         table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
@@ -124,9 +123,8 @@ class OnnxReader(OnnxOperators):
         return True
 
     def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Reads bodies of an operator that is no If, Loop or Scan: types at their inputs and
-        outputs stay as they are.
-        """
+        """Reads bodies of an operator that is no If, Loop or Scan: types at their inputs and outputs stay as they
+        are."""
         why = body_types(op)
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in BODIES:
@@ -281,8 +279,7 @@ class OnnxReader(OnnxOperators):
 
     def _reads(self, at: Caller, units: dict[int, int]) -> None:
         """Lists the operator as a reader of its inputs; ``units``: by position of the input, the slot that decides its
-        type.
-        """
+        type."""
         for position, source in enumerate(at.op.inputs):
             if source != NONE:
                 value = self.flow.values[source]

@@ -42,8 +42,7 @@ def name_type(handles: Handles, op: Op, dtype: str, pin: bool = False) -> None:
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
     """Registers another initializer or Constant in the graph where ``value`` stands, holding ``tensor``; its native
-    value.
-    """
+    value."""
     native = handles.value(value)
     name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
     producer = native.producer()

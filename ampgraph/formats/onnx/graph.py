@@ -30,7 +30,7 @@ TRAINING_STEP = "ampgraph.step"
 
 
 class OnnxGraph(RunnableOnnx):
-    """The native model, never rebuilt."""
+    """An ONNX model: onnx_ir's objects, edited in place and never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
 

@@ -15,7 +15,7 @@ from .types import DTYPES
 
 
 @dataclass(eq=False)
-class _Copies:
+class _FunctionCopy:
     """Originals of one function, each with its copy; empty where the original itself is used."""
 
     nodes: dict[ir.Node, ir.Node] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Copies:
                         self.pair(body, body_twin)
 
 
-Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _Copies]]
+Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _FunctionCopy]]
 
 
 class Variants:
@@ -53,13 +53,13 @@ class Variants:
         self.model, self.flow = model, flow
         self.leader: dict[int, bool] = {}  # scope -> whether edits are made through it
         self.copied = False
-        self._copies: dict[int, _Copies] = {}  # by scope
+        self._copies: dict[int, _FunctionCopy] = {}  # by scope
         chosen: Chosen = {}
         for scope in flow.scopes:
             if scope.kind != "function":
                 parent = scope.parent if scope.kind == "body" else scope.id
                 self.leader[scope.id] = self.leader.get(parent, True)
-                self._copies[scope.id] = self._copies.get(parent) or _Copies()
+                self._copies[scope.id] = self._copies.get(parent) or _FunctionCopy()
                 continue
             self._function(scope, chosen, signature.get(scope.path))
 
@@ -73,13 +73,13 @@ class Variants:
         self.leader[scope.id] = key not in chosen
         if key not in chosen:
             first = all(k[0] != identifier for k in chosen)
-            chosen[key] = (function, _Copies()) if first else self._copy(function)
+            chosen[key] = (function, _FunctionCopy()) if first else self._copy(function)
         variant, self._copies[scope.id] = chosen[key]
         if leads_caller:  # also where it stays the original: a copied caller calls what its original was pointed at
             node = self.node(call.scope, call.native)
             node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
 
-    def _copy(self, function: ir.Function) -> tuple[ir.Function, _Copies]:
+    def _copy(self, function: ir.Function) -> tuple[ir.Function, _FunctionCopy]:
         self.copied = True
         copy = function.clone()
         number = 1
@@ -87,7 +87,7 @@ class Variants:
             number += 1
         copy.name = f"{function.name}_{number}"
         self.model.functions[copy.identifier()] = copy
-        copies = _Copies()
+        copies = _FunctionCopy()
         copies.pair(function.graph, copy.graph)
         copies.graphs[function] = copy
         return copy, copies
@@ -180,12 +180,12 @@ def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
         names.update(graph.initializers)
     for function in model.functions.values():
         if id(function.graph) not in read:
-            names.update(_names(function.graph))
+            names.update(_unseen_names(function.graph))
     names.discard("")
     return names
 
 
-def _names(graph: ir.Graph) -> Iterator[str]:
+def _unseen_names(graph: ir.Graph) -> Iterator[str]:
     """The names in a graph that no dataflow has."""
     yield from (value.name or "" for value in graph.inputs)
     yield from graph.initializers
@@ -235,9 +235,8 @@ class Placing(Handles):
         return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
-        """Sort key for nodes by their place in the graph: behind one node, what was placed later
-        stands closer to it.
-        """
+        """Sort key for nodes by their place in the graph: behind one node, what was placed later stands closer to
+        it."""
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -257,7 +256,7 @@ LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "n
 
 
 class Casts(Placing):
-    """Finds or makes what reads a value as another type."""
+    """Casts of a model under edit: finds or makes what reads a value as another type."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
@@ -269,8 +268,7 @@ class Casts(Placing):
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
         """What already holds ``value`` as type ``to``: the low value that it was cast from, or a Cast of the file,
-        which is moved to the front of its other readers. None if there is none.
-        """
+        which is moved to the front of its other readers. None if there is none."""
         flow = self.flow
         if value.low_source != NONE:
             return self.value(flow.values[value.low_source])
@@ -312,11 +310,13 @@ def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
 
 
 class Readers(Casts):
-    """Gives values to the places that read them."""
+    """Readers of a model under edit: gives values to the places that read them."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self.outputs = {scope: [value.name for value in self.graph(scope).outputs] for scope in _named(flow)}
+        self.outputs = {
+            scope: [value.name for value in self.graph(scope).outputs] for scope in _scopes_with_named_outputs(flow)
+        }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
         """``result`` is read at the given uses from now on."""
@@ -332,8 +332,7 @@ class Readers(Casts):
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
         """Makes ``result`` output ``position`` of the scope's graph, under the declared name, by an Identity where
-        runtimes need one.
-        """
+        runtimes need one."""
         graph = self.graph(scope)
         if scope in self.outputs:
             result = self._as_output(graph, self.outputs[scope][position], position, result)
@@ -394,7 +393,7 @@ class Readers(Casts):
         return True
 
 
-def _named(flow: Dataflow) -> list[int]:
+def _scopes_with_named_outputs(flow: Dataflow) -> list[int]:
     """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
     decoder of a BeamSearch is."""
     bodies = [scope for scope in flow.scopes if scope.kind == "body"]

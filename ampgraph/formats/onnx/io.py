@@ -54,18 +54,18 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
-    proto, held, outside = _checked(path)
-    model = _native(proto, held, path.parent.absolute() if outside else None, str(path))
+    proto, held, outside = _checked_proto(path)
+    model = _model_of_proto(proto, held, path.parent.absolute() if outside else None, str(path))
     model.graph.meta[INSIDE] = not outside
     return model
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
     """The model as it is in the file, its tensors checked. Raises AmpError as `load` does."""
-    return _checked(path)[0]
+    return _checked_proto(path)[0]
 
 
-def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
+def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
     """A file's proto, its graphs (found in one walk), and whether it has data files; tensors are checked."""
     proto, where = onnx.ModelProto(), str(path)
     with content(path, ".onnx") as data:
@@ -88,7 +88,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
-    model = _native(proto, held, folder, where)
+    model = _model_of_proto(proto, held, folder, where)
     return hold_attributes(model) if outside else model
 
 
@@ -99,10 +99,9 @@ def hold_attributes(model: ir.Model) -> ir.Model:
     return model
 
 
-def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
+def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
     """The model of a proto, whose faults are refused or repaired and noted; ``held``: what holds its tensors;
-    ``folder``: where its data files are.
-    """
+    ``folder``: where its data files are."""
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
@@ -163,12 +162,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
         finally:
             for holder, tensor in outside.items():
                 put_tensor(holder, tensor)
-        with _in_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
+        with _moved_into_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
             os.replace(temporary("model"), path)
-    _retire(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
+    _remove_unused_data(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
 
 
-def _retire(folder: Path, own: set[str], used: set[str]) -> None:
+def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
     """Removes the data files of the model that was replaced, but for those in ``used`` (real paths)."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
@@ -176,7 +175,7 @@ def _retire(folder: Path, own: set[str], used: set[str]) -> None:
 
 
 @contextlib.contextmanager
-def _in_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
+def _moved_into_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
     """Moves a data file where it belongs; if what follows fails, everything is as it was before."""
     if target.exists():
         os.replace(target, aside)
@@ -202,11 +201,11 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
             if not _same_bytes(origin, target, replaced=location in own):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(origin, temporary(f"data{number}"))
-                moves.enter_context(_in_place(temporary(f"data{number}"), target, temporary(f"old{number}")))
+                moves.enter_context(_moved_into_place(temporary(f"data{number}"), target, temporary(f"old{number}")))
         shutil.copyfile(source, temporary("model"))
         os.replace(temporary("model"), path)
     used = {os.path.realpath(folder / name) for folder in (source.parent, path.parent) for name in names}
-    _retire(path.parent, own, used)
+    _remove_unused_data(path.parent, own, used)
 
 
 def _same_bytes(origin: Path, target: Path, *, replaced: bool) -> bool:

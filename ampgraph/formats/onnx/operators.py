@@ -70,7 +70,7 @@ class Environment:
 
 
 class OnnxValues(FlowBuilder):
-    """Adds to the dataflow what the model's values are."""
+    """Adds the values of an ONNX model to the dataflow."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
@@ -175,19 +175,18 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
         version = opsets.get(domain, opsets.get("ai.onnx", 1))
         schema = onnx.defs.get_schema(node.op_type, version, domain)
         read = zip(node.inputs, inputs, strict=True)
-        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None}
+        known = {value.name or "": _type_proto(value, kind) for value, kind in read if value is not None}
         imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
         proto = ir.serde.serialize_node(node)
         found = onnx.shape_inference.infer_node_outputs(schema, proto, known, opset_imports=imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return unknown  # a node that onnx cannot follow: its annotation is asked
-    return [_read(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
+    return [_type_of_proto(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
 
 
-def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
+def _type_proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
     """A value's type with its shape as onnx's inference takes it: rules may ask for the rank. Empty for an unknown
-    type.
-    """
+    type."""
     if not kind[1]:
         return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
@@ -198,7 +197,7 @@ def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
     return proto
 
 
-def _read(proto: onnx.TypeProto) -> Type:
+def _type_of_proto(proto: onnx.TypeProto) -> Type:
     """Container and element type of a type as the file writes it; a map is ("other", "")."""
     return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
 
@@ -212,7 +211,7 @@ def body_types(op: Op) -> str:
     return f"the types of its body are part of {op.kind}"
 
 
-def _named(op: Op) -> frozenset[str]:
+def _types_by_list(op: Op) -> frozenset[str]:
     """The types that a user's list may admit for an operator without a schema: only for domains other than ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
@@ -297,7 +296,7 @@ class OnnxOperators(OnnxValues):
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
             if maker is not None and maker.kind in self.flow.unknown_kinds:
-                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _named(maker))
+                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _types_by_list(maker))
             else:
                 value.unit = self.fixed_unit(value.name, why)
         elif value.dtype != dtype and value.dtype and not slot.literal:
@@ -345,8 +344,7 @@ class OnnxOperators(OnnxValues):
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
         """Adds a Constant: a weight where its number is in the file, else a value whose attribute a function's caller
-        gives.
-        """
+        gives."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True
@@ -366,7 +364,7 @@ class OnnxOperators(OnnxValues):
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
-        named = NO_TYPES if found is not None else _named(op)
+        named = NO_TYPES if found is not None else _types_by_list(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:
                 value, unit = self.flow.values[source], NONE

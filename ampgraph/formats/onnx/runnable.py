@@ -132,8 +132,7 @@ class OnnxStrictEditor:
 
     def _hand_over(self, value: Value, uses: Uses, wide: ir.Value, given_out: ir.Value) -> None:
         """Has ``uses`` read ``wide``; where the value was an output of its graph, ``given_out`` takes its place,
-        declared alike.
-        """
+        declared alike."""
         old: ir.Value = value.native
         for node, place in uses:
             node.replace_input_with(place, wide)
@@ -212,12 +211,12 @@ def inlined(model: ModelProto) -> ModelProto:
     One of another opset whose operators are the same in the model's is taken over as it is, any other is converted.
     Raises AmpError AMP502 where onnx cannot do that.
     """
-    _align(model)
+    _align_opsets(model)
     flat = onnx.inliner.inline_local_functions(model)
-    return _converted(flat) if flat.functions else flat
+    return _inlined_at_one_opset(flat) if flat.functions else flat
 
 
-def _converted(model: ModelProto) -> ModelProto:
+def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
     """Functions of another opset converted to the model's and inlined."""
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
@@ -230,29 +229,29 @@ def _converted(model: ModelProto) -> ModelProto:
         raise AmpError("AMP502", message, hint="export the model with one opset for all of its functions") from None
 
 
-def _align(model: ModelProto) -> None:
+def _align_opsets(model: ModelProto) -> None:
     """Raises functions to the model's opset where none of their operators differs between the two."""
     own = next((item.version for item in model.opset_import if item.domain in DEFAULT), 0)
     for function in model.functions:
         for item in function.opset_import:
-            if item.domain in DEFAULT and item.version != own and _alike(function, item.version, own):
+            if item.domain in DEFAULT and item.version != own and _same_in_both_opsets(function, item.version, own):
                 item.version = own
 
 
-def _alike(function: FunctionProto, ours: int, theirs: int) -> bool:
+def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
     """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
-    kinds = {node.op_type for node in _nodes(function.node) if node.domain in DEFAULT}
+    kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
     found = ((schema("", kind, ours), schema("", kind, theirs)) for kind in kinds)
     return all(a is not None and b is not None and a.since_version == b.since_version for a, b in found)
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """All nodes, those of bodies included."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body.node)
+                yield from _all_nodes(body.node)
 
 
 class RunnableOnnx(EditableGraph):
@@ -285,7 +284,7 @@ class RunnableOnnx(EditableGraph):
     def declared(self) -> tuple[Sequence[Declared], Sequence[Declared]]:
         """Inputs and outputs as the file annotates them."""
         main = self.model.graph
-        return [_declared(value) for value in main.inputs], [_declared(value) for value in main.outputs]
+        return [_as_declared(value) for value in main.inputs], [_as_declared(value) for value in main.outputs]
 
     def folder(self) -> str:
         """Where the data files of the model are; empty where it has none."""
@@ -312,10 +311,12 @@ class RunnableOnnx(EditableGraph):
             value for node in nodes for value in (*node.inputs, *captured(node)) if value is not None
         )
         stored = [v for v in wanted if v not in own and v.name not in fed and v.const_value is not None]
-        inputs = [value.native if value.native.is_graph_input() else _port(value) for value in reads]
+        inputs = [value.native if value.native.is_graph_input() else _session_port(value) for value in reads]
         opsets = self.model.opset_imports
         imports = opsets if "" in opsets or "ai.onnx" in opsets else {**opsets, "": DEFAULT_OPSET}
-        return graph_file(self.model.ir_version, imports, inputs, [_port(value) for value in makes], nodes, stored)
+        return graph_file(
+            self.model.ir_version, imports, inputs, [_session_port(value) for value in makes], nodes, stored
+        )
 
     def branch(self, op: Op, attribute: str) -> Self:
         """The body of an If as a model of its own: what it reads from outside are its inputs, or weights.
@@ -352,11 +353,11 @@ class RunnableOnnx(EditableGraph):
         return OnnxStrictEditor(self.model, flow, self.edited)
 
 
-def _port(value: Value) -> ir.Value:
+def _session_port(value: Value) -> ir.Value:
     """A value as a session's input or output."""
     return ir.Value(name=value.native.name, type=native_type(value.container, value.dtype or "float32"))
 
 
-def _declared(value: ir.Value) -> Declared:
+def _as_declared(value: ir.Value) -> Declared:
     """A graph input or output as the caller sees it: name, container, type, sizes, whether it has a stored default."""
     return Declared(value.name or "", *declared_type(value), tuple(sizes(value.shape or ())), value.is_initializer())

@@ -21,7 +21,7 @@ from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
 from .accumulators import EXACT
-from .schemas import kind_of
+from .nodes import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import dims, flat, size, stored_in
@@ -56,8 +56,7 @@ class Originals:
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
     """The largest distance of rounded numbers from the given ones; infinite where it is more than a rounding and a
-    common factor explain.
-    """
+    common factor explain."""
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
@@ -102,6 +101,9 @@ def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> lis
 
 
 class _Switches:
+    """Puts the switches into one strict model, in place. ``reference``: gives unrounded stored tensors; ``parts``: what
+    was low."""
+
     def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
         self._main, self._parts = strict.graph, parts
         graphs = list(all_graphs(reference))
@@ -117,8 +119,7 @@ class _Switches:
 
     def run(self) -> list[Switched]:
         """Adds a Where behind each rounding and one truth-valued input for all of them; gives what each element of it
-        switches.
-        """
+        switches."""
         self._nodes = list(self._walk(self._main, ()))
         constants = list(self._constants())
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
@@ -168,9 +169,8 @@ class _Switches:
         self._members.append([node])
 
     def _reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
-        """The first node that computes on what ``node`` moves, through moves and into bodies; None
-        where there is none.
-        """
+        """The first node that computes on what ``node`` moves, through moves and into bodies; None where there is
+        none."""
         met.add(node)
         handed = [*node.outputs] if not bodies(node) else [v for body in bodies(node) for v in body.inputs]
         readers = [use.node for value in handed for use in value.uses()]
@@ -182,12 +182,11 @@ class _Switches:
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
         """What a switch is for: its first node, and the moves that are switched with it. ``names``: by unrounded value,
-        its name.
-        """
+        its name."""
         first, *moves = [
             Switched(
                 node.name or "",
-                kind_of(node.domain, node.op_type),
+                kind_of(node),
                 tuple(names.get(value, value.name or "") for value in node.outputs),
                 self._inside[node],
             )
@@ -253,8 +252,7 @@ class _Switches:
 
     def _switch_readers(self, raw: ir.Value, wide: ir.Value) -> None:
         """Has each reader of a tensor that is stored low read it rounded or as the reference has it, by that reader's
-        own switch.
-        """
+        own switch."""
         for use in list(wide.uses()):
             node = use.node
             if node in self._flags and node.graph is not None:
@@ -313,7 +311,7 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 def _casts(node: ir.Node) -> bool:
     """Whether a node is one that changes types (Cast, CastLike)."""
-    return has(kind_of(node.domain, node.op_type), "casts")
+    return has(kind_of(node), "casts")
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
@@ -324,4 +322,4 @@ def _names(graph: ir.Graph) -> Iterator[str]:
 
 def _exact(node: ir.Node) -> bool:
     """Whether a node only hands on numbers that are rounded already, so that it rounds nothing itself."""
-    return has(kind_of(node.domain, node.op_type), "exact")
+    return has(kind_of(node), "exact")

@@ -69,10 +69,10 @@ def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: st
 
 def attributes_of(given: Mapping[str, Attribute]) -> list[ir.Attr]:
     """Attributes of a node; an array is a tensor."""
-    return [_attribute(name, value) for name, value in given.items()]
+    return [_as_attribute(name, value) for name, value in given.items()]
 
 
-def _attribute(name: str, value: Attribute) -> ir.Attr:
+def _as_attribute(name: str, value: Attribute) -> ir.Attr:
     """A plain number, text, list or array as an attribute of onnx_ir; one float makes a list FLOATS."""
     if isinstance(value, np.ndarray):
         return ir.AttrTensor(name, ir.tensor(value))

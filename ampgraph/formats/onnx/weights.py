@@ -97,7 +97,7 @@ def stored_in(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
 
 
 class OnnxWeights:
-    """The WeightReader of the dataflow."""
+    """Reads stored tensors of an ONNX model for the dataflow, piece by piece."""
 
     def __init__(self) -> None:
         self._sizes: dict[ir.Value, int] = {}
@@ -240,13 +240,13 @@ class NormParameters:
             factor = scale / np.sqrt(var + self.epsilon)
             near = self._neighbours(var)
             scales = self._low(factor * np.sqrt(near + self.epsilon))
-            low_scale, low_var = _closest(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
+            low_scale, low_var = _closest_pairs(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
             factors = low_scale / np.sqrt(low_var + self.epsilon)
             shift = bias - factor * mean
             means, biases = self._neighbours(mean), self._neighbours(bias)
             biases = np.concatenate([self._low(shift + factors * means), biases])
             means = np.concatenate([means, self._low((biases[len(means) :] - shift) / factors)])
-            low_bias, low_mean = _closest(biases, means, biases - factors * means - shift)
+            low_bias, low_mean = _closest_pairs(biases, means, biases - factors * means - shift)
         return [part.astype(self.low) for part in (low_scale, low_bias, low_mean, low_var)]
 
     def _low(self, numbers: Array) -> Array:
@@ -264,7 +264,7 @@ class NormParameters:
         return np.where(valid, wide, low.astype(np.float64))
 
 
-def _closest(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
+def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
     """By channel the pair with the smallest error, the earliest of equals."""
     finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
     best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])
@@ -272,7 +272,8 @@ def _closest(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
 
 
 class NormTensor(RoundedTensor):
-    """One of the four."""
+    """One of a norm's four parameters, as they are rounded together. ``plain``: the same rounded by itself; ``place``:
+    which of them."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)

@@ -77,8 +77,7 @@ class Generator:
 
     def _source(self, port: GraphInput, found: Reading) -> InputFill:
         """What an input is filled with, by its type, its name and what the graph does with it; AMP503 where nothing can
-        be made.
-        """
+        be made."""
         shape, name = self.sizes.shape(port), port.name.lower()
         dtype = port.dtype
         if dtype in ("", "object", "string") or dtype.startswith("complex"):
@@ -99,8 +98,7 @@ class Generator:
 
     def _float(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         """How a float input is filled: mask, limit, uniform numbers, pictures, sound, rows of a table; the graph's word
-        counts before the name.
-        """
+        counts before the name."""
         name = port.name.lower()
         if found.added:
             return InputFill(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
@@ -232,8 +230,7 @@ REACHED = {"picture": 512.0, "pixels": 512.0, PLAIN: max(SCALES)}
 
 def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
     """What a float input holds (a word of `KINDS`) by its name, its shape and the first operators, and what is said of
-    that.
-    """
+    that."""
     if _are_spectra(port, shape):
         return "spectrum", "spectra: of -1 to 1, logarithms, whitened"
     if is_picture(shape):
@@ -249,8 +246,7 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
     """Whether an input is a spectrogram, by its name or an axis of frames, and its sizes: too many bands for a
-    picture's colours, too few for sound.
-    """
+    picture's colours, too few for sound."""
     words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
     over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
     named = over_time or any(word in port.name.lower() for word in words)

@@ -14,7 +14,7 @@ from ...core.arrays import Array
 
 
 class Numbers:
-    """Random numbers of one input of one sample."""
+    """The random numbers of one input in one sample, by seed."""
 
     def __init__(self, *key: int) -> None:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))

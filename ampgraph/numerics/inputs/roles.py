@@ -87,8 +87,7 @@ class InputReader:
 
     def _step(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
         """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
-        further.
-        """
+        further."""
         role = op.role
         if at_place(role, "sizes", index):
             found.size = found.size or op.kind
@@ -212,9 +211,8 @@ class InputReader:
         return None
 
     def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
-        """Follows an input that is a Where's condition: the branch that hides scores says whether a
-        one means masked.
-        """
+        """Follows an input that is a Where's condition: the branch that hides scores says whether a one means
+        masked."""
         found.masks = True
         for branch in (1, 2):
             numbers = self._numbers(op.inputs[branch])
@@ -245,8 +243,7 @@ class InputReader:
 
     def _following(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
         """The readers of a result, each with its place; then those of the one reader that ``leads_on``, as long as
-        there is only one.
-        """
+        there is only one."""
         for _ in range(8):
             uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
             yield [(self.flow.ops[use.op], use.index) for use in uses]

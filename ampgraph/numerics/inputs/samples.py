@@ -62,9 +62,8 @@ class Samples:
         return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
 
     def _sized(self, run: Callable[[Feeds], object]) -> Samples:
-        """The same samples with sizes of open dimensions with which ``run`` does not fail, tried
-        one after the other.
-        """
+        """The same samples with sizes of open dimensions with which ``run`` does not fail, tried one after the
+        other."""
         if self._resized is None or not self._resized({})[1]:
             return self
         resized = self._resized
@@ -412,8 +411,7 @@ def _array(name: str, value: Result, where: str) -> Array:
 
 def _fed(port: Port, value: Result, where: str) -> Result:
     """What was given for an input, as the model takes it: rounded to its type; a map stays one for an input that is no
-    tensor.
-    """
+    tensor."""
     if not port.dtype and isinstance(value, Mapping):
         return value
     array = _array(port.name, value, where)
@@ -481,8 +479,7 @@ def sizes_that_run(
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
     """Sizes to try after a failure, likeliest first: one place changed to a number of the message, or in the ratio of
-    two. All places in front together come first, as inputs of one batch.
-    """
+    two. All places in front together come first, as inputs of one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
@@ -511,7 +508,6 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
 
 def _stage(message: str) -> str:
     """A failure's message without its numbers, by which two failures at one place are known: operators with their
-    names.
-    """
+    names."""
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
     return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

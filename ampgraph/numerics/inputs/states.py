@@ -96,8 +96,7 @@ def _alike(past: Port, present: Port) -> bool:
 
 def _axis(past: Port, present: Port) -> int | None:
     """The axis along which a cache grows: open, and another in the output than in the input; the last but one if it is
-    such. None for none.
-    """
+    such. None for none."""
     sizes = enumerate(zip(past.shape, present.shape, strict=True))
     open_ones = [i for i, (a, b) in sizes if i and a != b and not isinstance(a, int)]
     usual = len(past.shape) - 2
@@ -106,8 +105,7 @@ def _axis(past: Port, present: Port) -> int | None:
 
 def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
     """The pairs that a text of --cache names, IN=OUT with one * on either side; AMP312 where they are not there or do
-    not fit.
-    """
+    not fit."""
     left, sign, right = text.partition("=")
     if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
         hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"

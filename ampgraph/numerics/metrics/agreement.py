@@ -45,8 +45,7 @@ class Judged:
 
     def error(self, scale: float = 0.0) -> float:
         """The error of one output of one sample: the difference over its size, or over the output's ``scale`` where
-        that is larger.
-        """
+        that is larger."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
         return self.off / size if size else 0.0 if not self.off else math.inf
 
@@ -202,8 +201,7 @@ def _sequences(reference: Result, result: Result) -> Apart:
 
 def _floats(reference: Array, result: Array) -> Apart:
     """Two float arrays: relative L2 over what is finite in both, where infinities agree. The norm has a floor, so that
-    zeros may differ by a little.
-    """
+    zeros may differ by a little."""
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -335,8 +333,7 @@ class Agreement(Spread):
     @property
     def held_errors(self) -> list[float]:
         """Sample by sample, what is compared with the tolerance: the output's error, or that of its worst part over
-        `PART` if that is larger.
-        """
+        `PART` if that is larger."""
         worst = [max(errors, default=0.0) for errors in zip(*(found for _, found in self.by_part), strict=True)]
         shares = worst or [0.0] * len(self.parts)
         return [max(error, share / PART) for error, share in zip(self.judged_errors, shares, strict=True)]

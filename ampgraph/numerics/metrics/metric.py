@@ -174,8 +174,7 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
 
 def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
     """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
-    share `SELDOM` of all.
-    """
+    share `SELDOM` of all."""
     if found.nonfinite_mismatches or not _sums_to_one(want):
         return found.off
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
@@ -282,8 +281,7 @@ def _whole(array: Array) -> bool:
 
 def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
     """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
-    row without partner.
-    """
+    row without partner."""
     parts = [pairing.aligned(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
     found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]

@@ -60,8 +60,7 @@ class OutputPart:
 
 def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
     """Root mean squares of an output and of its difference, slice by slice along each axis that may hold parts;
-    float64, all finite.
-    """
+    float64, all finite."""
     axes = [axis for axis in AXES.get(want.ndim, (1,)) if want.ndim and 2 <= want.shape[axis] <= MOST and want.size]
     return tuple(
         Slices(axis, _root(want, axis), _root(difference, axis), means, want.size // len(means))

@@ -38,7 +38,7 @@ def measured_ranges(
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
-    runner = _Runner(flat, flow, _names(flow, flat), device, limit)
+    runner = _RangeRunner(flat, flow, _names(flow, flat), device, limit)
     for number, feeds in enumerate(samples):
         for name, array in runner.run(feeds, _progress(progress, number, len(samples))):
             found = range_of_rows(array) if name in runner.rows else measure(array)
@@ -54,8 +54,9 @@ def measured_ranges(
     return ranges
 
 
-class _Runner:
-    """One model, its low values computed as rounded float32 where it has any: few CPU kernels are low."""
+class _RangeRunner:
+    """One model opened to measure its values. Low values are computed as rounded float32, as few CPU kernels are low.
+    ``keys``: by name, how ranges name a value."""
 
     def __init__(
         self, flat: RunnableGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int
@@ -95,8 +96,7 @@ def _unseen_notes(count: int) -> list[str]:
 
 def _odd(ranges: Ranges) -> list[str]:
     """Notes on values that held NaN or infinity in float32; infinities may be masks, so that they are said and not
-    judged.
-    """
+    judged."""
     odd = [key for key, found in ranges.values.items() if found.nonfinite]
     if not odd:
         return []
@@ -189,7 +189,7 @@ def range_of_rows(rows: Array) -> Range:
 
 
 class _RowWriter:
-    """Writes operators into bodies."""
+    """Writes operators into bodies that give rows of extremes to the main graph, where a run can read them."""
 
     def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
         self._flow, self._edit = flow, edit
@@ -241,8 +241,7 @@ class _RowWriter:
 
     def _row(self, body: Scope, value: Value) -> Value:
         """A [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an empty tensor has
-        no extremes.
-        """
+        no extremes."""
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
         odd = self._add(
             body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)

@@ -120,8 +120,7 @@ class SegmentedModel:
 
     def _pieces(self, ends: list[int], last: Mapping[int, int], fed: set[str]) -> list[_Segment]:
         """The segments that end at ``ends``: what each reads, makes for later ones or to be seen, and what is freed
-        behind it. ``last``: by value, its last reader.
-        """
+        behind it. ``last``: by value, its last reader."""
         start, pieces = 0, []
         made = {value.id for value in (*self._inputs, *self._stored) if value.name in fed}
         for end in ends:

@@ -64,7 +64,8 @@ class Suspect:
 
 
 class Inquest:
-    """Asks one trace; ``weights`` gives the stored numbers that a node reads."""
+    """Finds nodes to blame in one trace. ``weights`` gives the stored numbers that a node reads; ``inside``: the branch
+    of an If that the trace is of."""
 
     def __init__(self, trace: Trace, weights: Weights, inside: str = "") -> None:
         self.trace, self._weights, self.inside = trace, weights, inside
@@ -79,8 +80,7 @@ class Inquest:
 
     def nonfinite_sites(self) -> Iterator[int]:
         """The nodes, in file order, that make something infinite or NaN of finite inputs where the reference stays
-        finite.
-        """
+        finite."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.mismatches(out) for out in site.outputs) and not any(
                 self.trace.mismatches(name) for name in site.inputs

@@ -249,9 +249,8 @@ class Tracer:
         return "" if value is None or value.container else value.dtype
 
     def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
-        """One side (0 the reference, 1 the model) opened for a run that shows the values ``seen``;
-        strict on the CPU.
-        """
+        """One side (0 the reference, 1 the model) opened for a run that shows the values ``seen``; strict on the
+        CPU."""
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
         if strict and any(value.dtype in LOW for value in self._flows[side].values):
             rewrite(graph, keep_interface=False)

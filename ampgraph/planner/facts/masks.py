@@ -23,7 +23,7 @@ SHRINKS = 1 / 64
 
 
 class Masks:
-    """What is put upon scores before a Softmax."""
+    """Which stored numbers are masks: added to scores before a Softmax."""
 
     def __init__(self, flow: Dataflow, options: Options, truths: Values) -> None:
         self.flow, self.options, self.traits, self.truths = flow, options, options.lists.traits, truths
@@ -73,8 +73,7 @@ class Masks:
 
     def _hides_by_whole(self, op: Op, place: int) -> bool:
         """Whether the other operand of a product holds zeros and ones (1 - mask), so that the mask constant stays
-        itself or becomes 0.
-        """
+        itself or becomes 0."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
         span = self.truths.of(op.inputs[1 - place])

@@ -89,9 +89,8 @@ class MeasuredRanges:
         return self._harmless[value]
 
     def _judge(self, value: int) -> bool:
-        """Whether a value leaves the range as a mask only (large negative numbers before a
-        softmax), which is harmless.
-        """
+        """Whether a value leaves the range as a mask only (large negative numbers before a softmax), which is
+        harmless."""
         if self._beyond[value].high > self._top or not self.masks.has(value):
             return False
         op = self.flow.writer(value)

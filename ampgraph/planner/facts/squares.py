@@ -60,8 +60,7 @@ class Squares:
 
     def _is_form(self, one: int, two: int) -> bool:
         """Whether the second value is the first one times a stored matrix, so that their product, summed, is a
-        quadratic form (as in a Mahalanobis distance).
-        """
+        quadratic form (as in a Mahalanobis distance)."""
         product, traits = self.flow.writer(self._uncast(two)), self.traits
         if product is None or not traits.has(product.role, "products"):
             return False

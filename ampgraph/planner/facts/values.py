@@ -163,8 +163,7 @@ class Values:
 
     def _found(self, value: int) -> Interval:
         """The interval of one value, whose operands are known: stored numbers, what its operator makes, narrowed by
-        what was measured.
-        """
+        what was measured."""
         item, op = self.flow.values[value], self.flow.writer(value)
         unknown = TRUTHS if self.truths and item.dtype.startswith(INTEGERS) else UNKNOWN
         if item.weight:
@@ -368,8 +367,7 @@ def _row(values: Values, op: Op) -> Array | None:
 
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
     """The sizes that a Shape gives, as far as they are certain; NaN for an open one, None where even their number is
-    not.
-    """
+    not."""
     shape = flow.certain_shape(flow.values[op.inputs[0]])
     start, end = (flow.number(op, name) for name in ("start", "end"))
     part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
@@ -380,8 +378,7 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
 
 def _converted(row: Array, dtype: str) -> Array | None:
     """The numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or wrap
-    around.
-    """
+    around."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)

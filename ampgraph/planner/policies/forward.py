@@ -22,7 +22,7 @@ from ..regions import Regions
 
 
 class ForwardTypes(ABC):
-    """``low``: the type of every unit while it is not settled, and ``why`` it is float32, both by representative.
+    """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float
 
     ``given``: what is decided before any rule is asked, and what no rule changes.
     """

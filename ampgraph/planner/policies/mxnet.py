@@ -28,15 +28,16 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     begun = begin(flow, options)
     shared: dict[int, str] = {}
     while True:
-        walk = _Walk(begun, shared)
+        walk = _MxnetTypes(begun, shared)
         found = walk.disagreeing()
         if not found:
             return begun.finish("MXNet", Verdicts(walk.verdicts()), walk.refused, walk.notes())
         shared |= found
 
 
-class _Walk:
-    """One walk through a model. ``shared``: representatives of units that are float32 because one of them is."""
+class _MxnetTypes:
+    """Types as MXNet gives them in one walk through a model. ``shared``: representatives of units that are float32
+    because one of them is."""
 
     def __init__(self, begun: Begun, shared: Mapping[int, str]) -> None:
         self.begun, self.shared = begun, shared

@@ -71,8 +71,7 @@ def _chain(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int
 
 def _branches(facts: Facts, op: Op) -> int:
     """How many operands of an addition are branches: computed ones, and stored ones of more than one axis (others are
-    biases).
-    """
+    biases)."""
     values = [facts.flow.values[value] for value in op.inputs if value != NONE]
     return sum(not value.weight or sum(n != 1 for n in facts.sizes.dims(value.id)) > 1 for value in values)
 

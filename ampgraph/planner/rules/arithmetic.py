@@ -24,8 +24,7 @@ STEPS = 16  # operators looked back for constants in a row
 )
 def small_epsilon(sight: Sight, op: Op) -> Spoilt:
     """What an eps keeps away from zero, from the sum on: flushed to zero it keeps nothing, below the smallest normal it
-    loses digits.
-    """
+    loses digits."""
     traits, options = sight.facts.traits, sight.facts.options
     eps = _epsilon(sight, op)
     if not eps:
@@ -171,8 +170,7 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
 )
 def small_probability(sight: Sight, op: Op) -> Spoilt:
     """From what makes a probability to its logarithm: the low type has no digits for small ones, of which log makes
-    large numbers.
-    """
+    large numbers."""
     facts, dtype, of_op = sight.facts, sight.facts.options.dtype, sight.regions.of_op
 
     def is_made_by(writer: Op) -> bool:
@@ -192,8 +190,7 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
 
 def _passes_on(facts: Facts, op: Op) -> bool:
     """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
-    high enough.
-    """
+    high enough."""
     flow, traits = facts.flow, facts.traits
     if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
         return True

@@ -35,7 +35,7 @@ def small_difference(sight: Sight, op: Op) -> Spoilt:
 
 
 class Cancelling:
-    """Looks for such sums, from the operator that adds or subtracts."""
+    """Looks for sums of products that cancel, from the operator that adds or subtracts."""
 
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts

@@ -157,8 +157,7 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
 
 def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
     """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
-    no low product.
-    """
+    no low product."""
     flow, traits = facts.flow, facts.traits
     parents = list(range(len(flow.values)))
 
@@ -212,9 +211,8 @@ SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
     validity=True,
 )
 def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
-    """Holds everything from which a whole number is made: it is valid in no other type, so no
-    option switches it off.
-    """
+    """Holds everything from which a whole number is made: it is valid in no other type, so no option switches it
+    off."""
     facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)

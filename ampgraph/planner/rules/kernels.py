@@ -105,8 +105,7 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
 
 def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether the operator is beside an input or output of the model that is float32, where the target wants its own
-    there: the reason, or "".
-    """
+    there: the reason, or ""."""
     flow = facts.flow
     units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
     found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
@@ -115,15 +114,13 @@ def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
 
 def _mask(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether this makes a mask by a large negative number that the runtime's fused attention, which starts at a norm,
-    fails to read: the reason, or "".
-    """
+    fails to read: the reason, or ""."""
     return op.kind if facts.masks.broken_number(op) else ""
 
 
 def _ends_embedding(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether this is the last sum of an embedding that the runtime fuses wrongly with the norm behind it: the reason,
-    or "".
-    """
+    or ""."""
     flow = facts.flow
     if not _sums_up(facts, op, broken.sums) or any(
         _sums_up(facts, r, broken.sums) for r in flow.readers(op.outputs[0])

@@ -24,8 +24,7 @@ WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
 )
 def epilogue(sight: Sight, decided: Decisions) -> Findings:
     """Leaves the last arithmetic before a float32 output to the cut: the Cast costs the same in front of it as behind,
-    and one rounding is saved.
-    """
+    and one rounding is saved."""
     facts, regions, guarded = sight.facts, sight.regions, decided
     read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
     behind = {op for op in made - read if regions.classes[op] in WORTH}
@@ -56,8 +55,7 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
 )
 def branches(sight: Sight, decided: Decisions) -> Findings:
     """Prefers float32 for additions of residual streams and of their gradients, where that takes no more Casts: as
-    autocast, which rounds them for products only.
-    """
+    autocast, which rounds them for products only."""
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
@@ -99,9 +97,8 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def fusion(sight: Sight, decided: Decisions) -> Findings:
-    """Gives to the cut what is low beside a float32 partner of a fused kernel: two Casts would
-    stand between the two.
-    """
+    """Gives to the cut what is low beside a float32 partner of a fused kernel: two Casts would stand between the
+    two."""
     facts = sight.facts
     released: dict[int, Why] = {}
     wide: dict[int, Why] = {}

@@ -163,8 +163,7 @@ def runs(
 
 def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = (), where: Op | None = None) -> Ruling:
     """A ruling that holds operators, and the units ``beside`` them, for one reason; its note is at ``where``, else at
-    the first operator.
-    """
+    the first operator."""
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
     holds += [Hold((unit,), ACCURACY, why) for unit in beside]
     return Ruling(holds, Note(why.rule, describe(facts.flow, where or ops[0]), why.text))

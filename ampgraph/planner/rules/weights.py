@@ -39,8 +39,7 @@ def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterat
 )
 def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
     """Reads every stored tensor that is read low: holds readers of what leaves the range or becomes zero, gives masks a
-    floor.
-    """
+    floor."""
     facts = sight.facts
     options, reader, largest = facts.options, _Reader(facts, decided), facts.low.largest
     multiplied = "floor" in options.rewrites

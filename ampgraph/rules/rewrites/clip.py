@@ -31,9 +31,8 @@ class MaxAndMin(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:
-        """Every Clip without a kernel in the low type, whose bounds fit it and which the user's
-        patterns do not name.
-        """
+        """Every Clip without a kernel in the low type, whose bounds fit it and which the user's patterns do not
+        name."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("bounds")):
             if _lacks_a_kernel(known, op) and _has_low_bounds(known, op) and op.id not in named_ops(known):

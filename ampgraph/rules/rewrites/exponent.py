@@ -91,8 +91,7 @@ class Exponent(RewriteRule):
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Scales the stored tensors that its nodes read, and a norm's epsilon, by the powers that keep every product
-        and sum right.
-        """
+        and sum right."""
         ops, by_name = self.edited(editor), dict(self.exponents)
         made = [v for op in ops for v in op.outputs if v != NONE and flow.values[v].name in by_name]
         found = {v: by_name[flow.values[v].name] for v in made}
@@ -174,8 +173,7 @@ def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[i
 
 def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
     """The edit of a product: its stored operand (else the second) takes the difference of exponents; what is added
-    takes the result's.
-    """
+    takes the result's."""
     divides = known.has(op.role, "divides")
     left = out - given[0] - given[1] * (-1 if divides else 1)
     first = _is_scaling(known, op) and flow.values[op.inputs[0]].weight

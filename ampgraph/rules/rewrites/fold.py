@@ -123,8 +123,7 @@ def _chain(flow: Dataflow, ops: Sequence[Op]) -> list[Op]:
 
 def _together(stored: _Stored, chain: Sequence[Op], bias: Array | None) -> tuple[Array | None, Array | None]:
     """The factor and the term by channel that a chain of scalings and shifts amounts to; None for the one that it does
-    not have.
-    """
+    not have."""
     factor: Array | None = None
     for before, op in zip(chain, chain[1:], strict=False):
         constant = stored.numbers(next(v for v in op.inputs if v != before.outputs[0]))
@@ -218,8 +217,7 @@ class _Chains(_Stored):
 
     def _next(self, product: Op, op: Op) -> tuple[Op, int] | None:
         """The only reader of an operator's result, if it scales or shifts each channel by a constant; with that
-        constant.
-        """
+        constant."""
         uses = self.flow.uses[op.outputs[0]]
         if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != op.scope:
             return None

@@ -50,8 +50,7 @@ class Half(RewriteRule):
     @classmethod
     def _found(cls, known: Known, region: Region, last: bool) -> Iterator[Half]:
         """A GELU that multiplies half a sum, or the sum with half the data, as the two products that exchange an
-        operand.
-        """
+        operand."""
         flow, inside, outer = known.flow, Inside(known, region), region.result
         for value, other in (outer.inputs, outer.inputs[::-1]) if inside.multiplies(outer) else ():
             inner = inside.only_for(value, outer)
@@ -203,9 +202,8 @@ class GeluOfSquares(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[GeluOfSquares]:
-        """GELUs by tanh that the target fuses only in this form: the cube as products, stored
-        numbers at known places.
-        """
+        """GELUs by tanh that the target fuses only in this form: the cube as products, stored numbers at known
+        places."""
         flow = known.flow
         for region in fused_regions(known):
             if region.source == NONE or not _is_better(known, region) or len({op.scope for op in region.ops}) > 1:

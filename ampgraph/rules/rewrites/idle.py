@@ -77,8 +77,7 @@ def _whole(dtype: str) -> np.dtype[np.generic] | None:
 
 def _back(known: Known, op: Op) -> tuple[Op, ...]:
     """The Casts back to the source's type, if only they, behind moves, read what a Cast makes of whole numbers that
-    both types hold (sizes, or any in a wider type); else empty.
-    """
+    both types hold (sizes, or any in a wider type); else empty."""
     flow, traits = known.flow, known.traits
     source, target, writer = flow.values[op.inputs[0]], flow.values[op.outputs[0]], flow.writer(op.inputs[0])
     before, between = _whole(source.dtype), _whole(target.dtype)

@@ -50,8 +50,7 @@ class Norm(RewriteRule):
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> Norm | None:
         """The same norm of a source that is held as 2^-e of itself: its epsilon times 4^-e. None where the source is
-        not scaled, or the result is too.
-        """
+        not scaled, or the result is too."""
         ops = self.ops(flow)
         found = {
             exponents.get(v, 0) for op in ops for v in op.inputs if v != NONE and flow.values[v].name == self.source

@@ -184,9 +184,8 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
 
 
 def _next(known: Known, op: Op) -> Op | None:
-    """The only reader of a result, if it computes each row by itself, all alike, so that a
-    Transpose may go behind it.
-    """
+    """The only reader of a result, if it computes each row by itself, all alike, so that a Transpose may go behind
+    it."""
     flow, uses = known.flow, known.flow.uses[op.outputs[0]]
     reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
     if reader is None or reader.scope != op.scope or reader.id in named_ops(known) or len(reader.inputs) != 2:

@@ -56,12 +56,12 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
         return
     graph = _in_evaluation_mode(model)
     del graph.outputs[own:]
-    feeds = _feeds(graph, args)
+    feeds = _feeds_of(graph, args)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
     wanted, slopes, sums = _evaluated(module, args, trained)
     if feeds is None or len(wanted) != len(graph.outputs):
         return
-    found = _run(graph, [value.name or "" for value in graph.outputs], feeds)
+    found = _run_graph(graph, [value.name or "" for value in graph.outputs], feeds)
     if found is None:
         return
     for name, here, there in zip(found, found.values(), wanted, strict=True):
@@ -108,13 +108,13 @@ def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
     return copy.graph
 
 
-def _feeds(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
+def _feeds_of(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
     given = [value.detach().cpu().numpy() for value in _tensors(args)]
     names = [value.name or "" for value in graph.inputs]
     return dict(zip(names, given, strict=True)) if len(names) == len(given) else None
 
 
-def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
+def _run_graph(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
     try:
         import onnxruntime
     except ImportError:
@@ -132,9 +132,8 @@ def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
 
 
 def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
-    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a
-    gradient rule is missing.
-    """
+    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a gradient rule is
+    missing."""
     try:
         lower_losses(graph)
         b, parts = Builder(graph, "check"), []
@@ -158,7 +157,7 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
         end = b.op("Identity", gradient)
         end.type, end.shape, end.name = value.type, value.shape, f"gradient of {value.name}"
         graph.outputs.append(end)
-    run = _run(graph, [value.name or "" for value in graph.outputs], feeds)
+    run = _run_graph(graph, [value.name or "" for value in graph.outputs], feeds)
     return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
 
 
 def replace_value(b: Builder, old: ir.Value, new: ir.Value) -> None:
@@ -38,7 +38,7 @@ def lower_residues(graph: ir.Graph) -> int:
     return len(found)
 
 
-def _cast_like(b: Builder, node: ir.Node) -> None:
+def _lower_cast_like(b: Builder, node: ir.Node) -> None:
     x, like = node.inputs
     assert x is not None and like is not None
     if like.dtype is None:
@@ -49,7 +49,7 @@ def _cast_like(b: Builder, node: ir.Node) -> None:
     _replace(b, node, made)
 
 
-def _split(b: Builder, node: ir.Node) -> None:
+def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
     x, axis, sequence = node.inputs[0], attribute(node, "axis", 0), node.outputs[0]
     sizes = b.given(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
     if x is None or sizes is None or x.shape is None or not attribute(node, "keepdims", 1):
@@ -88,10 +88,9 @@ def _refused(node: ir.Node, message: str) -> AmpError:
     return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
 
 
-def _product(b: Builder, node: ir.Node) -> None:
+def _lower_transposed_product(b: Builder, node: ir.Node) -> None:
     """Writes a product of a transposed matrix and a vector with the vector as a matrix: ONNX Runtime 1.31 computes the
-    other form wrongly.
-    """
+    other form wrongly."""
     x, y = node.inputs
     assert x is not None and y is not None and x.shape is not None and y.shape is not None
     first, axis = len(x.shape) == 1, -2 if len(x.shape) == 1 else -1
@@ -110,4 +109,8 @@ def _is_transposed_by_vector(node: ir.Node) -> bool:
     return any(maker is not None and maker.op_type == "Transpose" for maker in makers)
 
 
-_LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split, "MatMul": _product}
+_LOWERED = {
+    "CastLike": _lower_cast_like,
+    "SplitToSequence": _lower_split_to_sequence,
+    "MatMul": _lower_transposed_product,
+}

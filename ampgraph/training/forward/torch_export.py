@@ -138,7 +138,7 @@ def _exported(
                     raise
                 return _with_inner_gradients(torch, module, args, shapes, unroll)
         except Exception as error:  # torch.export raises many kinds
-            message = f"torch cannot export the module: {first_line(_root(error))}"
+            message = f"torch cannot export the module: {first_line(_first_cause(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
 
 
@@ -174,7 +174,7 @@ def _with_inner_gradients(
     return model
 
 
-def _root(error: BaseException) -> BaseException:
+def _first_cause(error: BaseException) -> BaseException:
     """The first error of a chain: torch's exporter wraps it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -289,7 +289,7 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
 
     norm = torch.nn.utils.parametrizations._SpectralNorm
     ways = [
-        (torch.nn.modules.transformer, "_detect_is_causal_mask", _told),
+        (torch.nn.modules.transformer, "_detect_is_causal_mask", _mask_is_causal),
         (norm, "_power_method", _detached(norm._power_method)),
         (torch, "cdist", distances),
         (torch, "ctc_loss", aligned),
@@ -309,7 +309,7 @@ def refuse_old_forms(module: torch.nn.Module) -> None:
             raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
 
 
-def _told(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+def _mask_is_causal(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
     return bool(is_causal)
 
 
@@ -393,7 +393,7 @@ def quiet_logs() -> Iterator[None]:
 
 def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
     """The hint for an error of torch's exporter, by what it says itself."""
-    if _stood_in(error, "torch/nn/utils/rnn.py") or _held(error, "PackedSequence"):
+    if _came_through(error, "torch/nn/utils/rnn.py") or _had_local(error, "PackedSequence"):
         return PACKED
     text = "\n".join(map(str, _chain(error)))
     if takes_gradients(error):
@@ -406,7 +406,7 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
 
 def takes_gradients(error: BaseException) -> bool:
     """Whether the export failed since forward takes gradients itself."""
-    return _stood_in(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
+    return _came_through(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
@@ -414,12 +414,12 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
         yield from (frame for frame, _ in walk_tb(part.__traceback__))
 
 
-def _stood_in(error: BaseException, file: str) -> bool:
+def _came_through(error: BaseException, file: str) -> bool:
     """Whether an error came through this file of torch."""
     return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
 
 
-def _held(error: BaseException, kind: str) -> bool:
+def _had_local(error: BaseException, kind: str) -> bool:
     """Whether a function that the error came through had a local value of this class."""
     return any(type(value).__name__ == kind for frame in _frames(error) for value in frame.f_locals.values())
 

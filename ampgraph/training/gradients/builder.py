@@ -28,7 +28,7 @@ REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
 
 
 class NodeBuilder:
-    """Appends to ``graph``; names start with ``prefix`` and are unique in it."""
+    """Appends nodes to ``graph``; their names start with ``prefix`` and are unique in it."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         self.graph, self.prefix = graph, prefix
@@ -36,14 +36,14 @@ class NodeBuilder:
         self.trained: set[ir.Value] = set()  # initializers that are no constants
         self.rectified: set[ir.Value] = set()  # gradients that are 0 already where a Relu in front lets nothing through
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
-        self.fresh = FreshNames(_names(graph))
+        self.fresh = FreshNames(_names_in_graph(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._kept = HELD, ""
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
-        """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
+        """One node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as Python values."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
@@ -214,7 +214,7 @@ class Eager:
 
 
 class EagerTerm(Term):
-    """The same formula, computed at once: numbers and no nodes."""
+    """A number in a formula: the same operators as `Term`, computed by numpy at once."""
 
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
@@ -234,7 +234,7 @@ class EagerTerm(Term):
 
 
 class Builder(NodeBuilder):
-    """Adds to `NodeBuilder` what asks for the type and the shape of values."""
+    """A `NodeBuilder` that also asks for types and shapes of values, as gradient rules do."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)
@@ -428,7 +428,7 @@ def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
     return b.op("Reshape", summed, shape, allowzero=1)
 
 
-def _names(graph: ir.Graph) -> Iterator[str | None]:
+def _names_in_graph(graph: ir.Graph) -> Iterator[str | None]:
     """All names that a graph uses, so that new ones are free."""
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers

@@ -13,10 +13,11 @@ import onnx_ir as ir
 from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
+from ...formats.onnx.nodes import kind_of, place_of
 from ...formats.onnx.walk import bodies, captured
 from . import rules  # noqa: F401
 from .builder import FLOATS, Builder, sum_to
-from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
+from .registry import DETACHED, GradientRule, Unsupported, rule_of
 from .rules.control import through_bodies
 
 
@@ -49,6 +50,9 @@ def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
 
 
 class _Differentiation:
+    """One differentiation of a graph: ``wanted`` are the values whose gradients are asked for; ``pending`` collects, by
+    value, the gradients that arrived."""
+
     def __init__(self, graph: ir.Graph, wanted: Sequence[ir.Value]) -> None:
         self.graph, self.wanted = graph, wanted
         self.nodes = list(graph)
@@ -69,8 +73,7 @@ class _Differentiation:
 
     def run(self, loss: ir.Value, seed: ir.Value | None) -> list[ir.Value]:
         """The gradient of ``loss`` by each wanted value, in their order; ``seed``: what it is multiplied by, 1 if None.
-        AmpError AMP211 where the loss does not depend on one.
-        """
+        AmpError AMP211 where the loss does not depend on one."""
         found = self.sweep([(loss, self.builder.number(1, loss) if seed is None else seed)])
         missing = [value.name for value, gradient in zip(self.wanted, found, strict=True) if gradient is None]
         if missing:
@@ -103,8 +106,7 @@ class _Differentiation:
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
         """Goes back through one node by its gradient rule; the gradients of its inputs wait until all readers were
-        visited.
-        """
+        visited."""
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if bodies(node):
@@ -136,7 +138,7 @@ class _Differentiation:
         """Goes back through an If, Loop or Scan, whose bodies are differentiated inside."""
         self.builder.scope = node.name or node.op_type
         try:
-            found = through_bodies(self.builder, node, gradients, self.active, _inside)
+            found = through_bodies(self.builder, node, gradients, self.active, _inner_gradients)
         except Unsupported as error:
             raise _without_rule(node, str(error)) from error
         for value, gradient in found:
@@ -163,7 +165,7 @@ class _Differentiation:
         return total
 
 
-def _inside(
+def _inner_gradients(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
     """Differentiates a body, as `control` asks for it; names are new in the graph around as well."""

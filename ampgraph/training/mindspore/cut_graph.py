@@ -59,7 +59,7 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
         raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
     if not any(kind(node) in NOT_IN_A_FILE for node in model.graph.node):
         return cell, parameters
-    return _Pieces(ms, str(path), model, kind, kinds).function(parameters), parameters
+    return _GraphPieces(ms, str(path), model, kind, kinds).function(parameters), parameters
 
 
 def _not_cut(path: Any, why: str) -> AmpError:
@@ -67,7 +67,10 @@ def _not_cut(path: Any, why: str) -> AmpError:
     return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
 
 
-class _Pieces:
+class _GraphPieces:
+    """Cuts the nodes of a loaded graph into steps: pieces that are loaded as files, and live operators between.
+    ``kind``: the operator of a node."""
+
     def __init__(
         self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
     ) -> None:
@@ -134,7 +137,7 @@ class _Pieces:
         origin = self.origin(name)
         if origin not in self.constants:
             raise _not_cut(self.path, f"'{name}' is not a constant")
-        return _value(self.constants[origin].attribute[0])
+        return _attribute_value(self.constants[origin].attribute[0])
 
     # -- the function -------------------------------------------------------------------------------------------------
 
@@ -190,11 +193,17 @@ class _Pieces:
         if kind == "BatchNorm":
             training, epsilon, momentum, layout = (self._constant(name) for name in list(node.input)[5:9])
             return ops.BatchNorm(bool(training), epsilon, momentum, LAYOUTS.get(layout, layout))
-        given = {entry.name: _value(entry) for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute}
+        given = {
+            entry.name: _attribute_value(entry)
+            for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute
+        }
         try:
             if kind == "MaxPool":
-                return ops.MaxPool(*(_plane(given, name) for name in ("kernel_size", "strides")), *_layout(given))
-            stride, dilation = _plane(given, "stride"), _plane(given, "dilation")
+                return ops.MaxPool(
+                    *(_height_and_width(given, name) for name in ("kernel_size", "strides")),
+                    *_padding_and_format(given),
+                )
+            stride, dilation = _height_and_width(given, "stride"), _height_and_width(given, "dilation")
             sizes = given["out_channel"], given["kernel_size"], given["mode"]
             padding = given["pad_mode"], given["pad"]
             return ops.Conv2D(*sizes, *padding, stride, dilation, given["group"], given["format"])
@@ -232,20 +241,20 @@ class _Pieces:
         return piece
 
 
-def _plane(given: dict[str, Any], name: str) -> tuple[int, ...]:
+def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
     """Height and width of a size that the file keeps for four dimensions."""
     sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
-def _layout(given: dict[str, Any]) -> tuple[str, str]:
+def _padding_and_format(given: dict[str, Any]) -> tuple[str, str]:
     return given["pad_mode"], given["format"]
 
 
-def _value(entry: Any) -> Any:
+def _attribute_value(entry: Any) -> Any:
     """An Attribute message as Python has it."""
     if entry.type == schema.TUPLE:
-        return tuple(map(_value, entry.values))
+        return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:
         return (entry.s or next(iter(entry.strings), b"")).decode()
     if entry.type == schema.FLOAT:

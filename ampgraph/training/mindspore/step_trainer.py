@@ -35,7 +35,7 @@ RATE, COUNT = "learning_rate", "global_step"
 
 
 class MindirInputs(StepInputs):
-    """What a step file takes; whole numbers may come in a wider type than the file's."""
+    """Checks what a MindIR step file is fed; whole numbers may come in a wider type than the file's."""
 
     def __init__(self, layout: StepLayout, ports: Mapping[str, Port]) -> None:
         self.layout, self.parts, self.ports = layout, 1, dict(ports)
@@ -97,9 +97,9 @@ class MindirTrainer:
         with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
             made = self._cell(*tensors)
         if not isinstance(made, tuple):
-            return StepResult(_number, made)
+            return StepResult(_as_number, made)
         loss, overflow, scale = made
-        return StepResult(_number, loss, _Finite(overflow), scale)
+        return StepResult(_as_number, loss, _FiniteFlag(overflow), scale)
 
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
         """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
@@ -169,7 +169,7 @@ class MindirTrainer:
         return {}
 
 
-class _Finite:
+class _FiniteFlag:
     """The opposite of an overflow flag, read when it is asked for."""
 
     def __init__(self, overflow: Any) -> None:
@@ -179,7 +179,7 @@ class _Finite:
         return np.asarray(np.logical_not(self.overflow.asnumpy()))
 
 
-def _number(value: Any) -> Any:
+def _as_number(value: Any) -> Any:
     return value.asnumpy().reshape(())
 
 

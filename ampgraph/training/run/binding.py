@@ -337,8 +337,7 @@ class CapturedBinding(Binding):
 
     def _run_options(self, turn: int) -> Any:
         """Names the CUDA graph of a turn: ONNX Runtime records it at the first run under a name, and launches it
-        afterwards.
-        """
+        afterwards."""
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry(GRAPH, str(self._recorded + turn))
         return options

@@ -59,10 +59,9 @@ class Position:
 LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
-def _place(position: Position) -> JsonObject:
+def _place_fields(position: Position) -> JsonObject:
     """A place in the data as the file holds it; fields that older files lack are left out at their usual value
-    (`LATER`).
-    """
+    (`LATER`)."""
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 
@@ -119,7 +118,7 @@ def digest_of(state: Mapping[str, Array | Late]) -> str:
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
         made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
-        made.update(_words(np.asarray(array)))
+        made.update(_safetensors_bytes(np.asarray(array)))
     return made.hexdigest()
 
 
@@ -128,7 +127,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
-    head = {"version": VERSION, "step": checkpoint.digest, "position": _place(checkpoint.position), WORDS: words}
+    head = {"version": VERSION, "step": checkpoint.digest, "position": _place_fields(checkpoint.position), WORDS: words}
     head[CHECKSUM] = ZEROS
     try:
         with whole_file(path, durable=True) as beside:
@@ -158,7 +157,7 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
         made.update(front)
         file.write(front)
         for name in order:
-            words = _words(np.asarray(tensors[name]))
+            words = _safetensors_bytes(np.asarray(tensors[name]))
             made.update(words)
             file.write(words)
             del words  # before the next one is fetched
@@ -183,7 +182,7 @@ def _refuse_damaged(path: Path) -> None:
         raise ValueError("its checksum is another one")
 
 
-def _words(array: Array) -> memoryview:
+def _safetensors_bytes(array: Array) -> memoryview:
     """The bytes of a tensor as safetensors stores them, little-endian; bfloat16 as its 16 bits."""
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data

@@ -138,16 +138,14 @@ class Stream(Dataset):
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
     ) -> Iterator[Mapping[str, Array]]:
         """Batches in the iterable's own order (it cannot be shuffled), from number ``skip`` on; ``last``: with the
-        short one at the end.
-        """
+        short one at the end."""
         for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
             if number >= skip:
                 yield batch
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
         """Batches of ``batch_size`` samples put together from the iterable's; ``whole``: without the short one at the
-        end.
-        """
+        end."""
         held: list[dict[str, Array]] = []
         for given in self.source:
             held.append(self.named(given))
@@ -204,7 +202,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
     paths = [given] if given.is_file() else sorted(given.iterdir() if given.is_dir() else map(Path, glob.glob(text)))
     found: dict[str, Array] = {}
     for path in paths:
-        for name, array in _read(path, inputs, labels).items():
+        for name, array in _read_arrays(path, inputs, labels).items():
             if name in inputs and name in found:
                 hint = f"name the files of one set by a pattern: '{path.parent}/{path.name[:5]}*'"
                 raise AmpError("AMP503", f"two files hold '{name}', the second is {path.name}", where=text, hint=hint)
@@ -214,7 +212,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
     return by_input(found, inputs, inputs)
 
 
-def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
+def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
     """The arrays of one file by input name; empty for a file of another kind."""
     name = path.name.removesuffix(".gz")
     try:
@@ -226,7 +224,7 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
                 return mapped_npz(file)
         if name.endswith(".csv"):
             with opened(path) as file:
-                return _table(file, inputs, labels)
+                return _read_table(file, inputs, labels)
         if IDX.search(name):
             with opened(path) as file:
                 array = mapped_idx(file)
@@ -239,7 +237,7 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
     return {}
 
 
-def _table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
+def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
     """A column that has the name of an input is its own; of the others the last, or the one named ``labels``, holds the
     labels, and the rest in their order are the only other input. Raises ValueError for what is no number."""
     first = file.readline().decode().strip()
@@ -260,9 +258,8 @@ def _table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, A
 
 
 def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
-    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only
-    other input.
-    """
+    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only other
+    input."""
     if stem in inputs:
         return stem
     others = [name for name in inputs if name != labels]
@@ -294,7 +291,7 @@ def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.filename.endswith(".npy"):
-                found[info.filename.removesuffix(".npy")] = _member(archive, info, file)
+                found[info.filename.removesuffix(".npy")] = _npz_member(archive, info, file)
     return found
 
 
@@ -309,7 +306,7 @@ def mapped_idx(file: IO[bytes]) -> Array:
     return _mapped(file, np.dtype(IDX_TYPES[start[2]]), tuple(map(int, sizes)), "C")
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
+def _npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
     """An array of a .npz archive, mapped where it is stored plainly; a packed one is unpacked to a temporary file."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
         with archive.open(info) as member, _unpacked(member) as plain:

@@ -115,7 +115,7 @@ def fit(
     is lost, AMP509 where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two
     steps.
     """
-    run = _Run(trainer, data, validate, options, group)
+    run = _TrainingRun(trainer, data, validate, options, group)
     with contextlib.ExitStack() as held:
         if run.file is not None:
             group.from_first(functools.partial(claim, run.file, held))
@@ -123,7 +123,9 @@ def fit(
         return run.run(on_step, on_epoch)
 
 
-class _Run:
+class _TrainingRun:
+    """One call of `fit`: what it trains, where it is in the data, and what was seen of the steps so far."""
+
     def __init__(
         self,
         trainer: Fittable,
@@ -214,8 +216,7 @@ class _Run:
 
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
         """Trains to the last epoch, or on from the checkpoint; gives the history of all epochs, those before it
-        included.
-        """
+        included."""
         options, epochs, total = self.options, [], self.steps * self.options.epochs
         while self.epoch < options.epochs:
             for batch in self.data.shuffled(
@@ -225,7 +226,7 @@ class _Run:
                     hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
                     self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
                 if options.last_batch == "pad":
-                    batch = _padded(batch, options.batch_size, self.trainer.layout.labels)
+                    batch = _padded_batch(batch, options.batch_size, self.trainer.layout.labels)
                 result = self.trainer.step_checked(batch)
                 self.batch += 1
                 self.waiting.append(result)
@@ -251,8 +252,7 @@ class _Run:
 
     def _epoch_done(self, scale: float) -> Epoch:
         """What is said of the epoch that ended: mean loss of its finite steps, what validation found, parts of the
-        loss.
-        """
+        loss."""
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
@@ -309,7 +309,7 @@ class _Run:
         self.group.from_first(functools.partial(files.save, self.file, made))
 
 
-def _padded(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
+def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
     """A batch of ``size``: its first rows again, with labels that count for nothing."""
     count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
     if count == size:

@@ -161,8 +161,7 @@ class ParallelBinding(AccumulatingBinding):
 
     def _update_of(self, pieces: list[MicroBatch]) -> Made:
         """One update by the micro-batches of all ranks, which may be none on this one: sums are reduced, then each rank
-        updates.
-        """
+        updates."""
         if not self._compared:
             self.compare()
         loss, moved, unweighted = self._summed(pieces, self._state())
@@ -247,8 +246,7 @@ class ShardedBinding(ParallelBinding):
 
     def get(self, name: str) -> Array:
         """A state tensor, whole: parameters from this rank, slots collected from all ranks, which call this
-        together.
-        """
+        together."""
         if name in self._all.parts:
             found: Array = self._flat(name).cpu().numpy().copy()
             return found.reshape(self._first[name].shape)

@@ -21,9 +21,9 @@ from .accumulation import ALIGNED
 SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
-class _Unit:
-    """A run and the numbers of its parameters. ``others``: the state that is cut with them, and the first parameter of
-    each; ``whole``: it must not be cut."""
+class _ShardUnit:
+    """A run of parameters as it is cut among ranks. ``others``: the state that is cut with them, and the first
+    parameter of each; ``whole``: it must not be cut."""
 
     def __init__(self, run: Run, sizes: Mapping[str, int]) -> None:
         self.parameters, self.sizes = run.parameters, [sizes[name] for name in run.parameters]
@@ -33,9 +33,8 @@ class _Unit:
         self.others = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
 
     def cut(self, share: float) -> int:
-        """The element at which to cut a run for a share of it: the nearest one at which a buffer
-        may begin (alignment).
-        """
+        """The element at which to cut a run for a share of it: the nearest one at which a buffer may begin
+        (alignment)."""
         if self.whole:
             return self.numbers * (share > 0.5)
         wanted, before = share * self.numbers, 0
@@ -61,7 +60,7 @@ class Shares:
 
 def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares:
     """Shares out what is updated; ``sizes``: the numbers of every state."""
-    units = [_Unit(run, sizes) for run in update.layout.runs]
+    units = [_ShardUnit(run, sizes) for run in update.layout.runs]
     order = tuple(name for unit in units for name in unit.parameters)
     starts = dict(zip(order, accumulate((sizes[name] for name in order), initial=0), strict=False))
     borders = [0, *_borders(units, sizes, ranks), sum(unit.numbers for unit in units)]
@@ -83,7 +82,7 @@ def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares
     return Shares(order, spans, frozenset(divided))
 
 
-def _borders(units: Sequence[_Unit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
+def _borders(units: Sequence[_ShardUnit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
     """The element at which each rank's part ends, by position in all runs."""
     slots = [sum(sizes[name] for name in unit.others) for unit in units]
     if not any(slots):
@@ -106,7 +105,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     """The update of one rank's part; its model is changed. What is divided is vectors there."""
     layout, graph = update.layout, update.model.graph
     away = plan.away(rank)
-    _slice(update, plan, rank)
+    _slice_update(update, plan, rank)
     states = tuple(
         StateTensor(entry.name, entry.kind, entry.output) if entry.name in plan.divided else entry
         for entry in layout.states
@@ -124,7 +123,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     )
 
 
-def _slice(update: TrainingStep, plan: Shares, rank: int) -> None:
+def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
     """Reduces what is shared out to this rank's part, in place."""
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}

@@ -91,8 +91,7 @@ class StepInputs:
 
     def _stream(self, data: Iterable[object]) -> Dataset:
         """An iterable of batches as a data set: it is read once to check every batch and to count the steps of an
-        epoch.
-        """
+        epoch."""
         if iter(data) is data:
             hint = "give an object that begins anew every time that it is iterated: a list, a DataLoader"
             raise AmpError("AMP503", f"data is a {type(data).__name__}, which one epoch uses up", hint=hint)
@@ -163,14 +162,13 @@ def _refuse_nan(arrays: Mapping[str, Array]) -> None:
 
 def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
     """A batch as arrays of the types that the step takes; AmpError AMP503 for another shape, empty inputs, wrong
-    labels.
-    """
+    labels."""
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
     _refuse_rows(layout, ports, batch)
     arrays = check_feeds(
-        ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
+        ports, {name: _to_port_type(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
     )
     if different := contradiction(ports, arrays):
         raise AmpError("AMP503", different, hint="feed rows that belong together")
@@ -183,7 +181,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
     return arrays
 
 
-def _cast(port: Port, value: object) -> object:
+def _to_port_type(port: Port, value: object) -> object:
     """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):

@@ -117,8 +117,7 @@ class GradientGraph:
 
     def _dropout(self) -> ir.Value | None:
         """Writes Dropout and random numbers as functions of a counter in the state, and gives it; None where nothing is
-        drawn.
-        """
+        drawn."""
         if not any(node.op_type == "Dropout" or is_random(node) for node in self.graph):
             return None
         counter = self.states.add("step/iteration", np.int64(0), COUNTER)
@@ -142,8 +141,7 @@ class GradientGraph:
 
     def _term(self, b: Builder, name: str) -> ir.Value:
         """One term of the loss as a scalar: an output of the forward, or a loss added behind it, whose labels become an
-        input.
-        """
+        input."""
         if name in self.outputs:
             return as_scalar(b, self.outputs[name])
         added = add_loss(b, name, self.outputs)
@@ -256,8 +254,7 @@ class GradientGraph:
 
     def _sources(self, count: int) -> list[ir.Value]:
         """The values behind the first ``count`` outputs that move state, before the Identity that made an output of
-        each.
-        """
+        each."""
         found = []
         for value in self._withdrawn(self.moved[:count]):
             made = value.producer()

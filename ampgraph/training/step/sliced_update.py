@@ -45,16 +45,22 @@ def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value,
         if not rows:
             continue
         if has(node.op_type, "keeps_order") or has(node.op_type, "by_element"):
-            if math.prod(_dims(node.outputs[0])) == _length(rows[0]):
+            if math.prod(_known_sizes(node.outputs[0])) == _length(rows[0]):
                 found[node.outputs[0]] = rows[0]
-        elif node.op_type == "Concat" and len(rows) == len(node.inputs) and len(_dims(node.outputs[0])) == 1:
+        elif node.op_type == "Concat" and len(rows) == len(node.inputs) and len(_known_sizes(node.outputs[0])) == 1:
             found[node.outputs[0]] = [segment for row in rows for segment in row]
-        elif node.op_type == "Split" and len(_dims(node.outputs[0])) == 1:
-            found |= dict(zip(node.outputs, _split(rows[0], [_dims(value)[0] for value in node.outputs]), strict=True))
+        elif node.op_type == "Split" and len(_known_sizes(node.outputs[0])) == 1:
+            found |= dict(
+                zip(
+                    node.outputs,
+                    _split_segments(rows[0], [_known_sizes(value)[0] for value in node.outputs]),
+                    strict=True,
+                )
+            )
     return found
 
 
-def _split(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
+def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
     """Cuts a row of segments into pieces of the given numbers of elements."""
     left, pieces = list(segments), []
     for size in sizes:
@@ -74,7 +80,7 @@ def _length(segments: Sequence[Segment]) -> int:
     return sum(segment.end - segment.start for segment in segments)
 
 
-def _dims(value: ir.Value) -> tuple[int, ...]:
+def _known_sizes(value: ir.Value) -> tuple[int, ...]:
     """The sizes of a value, or (0, 0), which no vector has, where they are open."""
     return tuple(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else (0, 0)
 
@@ -122,7 +128,7 @@ class SlicedUpdate:
     def _slice(self, value: ir.Value) -> ir.Value:
         """This part's elements of a value that every rank holds whole, as a vector."""
         [whole], [part] = self.segments[value], [one.within(self.spans) for one in self.segments[value]]
-        flat = value if len(_dims(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
+        flat = value if len(_known_sizes(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
         if part == whole:
             return self._vector(flat, value) if flat is not value else value
         ends = self.b.ints(part.start - whole.start), self.b.ints(part.end - whole.start)

@@ -103,16 +103,14 @@ class StateBuilder:
         return other
 
     def entries(self) -> list[StateTensor]:
-        """All state with its kind, the output that holds its next value, and its shape where that is open
-        in the graph.
-        """
+        """All state with its kind, the output that holds its next value, and its shape where that is open in the
+        graph."""
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
 
 
 def _may_be_named(value: ir.Value) -> bool:
     """Whether a value may take the name of a state's output: a node makes it for nothing else. What an Identity gives
-    may be a gradient too.
-    """
+    may be a gradient too."""
     node = value.producer()
     return node is not None and node.op_type != "Identity" and not value.is_graph_output()

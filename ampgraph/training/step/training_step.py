@@ -148,7 +148,7 @@ class TrainingStep:
     def initial_state(self) -> dict[str, Array]:
         """The first value of every tensor of the state, by name, in its shape."""
         found = self.model.graph.initializers
-        return {entry.name: entry.seen(_numbers(found[entry.name])) for entry in self.layout.states}
+        return {entry.name: entry.seen(_stored_numbers(found[entry.name])) for entry in self.layout.states}
 
     def fed(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """A state as the graph takes it: parameters that it moves together are vectors there."""
@@ -185,13 +185,13 @@ def layout_of(model: ir.Model, where: str = "") -> StepLayout:
         hint = "build one: ampgraph build-step FORWARD.onnx --loss cross_entropy --optimizer adam -o STEP.onnx"
         raise AmpError("AMP206", "is not a training step", where=where, hint=hint)
     layout = StepLayout.from_json(text, where)
-    problem = _problem(layout, model.graph)
+    problem = _layout_problem(layout, model.graph)
     if problem:
         raise AmpError("AMP206", problem, where=where, hint="build it again with ampgraph build-step")
     return layout
 
 
-def _problem(layout: StepLayout, graph: ir.Graph) -> str:
+def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
     """What a layout says that the graph does not have; empty where they belong together."""
     states, have = [entry.name for entry in layout.states], {value.name for value in graph.inputs}
     for entry in layout.states:
@@ -219,7 +219,7 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
     return f"its labels '{stray[0]}' are not an input" if stray else ""
 
 
-def _numbers(value: ir.Value) -> Array:
+def _stored_numbers(value: ir.Value) -> Array:
     """The stored numbers of an initializer."""
     assert value.const_value is not None
     return value.const_value.numpy()

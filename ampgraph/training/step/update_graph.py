@@ -100,11 +100,11 @@ class UpdateGraph:
         gathered = [one for one in found if one.gathered]
         sizes = [one.numbers for one in gathered]
         rest = sum(one.numbers for one in found) - sum(sizes)
-        for one, piece in zip(gathered, _split(b, old, [*sizes, rest] if rest else sizes), strict=False):
+        for one, piece in zip(gathered, _split_vector(b, old, [*sizes, rest] if rest else sizes), strict=False):
             self._replace(one.old, b.typed(piece, FLOAT, one.numbers))
         new = b.op("Concat", *(one.new for one in found), axis=0)
         chosen = b.op("Where", holds, new, old)
-        self.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
+        self.states.commit(dict(zip(states, _split_vector(b, chosen, list(map(size, states))), strict=True)))
 
     def _replace(self, old: Value, new: Value) -> None:
         """Has readers of ``old`` read ``new``, and removes what made ``old``."""
@@ -144,6 +144,6 @@ def _pays(found: Sequence[NextState]) -> bool:
     return saved * LAUNCH >= 8 * every * (2 if gathered else 1) + 16 * alone
 
 
-def _split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
+def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
     """One piece too: the names of all nodes are alike."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

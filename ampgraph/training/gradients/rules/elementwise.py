@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, REASON, Builder, Term
-from ..registry import attribute, gradient, no_gradient, operand
+from ..registry import gradient, no_gradient
 
 Value = ir.Value
 SQUARE = "x * x overflows float16 above 256, and 1 - x * x has few digits near 1"
@@ -119,7 +120,7 @@ def _divided(g: Term, y: Term, x: Term, by: Term) -> tuple[Term, Term]:
     return first, -(first * y)
 
 
-def _extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
+def _to_extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
     """What is equal to the result gets the gradient; several equal ones share it, as in torch for two."""
     if len(inputs) == 1:
         return [g]
@@ -141,7 +142,7 @@ operation("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
 operation("Mul", formula=lambda g, y, one, other: (g * other, g * one))
 operation("Div", formula=_divided)
 operation("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
-operation("Max", "Min", formula=_extreme)
+operation("Max", "Min", formula=_to_extreme)
 operation("PRelu", formula=_rectified)
 
 
@@ -207,15 +208,15 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
         found = (x >= lowest).where(found, 0)
         if b.given(low) is None:
             cut = (x < lowest).where(given, 0)
-            dlow = _whole(b, cut if highest is None else (lowest <= highest).where(cut, 0))
+            dlow = _sum_of_all(b, cut if highest is None else (lowest <= highest).where(cut, 0))
     if highest is not None:
         found = (x <= highest).where(found, 0)
         if b.given(high) is None:
-            dhigh = _whole(b, ((x if lowest is None else x.op("Max", lowest)) > highest).where(given, 0))
+            dhigh = _sum_of_all(b, ((x if lowest is None else x.op("Max", lowest)) > highest).where(given, 0))
     return [found, dlow, dhigh][: len(node.inputs)]
 
 
-def _whole(b: Builder, value: Value | Term) -> Value:
+def _sum_of_all(b: Builder, value: Value | Term) -> Value:
     """The sum of all elements, as a scalar."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
@@ -229,7 +230,7 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
     pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
     marks = b.op("OneHot", indices, depth, b.constant(pair), axis=attribute(node, "axis", -1))
     hot, zero = b.op("Greater", marks, b.number(0, values)), b.number(0, values)
-    sums = (_whole(b, b.op("Where", hot, *parts)) for parts in ((zero, g), (g, zero)))
+    sums = (_sum_of_all(b, b.op("Where", hot, *parts)) for parts in ((zero, g), (g, zero)))
     return None, None, b.op("Concat", *(b.op("Unsqueeze", part, b.ints(0)) for part in sums), axis=0)
 
 
@@ -237,4 +238,4 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
     """Of start, limit and delta, by y = start + n delta."""
     count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
-    return _whole(b, g), None, _whole(b, b.op("Mul", g, count))
+    return _sum_of_all(b, g), None, _sum_of_all(b, b.op("Mul", g, count))

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, LOW, Builder
-from ..registry import PADDING, Unsupported, attribute, gradient, operand
+from ..registry import PADDING, Unsupported, gradient
 
 Value = ir.Value
 
@@ -113,22 +114,20 @@ def product(b: Builder, sizes: Sequence[Value]) -> Value:
 @gradient("ScatterElements")
 def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
     """Of data and updates: overwritten data have none, data that were added to keep theirs, a maximum's goes to
-    whatever equals it.
-    """
+    whatever equals it."""
     x, indices, updates = (operand(node, n) for n in range(3))
     axis = b.axis(node, x, 0)
     if attribute(node, "reduction", "none") in ("max", "min"):
-        return _extreme(b, node, g, axis)
+        return _to_scattered_extreme(b, node, g, axis)
     second = b.op("GatherElements", g, indices, axis=axis)
     if _adds(node):
         return g, None, second
     return b.op("ScatterElements", g, indices, b.zeros(updates), axis=axis), None, second
 
 
-def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
+def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
     """Of a ScatterElements that takes the extreme: shared evenly among all that equal the result, as by torch's
-    scatter_reduce.
-    """
+    scatter_reduce."""
     x, indices, updates = (operand(node, n) for n in range(3))
     y = node.outputs[0]
     kind = int(x.dtype or FLOAT)

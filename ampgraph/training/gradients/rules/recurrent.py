@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, Builder, Term
-from ..registry import Unsupported, attribute, gradient, operand
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 Gradient = ir.Value | None
@@ -216,7 +217,7 @@ def recurrent(
     backward: Callable[[Direction], SideGradients],
 ) -> list[Gradient]:
     """The gradients of X, W, R, B and the initial states, from those of each direction."""
-    _refuse(node)
+    _refuse_forms(node)
     way = attribute(node, "direction", "forward")
     sides = (False, True) if way == "bidirectional" else (way == "reverse",)
     x, parts = operand(node), list[list[Value]]()
@@ -234,7 +235,7 @@ def recurrent(
     return [slope if value is not None else None for slope, value in zip(slopes, node.inputs, strict=False)]
 
 
-def _refuse(node: ir.Node) -> None:
+def _refuse_forms(node: ir.Node) -> None:
     """Raises Unsupported for forms of LSTM, GRU and RNN that have no gradient."""
     kind, given = node.op_type, [value is not None for value in node.inputs]
     if len(given) > 4 and given[4]:
@@ -248,12 +249,12 @@ def _refuse(node: ir.Node) -> None:
         raise Unsupported(f"{kind} whose activations have numbers of their own has no gradient here")
 
 
-def _slope(gate: Term) -> Term:
+def _sigmoid_slope(gate: Term) -> Term:
     """The derivative of a sigmoid, from its value: s (1 - s)."""
     return gate * (1 - gate)
 
 
-def _flat(value: Term) -> Term:
+def _tanh_slope(value: Term) -> Term:
     """The derivative of a tanh, from its value: 1 - t^2."""
     return 1 - value * value
 
@@ -271,7 +272,7 @@ def _rnn(side: Direction) -> SideGradients:
         raise Unsupported(f"RNN with {name} has no gradient here, only with Tanh and Relu")
     y, weight = side.after(), side.weight(2)
     with b.float32(KEEP):
-        slope = side.rows(_flat(y) if name == "tanh" else (y > 0).op("Cast", to=int(side.kind)))
+        slope = side.rows(_tanh_slope(y) if name == "tanh" else (y > 0).op("Cast", to=int(side.kind)))
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [dh], [dy, factor] = states, rows
@@ -301,11 +302,11 @@ def _lstm(side: Direction) -> SideGradients:
         i, o, f = (side.rows(part.op("Sigmoid")) for part in gates)
         g = side.rows(g.op("Tanh"))
         brought = side.rows(i * g)
-        before = _cells(side, f, brought)
+        before = _cell_states(side, f, brought)
         tanh = side.rows((f * before + brought).op("Tanh"))
-        new = i * _flat(g)
-        factors = side.joined(_slope(i) * g, _slope(o) * tanh, _slope(f) * before, new)
-        through = side.rows(o * _flat(tanh))
+        new = i * _tanh_slope(g)
+        factors = side.joined(_sigmoid_slope(i) * g, _sigmoid_slope(o) * tanh, _sigmoid_slope(f) * before, new)
+        through = side.rows(o * _tanh_slope(tanh))
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         (dh, dc), (dy, factor, out, forget) = states, rows
@@ -320,7 +321,7 @@ def _lstm(side: Direction) -> SideGradients:
     return SideGradients(made, made, side.shared(made, inputs), states)
 
 
-def _cells(side: Direction, forget: Term, brought: Term) -> Term:
+def _cell_states(side: Direction, forget: Term, brought: Term) -> Term:
     """The cell state that each step found [T, B, H], computed again by an elementwise Scan."""
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
@@ -336,16 +337,18 @@ def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
     """Gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
     (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z),
     dn = d (1 - z) (1 - n^2)."""
-    return recurrent(b, node, gradients, 3, _after if attribute(node, "linear_before_reset", 0) else _before)
+    return recurrent(
+        b, node, gradients, 3, _gru_reset_after if attribute(node, "linear_before_reset", 0) else _gru_reset_before
+    )
 
 
-def _factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
+def _gru_factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
     """What d is multiplied by for the gradients of z and n."""
-    of_z = side.rows((before - n) * _slope(z))
-    return of_z, side.rows((1 - z) * _flat(n))
+    of_z = side.rows((before - n) * _sigmoid_slope(z))
+    return of_z, side.rows((1 - z) * _tanh_slope(n))
 
 
-def _after(side: Direction) -> SideGradients:
+def _gru_reset_after(side: Direction) -> SideGradients:
     """A GRU whose reset gate comes behind the product: all factors are known before the Scan."""
     side.activations("Sigmoid", "Tanh")
     b, weight, before = side.b, side.weight(2), side.before()
@@ -354,8 +357,8 @@ def _after(side: Direction) -> SideGradients:
         own = side.split(side.sums(before, 2, 1), 3)
         z, r = (side.rows((x + h).op("Sigmoid")) for x, h in zip(pieces[:2], own[:2], strict=True))
         n = (pieces[2] + r * own[2]).op("Tanh")
-        of_z, of_n = _factors(side, before, z, n)
-        of_r = of_n * own[2] * _slope(r)
+        of_z, of_n = _gru_factors(side, before, z, n)
+        of_r = of_n * own[2] * _sigmoid_slope(r)
         factors = side.joined(of_z, of_r, of_n * r)
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
@@ -373,7 +376,7 @@ def _after(side: Direction) -> SideGradients:
     return SideGradients(of_x, of_state, side.shared(of_state, before), states)
 
 
-def _before(side: Direction) -> SideGradients:
+def _gru_reset_before(side: Direction) -> SideGradients:
     """A GRU whose reset gate comes in front of the product: the Scan has to compute what R brings back for r."""
     side.activations("Sigmoid", "Tanh")
     b, hidden, before = side.b, side.hidden, side.before()
@@ -386,8 +389,8 @@ def _before(side: Direction) -> SideGradients:
         z, r = (side.rows((x + h).op("Sigmoid")) for x, h in zip(pieces[:2], own, strict=True))
         kept = side.rows(r * before)
         n = (pieces[2] + side.products(kept, last)).op("Tanh")
-        of_z, of_n = _factors(side, before, z, n)
-        of_r = side.rows(before * _slope(r))
+        of_z, of_n = _gru_factors(side, before, z, n)
+        of_r = side.rows(before * _sigmoid_slope(r))
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [dh], [dy, of_z, of_n, reset, r, z] = states, rows

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import INT64, Builder
-from ..registry import Unsupported, attribute, gradient, operand
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 
@@ -132,7 +133,7 @@ def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     pads, filler, axes = (*node.inputs[1:], None, None)[:3]
     mode = attribute(node, "mode", "constant")
     if mode != "constant":
-        return [_folded(b, node, g, mode)]
+        return [_borders_folded_in(b, node, g, mode)]
     if axes is None:
         found = b.op("Pad", g, b.op("Neg", pads))
     else:
@@ -145,7 +146,7 @@ def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     return [found, None, b.reshaped(rest, filler)]
 
 
-def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
+def _borders_folded_in(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
     """Axis by axis: the middle, plus each border at the place that it repeats."""
     x = operand(node)
     pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
@@ -155,9 +156,9 @@ def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
     chosen = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     for axis, before, after in zip(chosen, *pads.reshape(2, -1).tolist(), strict=True):
         if before or after:
-            total = _cut(b, g, axis, before, -after if after else _END)
+            total = _slice_axis(b, g, axis, before, -after if after else _END)
             for count, front in ((before, True), (after, False)):
-                total = b.op("Add", total, _border(b, x, g, mode, axis, count, front)) if count else total
+                total = b.op("Add", total, _border_gradient(b, x, g, mode, axis, count, front)) if count else total
             g = total
     return g
 
@@ -165,14 +166,14 @@ def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
 _END = np.iinfo(np.int64).max
 
 
-def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
+def _border_gradient(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
     """The gradient of ``count`` padded values at one end, back at the places that they repeat, among zeros."""
     offset, width = 0, count
     if mode == "reflect":  # in reverse, one value away from the edge
-        part = _cut(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
+        part = _slice_axis(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
         offset = 1
     else:
-        part = _cut(b, g, axis, *((0, count) if front else (-count, _END)))
+        part = _slice_axis(b, g, axis, *((0, count) if front else (-count, _END)))
         if mode == "edge":
             with b.float32("a sum over the border"):
                 part, width = b.sum(part, [axis]), 1
@@ -183,7 +184,7 @@ def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, fr
     return b.padded(part, b.rank(x), *sides, b.ints(axis))
 
 
-def _cut(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
     """A slice along one axis, with numbers that are known."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
