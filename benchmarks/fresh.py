@@ -68,8 +68,9 @@ class Inputs:
         shape = tuple(spec["shape"]) if "shape" in spec else self._shape(dims, spec)
         value = getattr(self, spec["kind"])(shape, spec)
         wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4"}[dtype])
-        value = np.asarray(value if spec["kind"] == "made" else fitted(np.asarray(value), shape), dtype=wanted)
-        return np.ascontiguousarray(value) if value.ndim else value
+        value = value if spec["kind"] == "made" else fitted(np.asarray(value), shape)
+        found = np.ascontiguousarray(value, dtype=wanted)  # of one dimension at least
+        return found.reshape(shape) if "shape" in spec else found
 
     @staticmethod
     def _shape(dims: list[int | str], spec: Entry) -> tuple[int, ...]:

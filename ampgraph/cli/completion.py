@@ -15,7 +15,7 @@ WORDS = {
     "store_weights": ("low", "keep"),
     "io": ("keep", "low"),
     "opset": ("auto",),
-    "rewrite": ("none", "exact", "all"),
+    "rewrite": ("none", "exact"),
     "check": ("auto", "off", "require"),
     "device": ("auto", "cpu", "cuda", "tensorrt", "cann", "ascend"),
 }

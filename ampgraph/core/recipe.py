@@ -188,11 +188,11 @@ class Recipe:
         "Weights that are listed as inputs too become constants; if not given, those of IR version 3, which had to be.",
         read.switch("freeze_weights"), kind=bool)
     rewrite: tuple[str, ...] = option(
-        "--rewrite", "none|exact|all|[no-]NAME",
-        "What may be written anew: exact (the default), all or none; a rewrite by name, or no-NAME; repeatable.",
+        "--rewrite", "none|exact|[no-]NAME",
+        "What may be written anew: exact (the default) or none; a rewrite by name, or no-NAME; repeatable.",
         read.rewrite, repeats=True,
-        doc="What may be written by other operators or constants: ``none``, ``exact`` (the default) or ``all``, and "
-        "names of rewrites, ``norm``, or without one, ``no-norm``.")
+        doc="What may be written by other operators: ``none`` or ``exact`` (the default, all of it), and names of "
+        "rewrites, ``norm``, or without one, ``no-norm``.")
     rule: tuple[str, ...] = option(
         "--rule", "no-NAME", "Switch a rule of the planner off by name, as `lists --rules` has it; repeatable.",
         read.rule, repeats=True,

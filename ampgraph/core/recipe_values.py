@@ -110,7 +110,7 @@ def rewrite(value: object) -> tuple[str, ...]:
     found = _as_list(value)
     for item in found:
         if not isinstance(item, str):
-            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact or all")
+            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact, or a name")
     return () if found == ["exact"] else tuple(map(str, found))
 
 

@@ -31,7 +31,7 @@ def _in_reports(report: str, **names: str) -> tuple[Renamed, ...]:
     return _in_0_3("reports and their JSON", **{f"{report}.{old}": f"{report}.{new}" for old, new in names.items()})
 
 
-_RULES = {"hazard": "taint", "tail": "epilogue", "joined": "fusion"}
+_RULES = {"hazard": "taint", "tail": "epilogue"}
 RENAMED = (
     Renamed("train in Python", "plot=", "html=", "0.3", "0.4"),
     Renamed("ampgraph train", "--plot", "--html", "0.3", "0.4"),

@@ -150,8 +150,8 @@ class Fused:
     """Of its pattern: the forms in which it is known there."""
 
 
-Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike", "vector"]
-"""Where a fusion of two operators is made."""
+Place = Literal["", "stored", "number", "vector"]
+"""What is stored beside two operators of one kernel: nothing that matters, all, a number, or a vector."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,7 @@ class Join:
     name: str
     makes: str
     pairs: frozenset[tuple[str, str]]
-    where: Place
-    low: frozenset[str]
-    """Low types in which it is made, beside float32."""
+    where: Place = ""
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _prices(decided: DecidedModel, root: int) -> tuple[Price, Price]:
         total = problem.cost({root: side})
         paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
         casts, weights = ([v.id for v in paid if v.weight == stored] for stored in (False, True))
-        starts = sum(costs.starts(v) * (2 if v in task.joined else 1) for v in casts)
+        starts = sum(map(costs.starts, casts))
         return Price(total if total < INFINITE else None, starts, tuple(casts), tuple(weights))
 
     return price(LOW), price(HIGH)

@@ -22,8 +22,7 @@ STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never store
 class CutTask:
     """What the cut is asked: a model with decisions. ``worth``: by free unit, what a byte saved there is worth, 1 where
     none is given; ``counted``: float values that hold integers, which are never rounded and widened again; ``fused``:
-    float32 operators that the target's runtime takes into one kernel with the Casts around them; ``joined``: values
-    whose writer and reader it makes one kernel of, while both have one type."""
+    float32 operators that the target's runtime takes into one kernel with the Casts around them."""
 
     flow: Dataflow
     options: Options
@@ -31,7 +30,6 @@ class CutTask:
     worth: Mapping[int, int] = field(default_factory=dict)
     counted: Collection[int] = frozenset()
     fused: Collection[int] = frozenset()
-    joined: Collection[int] = frozenset()
     _reads: dict[int, set[tuple[int, int]]] = field(default_factory=dict, init=False, repr=False)
 
     def reads(self, value: int) -> Collection[tuple[int, int]]:
@@ -129,8 +127,6 @@ def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
         up, down = _weight_costs(flow, value, costs, byte)
         return Net(None, readers, up, down)
     price = costs.cast(value)
-    if value in task.joined:  # two kernels for one: another start, and the value is written and read in 2 or 4 bytes
-        price *= 2
     up = 0 if task.options.kernels.raises_inside else price
     if value in task.counted:  # integers made float are never rounded and widened again
         up = INFINITE

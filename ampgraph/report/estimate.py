@@ -152,14 +152,17 @@ def devices() -> tuple[Device, ...]:
 def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
     """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
     and pairs by its table; without a table, all that is done element by element to one operator's result."""
-    from ..planner.fused_pairs import find_fused_pairs  # a plan is applied where there is no planner
-
     for region in regions(flow):
         for op in region.ops:
             if op is not region.result:
                 yield from (_place_in_plan(flow, v) for v in op.outputs if v != NONE)
-    for fused in find_fused_pairs(flow, options):
-        yield from (_place_in_plan(flow, v) for v in fused.values)
+    for join, (first, then) in ((one, pair) for one in options.kernels.joined for pair in one.pairs):
+        for op in flow.with_roles((first,)):
+            reader = sole_reader(flow, op.outputs[0], op.scope)
+            if reader is not None and reader.role == then:
+                scales = op if join.where == "vector" or then in options.lists.products else reader
+                if not join.where or any(v != NONE and flow.values[v].weight for v in scales.inputs):
+                    yield _place_in_plan(flow, op.outputs[0])
     for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
         yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
@@ -176,7 +179,7 @@ class GraphReader:
     kernel."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
-        from ..planner.facts.sizes import OpenSizes  # as above
+        from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
         self.flow, self.options, self.inside = flow, options, inside
         self.traits, self.products = options.lists.traits, options.lists.products

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
+from ...core.walk import upstream
 from ...oplists.traits import has
 
 NUMBERS, PROBABILITIES, LOGARITHMS, ROWS = "numbers", "probabilities", "log probabilities", "rows"
@@ -45,18 +46,8 @@ def _maker(flow: Dataflow, value: int) -> Op | None:
 
 
 def _before(flow: Dataflow, value: int) -> Iterator[Op]:
-    """The operators that a value is computed from, back to the last products."""
-    waiting, met = [value], {value}
-    while waiting:
-        op = flow.writer(waiting.pop())
-        if op is None:
-            continue
-        yield op
-        if has(op.role, "products"):
-            continue
-        fresh = {v for v in op.inputs if v != NONE} - met
-        met |= fresh
-        waiting += sorted(fresh)
+    """The operators that a value comes from, back to the products."""
+    return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 
 def _picks(flow: Dataflow, op: Op) -> bool:

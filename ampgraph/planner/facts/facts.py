@@ -12,7 +12,6 @@ from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
-from ..fused_pairs import FusedPair, find_fused_pairs
 from .masks import Masks
 from .measured import MeasuredRanges, Passing
 from .sizes import OpenSizes
@@ -96,11 +95,6 @@ class Facts:
                     add(op.inputs)
             self._before[ops] = found
         return self._before[ops]
-
-    @cached_property
-    def fused_pairs(self) -> list[FusedPair]:
-        """Pairs of operators that the target would make one kernel of in float32."""
-        return find_fused_pairs(self.flow, self.options)
 
     # -- values -------------------------------------------------------------------------------------------------------
 

@@ -43,23 +43,18 @@ class Masks:
         """
         if value not in self.scores:
             return False
-        work, seen, ended = [value], set[int](), False
-        while work:
-            current = work.pop()
-            if current in seen:
+        traits, ends, ended = self.traits, self.traits.operators("softmaxes"), False
+        ends |= traits.operators("attention_bias")
+        for use in downstream(self.flow, [value], lambda op: () if op.role in ends else op.outputs):
+            if use.op == NONE:
+                return False
+            op = self.flow.ops[use.op]
+            if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
+                ended = True
                 continue
-            seen.add(current)
-            for use in self.flow.uses[current]:
-                if use.op == NONE:
-                    return False
-                op, traits = self.flow.ops[use.op], self.traits
-                moved = traits.at(op.role, "mask_path", use.index) and self._stays(op, types)
-                if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
-                    ended = True
-                elif moved or self._shrinks(op, use.index) or (multiplied and self._hides_by_whole(op, use.index)):
-                    work += op.outputs
-                else:
-                    return False
+            moved = traits.at(op.role, "mask_path", use.index) and self._stays(op, types)
+            if not (moved or self._shrinks(op, use.index) or (multiplied and self._hides_by_whole(op, use.index))):
+                return False
         return ended
 
     def _shrinks(self, op: Op, place: int) -> bool:

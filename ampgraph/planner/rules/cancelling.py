@@ -7,10 +7,12 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
+from ...core.walk import upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -133,7 +135,7 @@ class Cancelling:
         """A sum that has a product and the squares of one of its operands."""
         if self._powers.isdisjoint(op.inputs):
             return []
-        terms = list(self._terms(op))
+        terms = self._terms(op)
         squares = [t for t in terms if t.id in self.squares]
         read = {
             v: self._back(v)
@@ -149,16 +151,15 @@ class Cancelling:
         between = {op.id: op for path in moved for op in path.values()}
         return [*terms, *weighed, *between.values()] if moved else []
 
-    def _terms(self, op: Op) -> Iterator[Op]:
-        """The products and squares that a sum adds up, through further sums, multiples and moves, with these."""
-        seen, work = {op.id}, [op]
-        while work and len(seen) < TERMS:
-            op = work.pop()
-            yield op
-            for writer in _makers(self.flow, op) if op.id not in self.squares and not self._has(op, "products") else ():
-                if writer.id not in seen and self._adds(writer):
-                    seen.add(writer.id)
-                    work.append(writer)
+    def _terms(self, op: Op) -> list[Op]:
+        """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
+
+        def further(one: Op) -> list[int]:
+            ends = one.id in self.squares or self._has(one, "products") or not (one is op or self._adds(one))
+            return [] if ends else one.inputs
+
+        before = islice(upstream(self.flow, op.outputs, further), TERMS)
+        return [one for one in before if one is op or self._adds(one)]
 
     def _adds(self, op: Op) -> bool:
         """Whether an operator may be part of a sum of products."""

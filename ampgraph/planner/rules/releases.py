@@ -1,4 +1,4 @@
-"""What a list makes low, and the cut may leave float32: where that costs no Cast, or breaks no kernel."""
+"""What a list makes low, and the cut may leave float32 where that costs no Cast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 from ...core.dataflow import NONE
 from ...core.plan import Why
-from ..decisions import FREE, LIST, LOW, REGION, Decisions, describe
+from ..decisions import FREE, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
 from ..scales import scaled_results
@@ -88,37 +88,6 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
             found[root] = found.get(root, True) and op.id not in products and made.get(op.id, False)
     free = [root for root, holds in found.items() if holds and decided.is_low(root) and _may_be_free(decided, root)]
     return Findings(released=dict.fromkeys(free, why))
-
-
-@runs(
-    "fusion",
-    trigger="what the target makes one kernel of while both operators have one type, and one is pinned to float32",
-    action="what a list makes low there, no product, is left to the cut, which counts what the kernel saves",
-    levels="careful",
-)
-def fusion(sight: Sight, decided: Decisions) -> Findings:
-    """Gives to the cut what is low beside a float32 partner of a fused kernel: two Casts would stand between the
-    two."""
-    facts = sight.facts
-    released: dict[int, Why] = {}
-    wide: dict[int, Why] = {}
-    priced: set[int] = set()
-    for pair in facts.fused_pairs:
-        units = pair.units(facts.flow)
-        held = [decided.is_high(unit) for unit in units]
-        if any(held) or facts.options.dtype in pair.join.low:
-            priced.update(pair.values)
-        if held.count(True) == 1:
-            name = describe(facts.flow, pair.first if held[0] else pair.then)
-            text = f"both are one kernel on {facts.options.target}, {pair.join.makes}"
-            root = decided.find(units[held.index(False)])
-            wide[root] = why = Why("fusion", f"with '{name}', which is float32: {text}")
-            if decided.sides[root] == LOW and _may_be_free(decided, root):
-                released[root] = why
-    products = sight.regions.allowed if released else ()
-    fixed = {root for op in products for root in decided.units_of(facts.flow.ops[op])}
-    released = {root: why for root, why in released.items() if root not in fixed}
-    return Findings(released=released, wide=wide, joined=frozenset(priced))
 
 
 def _may_be_free(decisions: Decisions, root: int) -> bool:

@@ -51,7 +51,6 @@ class Findings:
         released: units that the cut decides instead of a list.
         worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
         wide: those that are float32 where that takes no more Casts, with the reason.
-        joined: values between two operators of which a kernel is lost where their types differ.
         counted: float values that hold integers.
         floors: mask constants, by value, with what replaces their lowest elements.
         flushing: weights with the share that the low type makes zero.
@@ -63,7 +62,6 @@ class Findings:
     released: Mapping[int, Why] = field(default_factory=dict)
     worth: Mapping[int, int] = field(default_factory=dict)
     wide: Mapping[int, Why] = field(default_factory=dict)
-    joined: frozenset[int] = frozenset()
     counted: frozenset[int] = frozenset()
     floors: Mapping[int, float] = field(default_factory=dict)
     flushing: Mapping[int, float] = field(default_factory=dict)
@@ -87,7 +85,6 @@ class Findings:
             {**later.released, **self.released},
             {**self.worth, **least},
             {**later.wide, **self.wide},
-            self.joined | later.joined,
             self.counted | later.counted,
             {**self.floors, **later.floors},
             {**self.flushing, **later.flushing},
