@@ -128,6 +128,7 @@ class CheckVerdict(Data):
         return f"{self._said()}; {self.on_cpu}" if self.on_cpu else self._said()
 
     def _said(self) -> str:
+        """The verdict in words, without what else the line of `convert` says."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:
@@ -165,9 +166,11 @@ class CheckVerdict(Data):
         return none + ([self._streams()] if self.stream is not None else [])
 
     def _streams(self) -> str:
+        """The advice to try --fp32-stream, with the error that it left."""
         return f"try: --fp32-stream (tried: error {self.stream:.2g})"
 
     def _by_itself(self) -> str:
+        """That the model is chaotic by itself, "" where that is not known of it."""
         return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
 
     def to_dict(self) -> JsonObject:

@@ -29,6 +29,7 @@ class Undecided(OpenProblem):
         self._drawing = self._survey()
 
     def side(self, unit: int) -> int:
+        """The side of a unit; FREE for one that the cut decides."""
         return self._sides[unit]
 
     def extra(self, unit: int) -> int:

@@ -31,6 +31,7 @@ def read_constants(values: MindirValues, main: Scope) -> None:
 
 
 def _read_constant(values: MindirValues, node: Message, name: str, given: Message | None, main: Scope) -> Item:
+    """What a MindIR Constant stands for: a stored tensor, a number, a tuple of these; None for a monad."""
     if given is None or given.type in view.MONADS:
         return None
     found = [tensor for tensor in view.elements(given) if tensor is not None]
@@ -129,6 +130,7 @@ def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> 
 
 
 def _cells_of(op: Op) -> list[tuple[str, str]]:
+    """(attribute, class) of the cells around an operator, by its scope name."""
     return view.cells(op.name)
 
 
@@ -156,6 +158,7 @@ class MindirReader(Functions):
             mark_step(self.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
+        """Reads the nodes of one graph in order; ``names``: what its inputs and constants stand for."""
         self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
@@ -164,6 +167,7 @@ class MindirReader(Functions):
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
+        """What the result of a node stands for: a call's, a structural node's or an operator's."""
         kind = self.kind(node)
         if kind in CALLS:
             return self.call(kind, node, index, scope)

@@ -90,6 +90,8 @@ class Body:
         return self._makers.get(name)
 
     def _name_at(self, place: OperandPlace) -> str:
+        """The present name of the value at a place: an operand, one behind a tuple or Depend, or an output of the
+        graph."""
         if place.node is None:
             return str(self.graph.output[place.position].name)
         node = place.node if place.via is None else self._makers[self._name_at(place.via)]
@@ -135,6 +137,7 @@ class Body:
         self._order.move(node, self._makers.get(name))
 
     def _enter(self, node: Message) -> None:
+        """Lists a node as reader of its operands."""
         for position, name in enumerate(node.input):
             self._readers.setdefault(name, {})[id(node), position] = node, position
 
@@ -272,6 +275,7 @@ class MindirCasts:
         return self.new(scope, value, base, to)
 
     def new(self, scope: int, value: Value, name: str, to: str) -> str:
+        """The name of a Cast of ``value`` (called ``name`` at first) to ``to``, made once in each graph."""
         key = scope, name, to
         if key not in self._casts:
             body = self._bodies[scope]
@@ -324,6 +328,7 @@ class MindirEditor:
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
     def _place(self, scope: int, index: int, position: int) -> OperandPlace:
+        """The place of an operand in the file, for a plan's (index of the operator or NONE for an output, position)."""
         place: OperandPlace | None
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
@@ -363,6 +368,7 @@ class MindirEditor:
             self._give(scope, place, self._casts.new(scope, value, low, FLOAT32))
 
     def _give(self, scope: int, place: OperandPlace, first: str) -> None:
+        """Has a place read the value that was called ``first`` at first."""
         body = self._bodies[scope]
         body.give(place, body.now(first))
 

@@ -202,6 +202,7 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
+    """Raises AmpError AMP106 for one of the inputs, AMP105 for a folder or a name that is no text."""
     if any(same_file(path, source) for source in sources):
         hint = "choose another name with -o"
         raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
@@ -218,6 +219,7 @@ def _data_folder(path: Path) -> Path:
 
 
 def _write_model(model: Message, temporary: Path, path: Path) -> None:
+    """Serialises the model to a temporary file; AmpError AMP105 beyond protobuf's 2 GiB."""
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf

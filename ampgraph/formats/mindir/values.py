@@ -198,6 +198,7 @@ class MindirMemory(MindirValues):
         self._rewriting.append(op)
 
     def _find(self, value: int) -> int:
+        """The value that stands for all in one memory."""
         while value in self._shares and self._shares[value] != value:
             value = self._shares[value]
         return value
@@ -220,6 +221,7 @@ class MindirMemory(MindirValues):
         return not single or self.flow.values[value].producer == NONE or value in self._seen
 
     def _hold_rewriting(self, op: Op) -> None:
+        """Keeps the types of an operator that writes its first operand in place and gives it back."""
         first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:

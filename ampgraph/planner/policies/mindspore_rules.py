@@ -124,9 +124,11 @@ class O0(Rules):
     """MindSpore's level O0: nothing is cast."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Always: nothing is low at this level."""
         return "nothing is asked to be low at this level"
 
     def _settle_borders(self) -> bool:
+        """Makes every unit float32."""
         changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
         return any(changed)
 

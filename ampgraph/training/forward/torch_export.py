@@ -145,6 +145,7 @@ def _exported(
 def _program(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
+    """The model that torch's exporter writes, not optimised; ``shapes``: torch.export's dynamic shapes."""
     from .decompositions import decomposed
 
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
@@ -311,10 +312,13 @@ def refuse_old_forms(module: torch.nn.Module) -> None:
 
 
 def _mask_is_causal(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Stands in for nn.Transformer's look at a mask: what the caller says."""
     return bool(is_causal)
 
 
 def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
+    """The power iteration of spectral_norm with its weight detached."""
+
     def run(self: object, weight: Any, iterations: int) -> None:
         iterate(self, weight.detach(), iterations)
 
@@ -411,6 +415,7 @@ def takes_gradients(error: BaseException) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
+    """The stack frames that an error came through, those of its causes included."""
     for part in _chain(error):
         yield from (frame for frame, _ in walk_tb(part.__traceback__))
 
@@ -426,6 +431,7 @@ def _had_local(error: BaseException, kind: str) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
