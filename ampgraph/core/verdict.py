@@ -97,7 +97,8 @@ class CheckVerdict(Data):
 
     @property
     def doubtful(self) -> bool:
-        """Whether generated inputs do not tell."""
+        """Whether the check could not tell: the error on generated inputs is near the tolerance, or beyond it on too
+        few."""
         return self.outcome == DOUBTFUL
 
     @property
@@ -112,12 +113,12 @@ class CheckVerdict(Data):
 
     @property
     def stands(self) -> bool:
-        """Whether what was required is met, as far as that was seen."""
+        """Whether ``--check require`` is met, as far as it could be checked."""
         return self.outcome in (OK, DOUBTFUL)
 
     @property
     def on(self) -> str:
-        """What it was run on."""
+        """The inputs that it ran on, in words."""
         word = "generated input" if self.generated else "sample"
         late = f" ({self.left} more would take too long)" if self.left else ""
         return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
@@ -127,6 +128,7 @@ class CheckVerdict(Data):
         return f"{self._said()}; {self.on_cpu}" if self.on_cpu else self._said()
 
     def _said(self) -> str:
+        """The verdict in words, without what else the line of `convert` says."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:
@@ -154,7 +156,7 @@ class CheckVerdict(Data):
         return ", ".join([*parts, *self._remedy()]) + self._by_itself()
 
     def _remedy(self) -> list[str]:
-        """What mends it, else what to try and why there is no more."""
+        """The words behind a miss: what mends it, else what to try, and why nothing more is known."""
         if self.repair:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
             return [f"repair: {listed(self.repair)} (tried: {tried})"]
@@ -164,9 +166,11 @@ class CheckVerdict(Data):
         return none + ([self._streams()] if self.stream is not None else [])
 
     def _streams(self) -> str:
+        """The advice to try --fp32-stream, with the error that it left."""
         return f"try: --fp32-stream (tried: error {self.stream:.2g})"
 
     def _by_itself(self) -> str:
+        """That the model is chaotic by itself, "" where that is not known of it."""
         return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
 
     def to_dict(self) -> JsonObject:

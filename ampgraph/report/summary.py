@@ -234,7 +234,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
 
 
 def _span(found: Sequence[Range]) -> str:
-    """The range of what a node makes, in words."""
+    """The measured range of a node's output, in words."""
     if not found:
         return ""
     whole = Range()
@@ -297,12 +297,14 @@ def summarize(
 
 
 def _products(made: Choices, lists: OpLists) -> Products:
+    """How many products are low, and which are not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
     return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32))
 
 
 def _pinned(nodes: Iterable[Chosen]) -> tuple[Pinned, ...]:
+    """Nodes in float32 in groups of one rule and one kind, the largest group first."""
     groups: dict[tuple[str, str], list[Chosen]] = {}
     for node in nodes:
         groups.setdefault((node.why.rule, node.kind), []).append(node)
@@ -314,7 +316,7 @@ def _pinned(nodes: Iterable[Chosen]) -> tuple[Pinned, ...]:
 
 
 def no_guard(summary: Summary) -> str:
-    """What is said where no guard fired: it is no promise as long as nobody looked at values."""
+    """What is said where no rule fired: nothing was found, but nobody looked at values unless ranges were measured."""
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
@@ -325,7 +327,7 @@ def no_guard(summary: Summary) -> str:
 
 
 def _why_nothing(summary: Summary) -> str:
-    """Why nothing is lowered, where no node of float32 is there to give a reason of its own."""
+    """Why nothing is low, for a model where no float32 node has a reason of its own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -336,6 +338,7 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
+    """The lines on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     lines = [f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data"]
     for dtype, rules in summary.reasons.items():
@@ -345,6 +348,7 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
+    """The line on products; ``every``: with those that are float32."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
@@ -353,7 +357,7 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _rewrites_in_short(summary: Summary) -> Rows:
-    """How many, by the names that --rewrite takes."""
+    """The line that counts rewrites by name."""
     names: Counter[str] = Counter()
     for what, count in summary.rewrites.items():
         names[what.rpartition("(")[2].rstrip(")")] += count
@@ -378,13 +382,15 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
 
 
 def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
+    """Nodes that one rule keeps float32: how many, of which kinds, and the reason of the first."""
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
     such = " such as" if count > 1 else ""
     return f"{count:,} {_in_words(group[0].rule, policy)} ({kinds}),{such} {group[0].first}: {group[0].text}"
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:
-    """One of each topic, in so many lines, but of nodes that are counted by their rules."""
+    """The first note of each topic, in at most ``most`` lines, without those on nodes that are counted by rule
+    already."""
     rules = {held.rule for held in summary.float32}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | {"unlisted"})]
     rows = []
@@ -420,18 +426,20 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _examples(texts: list[str]) -> list[str]:
+    """The first few texts, and how many more there are."""
     left = len(texts) - EXAMPLES
     return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """Why nodes have their type, by the rule that decided."""
+    """A rule as the summary names it."""
     if rule == chosen:
         return f"by {_policy(chosen).framework}'s rules"
     return ORDINARY.get(rule, f"by rule {rule}")
 
 
 def _policy(name: str) -> Policy:
+    """A policy by name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

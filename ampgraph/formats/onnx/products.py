@@ -62,7 +62,7 @@ class ProductNodes(LowNodes):
         return self._sum(node.inputs[0], node.inputs[1], self.do("Shape", [node.outputs[0]]), dtype)
 
     def _gemm(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """alpha scales the sum, and beta the third operand, each rounded."""
+        """alpha * (A B) + beta * C with the accumulator, each of the two scaled terms rounded."""
         given = {name: a.value for name, a in node.attributes.items()}
         a, b, across = node.inputs[0], node.inputs[1], given.get("transB", 0)
         by_lanes = across and weight and weight[-1] and weight[-1] % LANES == 0 and not self.fused
@@ -106,7 +106,7 @@ class ProductNodes(LowNodes):
         return self._by_places(node, dtype, weights, columns, (group, out, inside, places), len(weight))
 
     def _convtranspose(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """From the last place of the kernel to the first."""
+        """A ConvTranspose as a sum over the kernel's places from the last to the first, as WebGPU adds them up."""
         group = node.attributes["group"].value if "group" in node.attributes else 1
         out, inside, places = weight[1] * group, weight[0] // group, int(np.prod(weight[2:]))
         weights = self.reshape(node.inputs[1], [group, inside, out // group, places])

@@ -100,10 +100,10 @@ class ReductionNodes(LowNodes):
         counts = self.do("Add", [self.do("Mul", [share, whole]), self.constant(np.array(0.5, np.float32))])
         return self.do("Floor", [counts])
 
-    # -- [results, elements] ------------------------------------------------------------------------------------------
+    # -- rows: [results, elements] ------------------------------------------------------------------------------------------
 
     def _places(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
-        """What is reduced, with the number of elements and of lanes; None where they are not known."""
+        """What is reduced as rows, with the number of elements and of lanes; None where they are not known."""
         pool = node.op_type == "GlobalAveragePool"
         axes = list(range(2, len(shape))) if pool else _axes(node, len(shape))
         sizes = [] if axes is None else [shape[axis] for axis in axes]
@@ -116,7 +116,8 @@ class ReductionNodes(LowNodes):
         return rows, count, _pool_lanes(count) if pool else LANES_OF_ONE if all(shape[a] == 1 for a in kept) else LANES
 
     def _windows(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
-        """The same of a pool: what is beside the image is zero."""
+        """The windows of an average pool as rows, with the number of elements and of lanes; what is beside the image is
+        zero. None where they are not known."""
         channels, window = shape[1], list(node.attributes["kernel_shape"].as_ints())
         if not isinstance(channels, int) or ("ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()):
             return None
@@ -135,7 +136,8 @@ class ReductionNodes(LowNodes):
     # -- the whole sum rounded ----------------------------------------------------------------------------------------
 
     def _mean(self, node: ir.Node, dtype: str) -> ir.Value:
-        """The sum is rounded, and overflows, before it is divided; no step of the sum is."""
+        """A mean whose sum is rounded (and may overflow) once before it is divided; its single additions are not
+        rounded."""
         if "kernel_shape" in node.attributes:
             count = self.constant(np.array(np.prod(node.attributes["kernel_shape"].value), np.float32))
         else:
