@@ -254,7 +254,7 @@ def _noted(seen: Seen) -> Reasons:
 def _guards(drawing: Drawing) -> list[str]:
     """The rules that hold nodes in float32 and are guards."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
-    return sorted(held - ORDINARY.keys() - set(names()))
+    return sorted(held - ORDINARY - set(names()))
 
 
 def _nodes(counts: Mapping[str, int]) -> Bar:
