@@ -197,7 +197,7 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
     done = replace(done, summary=report(done))
     progress("writing", 0, 0)
     job, output = done.job, done.output
-    with _texts(done):
+    with _files_beside(done):
         if not job.dry_run and output is not None:
             if done.changed or job.source is None:
                 done.graph.save(output, progress)
@@ -230,7 +230,7 @@ def ready(
 
 
 def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
+    """The plan that is given, or the options to make one with; contradictions raise before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = None
     if plan is None:
@@ -304,17 +304,18 @@ def report(done: Conversion) -> Summary | None:
     flow = done.graph.dataflow(done.plan.dtype) if known else None
     notes = (*summary.notes, *map(asdict, _advice(summary, done, flow)))
     said = "" if written else _without_file(done)
-    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done, flow), without_file=said)
+    return replace(summary, notes=notes, check=done.verdict, speed=_estimated_speed(done, flow), without_file=said)
 
 
 def _without_file(done: Conversion) -> str:
+    """What stands in the summary in the place of a file."""
     if done.job.dry_run:
         return "not written (dry run)"
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
 def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
-    """What the options could do better, and what the target's own tool has to be told. ``flow``: of the result."""
+    """Notes on what other options would gain, and on what the target's own tools have to be told."""
     integers = frozenset() if done.lists is None or summary.lowered else done.lists.traits.operators("quantized")
     if not integers.issuperset(held.kind for held in summary.opset) and done.job.recipe.opset is None:
         text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
@@ -326,7 +327,7 @@ def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterat
             yield Note("shapes", "", words)
 
 
-def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
+def _estimated_speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
     """How much faster the result is; None for a plan that was given, whose options are not known."""
     if done.options is None or flow is None:
         return None
@@ -336,7 +337,8 @@ def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
 
 
 @contextlib.contextmanager
-def _texts(done: Conversion) -> Iterator[None]:
+def _files_beside(done: Conversion) -> Iterator[None]:
+    """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

@@ -9,7 +9,8 @@ from .dataflow import NONE, Dataflow
 
 
 class Borders:
-    """``before``: what a formal is given, a loop brings back, or a body returns. ``after`` is the reverse."""
+    """By value, those of other scopes that hold the same data. ``before``: what a formal is given, a loop brings back,
+    or a body returns. ``after`` is the reverse."""
 
     def __init__(self, flow: Dataflow) -> None:
         self.before: dict[int, list[int]] = {}
@@ -21,29 +22,32 @@ class Borders:
             self.after.setdefault(source, []).append(target)
 
     def origins(self, value: int) -> set[int]:
-        """A value with all that it is passed from."""
-        return _closure(value, self.before)
+        """The value, and all values of other scopes that it gets its data from: a formal's arguments, a loop's last
+        state, a body's results."""
+        return _carried_over(value, self.before)
 
     def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
-        """What adds several values to a set, with all that they are passed from."""
-        return partial(_add_closures, found, self.before) if self.before else found.update
+        """A function that adds values to ``found``, each with all that `origins` gives."""
+        return partial(_add_carried_over, found, self.before) if self.before else found.update
 
     def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
-        """What adds several values to a set, with all that they are passed to."""
-        return partial(_add_closures, found, self.after) if self.after else found.update
+        """A function that adds values to ``found``, each with all that `copies` gives."""
+        return partial(_add_carried_over, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
-        """A value with all that it is passed to."""
-        return _closure(value, self.after)
+        """The value, and all values of other scopes that get its data: formals, results of calls and bodies."""
+        return _carried_over(value, self.after)
 
 
-def _add_closures(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+    """Adds the values and all that they carry on as."""
     found.update(values)
     for value in step.keys() & values:
-        found |= _closure(value, step)
+        found |= _carried_over(value, step)
 
 
-def _closure(value: int, step: dict[int, list[int]]) -> set[int]:
+def _carried_over(value: int, step: dict[int, list[int]]) -> set[int]:
+    """All values that hold the same data as this one, by steps across borders."""
     if value not in step:
         return {value}
     found, work = {value}, [value]

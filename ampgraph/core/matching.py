@@ -58,7 +58,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """By operator: the alternatives, with their operands in each order."""
+        """The alternatives by operator, with their operands in each order that may be."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -90,13 +90,13 @@ def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
     tree = Branch()
     for pattern in patterns:
         branch = tree
-        for instruction, found in _Compiler(pattern, conventions).run():
+        for instruction, found in _PatternCompiler(pattern, conventions).run():
             branch = branch.instructions.setdefault(instruction, Branch())
             branch.found = branch.found or found
     return tree
 
 
-class _Compiler:
+class _PatternCompiler:
     """Orders the nodes of one pattern from its anchor to each end: what can fail early comes first."""
 
     def __init__(self, pattern: Pattern, conventions: Conventions) -> None:
@@ -115,7 +115,7 @@ class _Compiler:
             instructions = []
 
     def _towards(self, end: str) -> Iterator[Instruction]:
-        """Node after node from the values that are there to an end of the region."""
+        """Instructions that lead from the values found so far to one end of the region."""
         needed = self.pattern.above(end)
         while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
             reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
@@ -124,22 +124,23 @@ class _Compiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants make the node a rare one."""
+        """How many constants a node reads: a node with some is rarer, so that a search which begins there fails
+        early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
-        """The writer of a value that is bound."""
+        """The instruction that finds the operator which makes a value that is bound."""
         register = self.registers[node.output]
         return Instruction(node.output, register, register, self._alternatives(node))
 
     def _forward(self, node: Node, end: str) -> Instruction:
-        """A reader of a value that is bound."""
+        """The instruction that finds an operator which reads a value that is bound."""
         source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
         return Instruction(node.output, self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
-        """An operand that is found already and lies behind the anchor, or is the anchor."""
+        """An operand of the node that the search has already found: the anchor's result, or what follows from it."""
         for name in (o for call in node.calls for o in call.operands):
             if name in self.done and self.anchor in self.pattern.above(name):
                 return name
@@ -153,15 +154,18 @@ class _Compiler:
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
     def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
+        """The ways in which a node may be computed; each binds names by itself."""
         known = frozenset(self.registers)
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
     def _alternative(self, call: Call, known: set[str]) -> Alternative:
+        """One call of an operator; two operands of one that is commutative are tried in both orders."""
         operands = tuple(self._operand(name, known) for name in call.operands)
         swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
+        """What an operand has to be: a number, a name that is bound already, or anything, which binds the name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Expected(name, -1, number=number, label=name)
@@ -246,12 +250,15 @@ class PatternSet:
         return sorted((r for r in reasons if r is not None), key=lambda reason: -reason.depth)
 
     def _tree(self, anchor: str) -> Branch:
+        """The instructions of all patterns with this anchor in one tree: what they share at the beginning is tried
+        once."""
         if anchor not in self._trees:
             self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
     def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
-        """The operators of which one must read an anchor's result; none where the search goes on elsewhere."""
+        """The operators one of which must read an anchor's result for any pattern to match; empty where a search does
+        not go on there."""
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):
@@ -260,7 +267,7 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """Operator -> what the patterns that start there call it."""
+        """The name that patterns have for each operator at which a search starts: its own, or that of its class."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 
@@ -276,7 +283,7 @@ class View:
         self.overridable = overridable
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before casts and identities that change nothing, and these."""
+        """The value before Casts and identities that change nothing, with those operators."""
         chain: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
         while (producer := values[value].producer) != NONE and ops[producer].role in through:
@@ -287,13 +294,14 @@ class View:
         return value, chain
 
     def changes_nothing(self, op: Op) -> bool:
+        """Whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
         values = self.flow.values
         if op.role not in self.through:
             return False
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """What changes nothing and alone reads the result of an operator, one after the other."""
+        """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
         uses = self.flow.uses[op.outputs[0]]
         if len(uses) == 1 and uses[0].op != NONE and self.changes_nothing(reader := self.flow.ops[uses[0].op]):
             yield reader
@@ -311,6 +319,7 @@ class View:
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
 
     def _is_stored(self, value: int) -> bool:
+        """Whether a number is in the file and no caller replaces it."""
         item = self.flow.values[value]
         return item.weight or (self.overridable and item.default)
 
@@ -325,7 +334,7 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def from_the_front(self, op: Op, axes: object) -> object:
-        """Axes counted from the front, where that is known."""
+        """Axes as numbers from the front where the rank is known; anything else as it is."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
@@ -359,6 +368,8 @@ class Matcher:
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
+        """``classes``: operators by the class name that patterns have for them; ``explained``: a pattern whose mismatch
+        is to be told, None to find matches."""
         self.flow, self.explained = flow, explained
         self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
@@ -379,12 +390,14 @@ class Matcher:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
+        """The first match along a branch, the more preferred instruction first; None where all of them fail."""
         for instruction, after in branch.instructions.items():
             if (match := self._carried_out(instruction, after)) is not None:
                 return match
         return self._match(branch.found) if branch.found is not None else None
 
     def _match(self, found: Found) -> Match:
+        """The match with its operators in the pattern's order, and what was passed on the way."""
         pattern = found.pattern
         nodes = {found.names[register]: op for register, op in self.ops}
         ordered = [nodes[node.output] for node in pattern.nodes if node.output in nodes]
@@ -433,9 +446,11 @@ class Matcher:
         return [] if op is None else [(op, chain)]
 
     def _by_class(self, instruction: Instruction, op: Op) -> Choices:
+        """The next instructions for an operator that patterns call by the name of its class."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
     def _bind(self, instruction: Instruction, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
+        """Whether an operator is the call that a pattern expects; binds its operands."""
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
@@ -447,6 +462,7 @@ class Matcher:
         )
 
     def _fits(self, operand: Expected, value: int) -> bool:
+        """Whether a value is what an operand has to be; binds the name where it is new."""
         origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
@@ -464,6 +480,7 @@ class Matcher:
         return True
 
     def _attribute(self, instruction: Instruction, op: Op, attribute: Attribute) -> bool:
+        """Whether an attribute has the expected value, or the one that a name got before; axes also from the front."""
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
@@ -497,15 +514,18 @@ class Matcher:
     # -- going back, and what to say of it ----------------------------------------------------------------------------
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
+        """Goes back to an earlier choice: forgets what was seen since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]
 
     def _miss(self, instruction: Instruction, op: Op | None) -> None:
+        """Notes that another operator was expected here, where a mismatch is to be explained."""
         if self.explained is not None:
             expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
-            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
+            self._note(instruction, expected, "nothing" if op is None else _op_in_words(self.flow, op))
 
     def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
+        """Notes that an operand is another one than expected."""
         if self.explained is None:
             return
         expected = str(operand.number or STORED.get(operand.stored, "")) or f"'{operand.name}', which is bound"
@@ -513,11 +533,13 @@ class Matcher:
         self._note(instruction, f"{operand.name}: {expected}", name)
 
     def _note(self, instruction: Instruction, expected: str, found: str) -> None:
+        """Keeps the mismatch of the search that came farthest."""
         depth = len(self.ops)
         if self.explained is not None and (self.farthest is None or depth > self.farthest.depth):
             kind, variant = self.explained.kind, self.explained.variant
             self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
 
 
-def _described(flow: Dataflow, op: Op) -> str:
+def _op_in_words(flow: Dataflow, op: Op) -> str:
+    """An operator as messages name it."""
     return f"{op.role} '{op.name or flow.values[op.outputs[0]].name}'" if op.outputs else op.role

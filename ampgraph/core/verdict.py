@@ -99,7 +99,8 @@ class CheckVerdict(Data):
 
     @property
     def doubtful(self) -> bool:
-        """Whether generated inputs do not tell."""
+        """Whether the check could not tell: the error on generated inputs is near the tolerance, or beyond it on too
+        few."""
         return self.outcome == DOUBTFUL
 
     @property
@@ -114,12 +115,12 @@ class CheckVerdict(Data):
 
     @property
     def stands(self) -> bool:
-        """Whether what was required is met, as far as that was seen."""
+        """Whether ``--check require`` is met, as far as it could be checked."""
         return self.outcome in (OK, DOUBTFUL)
 
     @property
     def on(self) -> str:
-        """What it was run on."""
+        """The inputs that it ran on, in words."""
         word = "generated input" if self.generated else "sample"
         late = f" ({self.left} more would take too long)" if self.left else ""
         return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
@@ -135,6 +136,7 @@ class CheckVerdict(Data):
         return "; ".join(filter(None, [self._found(), by_itself, self.on_cpu]))
 
     def _found(self) -> str:
+        """What was found, without what holds of the model alone or of the CPU."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:

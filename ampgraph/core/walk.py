@@ -8,14 +8,14 @@ from .dataflow import NONE, Dataflow, Op, Use
 
 
 def passed(flow: Dataflow, value: int, through: Collection[str]) -> Iterator[Op]:
-    """The operators of some roles that a value comes through by their first operands, the nearest first."""
+    """The operators among ``through`` that a value comes through by their first operands, the nearest first."""
     while value != NONE and (op := flow.writer(value)) is not None and op.role in through and op.inputs:
         yield op
         value = op.inputs[0]
 
 
 def source(flow: Dataflow, value: int, through: Collection[str]) -> int:
-    """The value before all operators of some roles."""
+    """The value before all operators among ``through``, followed by their first operands."""
     for op in passed(flow, value, through):
         value = op.inputs[0]
     return value

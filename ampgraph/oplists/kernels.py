@@ -83,7 +83,7 @@ class Broken:
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """By low type."""
+        """Why the kernel fails, by low type."""
         given = {"float16": self.float16, "bfloat16": self.bfloat16}
         return {low: why for low, why in given.items() if why}
 
@@ -101,7 +101,7 @@ class Broken:
         return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
 
     def left_for(self, attributes: Mapping[str, object]) -> str:
-        """The attribute for which `runs` or `mirrored` count a node in, or an empty string."""
+        """The attribute by which a node is none of those that fail (`runs`, `mirrored`), or an empty string."""
         given = attributes.get(self.mirrored)
         if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
             return self.mirrored
@@ -109,7 +109,7 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """Whether a value is not set, is one of some, or a list of them in turn, whose case does not matter."""
+    """Whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of such words."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine
@@ -125,7 +125,7 @@ class Fusion:
     reason: str
 
     def takes(self, opset: int, low: str) -> bool:
-        """Whether it is in the way at an opset."""
+        """Whether this form is fused wrongly at an opset, for a low type."""
         return low in self.since and opset >= self.since[low]
 
 
@@ -150,8 +150,8 @@ class Fused:
     """Of its pattern: the forms in which it is known there."""
 
 
-Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike", "vector"]
-"""Where a fusion of two operators is made."""
+Place = Literal["", "stored", "number", "vector"]
+"""What is stored beside two operators of one kernel: nothing that matters, all, a number, or a vector."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,7 @@ class Join:
     name: str
     makes: str
     pairs: frozenset[tuple[str, str]]
-    where: Place
-    low: frozenset[str]
-    """Low types in which it is made, beside float32."""
+    where: Place = ""
 
 
 @dataclass(frozen=True)
@@ -240,7 +238,7 @@ class Kernels:
 
     @cached_property
     def taken(self) -> Mapping[str, Mapping[str, str]]:
-        """What is behind the first of two operators is taken into its stored numbers: first -> second -> the fusion."""
+        """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
         for join in self.joined:
             for first, then in join.pairs if join.where == "stored" else ():
@@ -249,7 +247,7 @@ class Kernels:
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """Product -> the fusion that takes into its kernel a known number which scales an operand or the result."""
+        """By product, the fusion that takes a number which scales an operand or the result into its kernel."""
         by_number = [join for join in self.joined if join.where == "number"]
         products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
@@ -273,7 +271,8 @@ class Kernels:
         return False
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        """Whether the fallback runs an operator in float32 only, so that keeping it low would only move the Casts
+        there."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False

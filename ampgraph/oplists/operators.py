@@ -95,23 +95,24 @@ def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> O
     exact are everybody's.
     """
     users = user_files(extra, framework(name).names)
-    return _merged(str(name), users) if users else _as_shipped(str(name))
+    return _merged_lists(str(name), users) if users else _as_shipped(str(name))
 
 
 @cache
 def _as_shipped(name: str) -> OpLists:
     """A list without a user's, merged once: that takes as long as the rest of a small model's conversion."""
-    return _merged(name, ())
+    return _merged_lists(name, ())
 
 
-def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
+def _merged_lists(name: str, users: Sequence[ListFile]) -> OpLists:
+    """The lists of a policy with a user's on top: later files win, operator by operator."""
     whose, own = framework(name), own_file(OWN)
     listings = _listings((own_file(name), *users), whose)
     ours = listings if name == OWN else _listings((own,), framework(OWN))
     regions = {name: reason for file in (own, *users) for name, reason in file.data.get("regions", {}).items()}
     return OpLists(
         listings=MappingProxyType(listings),
-        **_slots((own_file("tied_slots.toml"), *users)),
+        **_slot_fields((own_file("tied_slots.toml"), *users)),
         regions=MappingProxyType(regions),
         traits=merged((own_file("traits.toml"), *users)),
         framework=whose,
@@ -123,10 +124,11 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
 
 
 def _listings(files: Sequence[ListFile], whose: Framework) -> dict[str, Listing]:
+    """The listing of each operator, by the last file that has it."""
     return {kind: listing for file in files for kind, listing in entries(file, whose)}
 
 
-def _slots(files: Sequence[ListFile]) -> dict[str, Any]:
+def _slot_fields(files: Sequence[ListFile]) -> dict[str, Any]:
     """The fields of `OpLists` about slots, of several files together; a later file wins."""
     tied: dict[str, TypeGroups] = {}
     reasons: dict[str, str] = {}

@@ -37,12 +37,12 @@ class Region(NamedTuple):
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
     """Every region of a dataflow but for products with their bias, in the order of the anchors' nodes."""
-    return (_region(flow, match) for match in (patterns or region_patterns()).find(flow))
+    return (_region_of_match(flow, match) for match in (patterns or region_patterns()).find(flow))
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
-    """A product and the Add of a stored vector to its result."""
-    return (_region(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
+    """Every product with the Add of a stored vector to its result, as a region."""
+    return (_region_of_match(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
 def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
@@ -50,7 +50,8 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
     return [reason for reason in region_patterns().mismatches(flow, op) if kind in ("", reason.kind)]
 
 
-def _region(flow: Dataflow, match: Match) -> Region:
+def _region_of_match(flow: Dataflow, match: Match) -> Region:
+    """A match as a region: its data, scale, bias, eps and axes by the names that all patterns of a kind share."""
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
@@ -93,12 +94,13 @@ def region_patterns() -> PatternSet:
 
 @cache
 def joined_patterns(kinds: frozenset[str]) -> PatternSet:
-    """Those of some operators that are regions only where a target makes one kernel of them."""
+    """Patterns of operators that are regions only where the target has one kernel for them."""
     return PatternSet([one for one in shipped_patterns() if one.joined and one.kind in kinds], conventions())
 
 
 @cache
 def bias_patterns() -> PatternSet:
+    """The patterns of a bias, whose stored operand may not be an input with a default."""
     return PatternSet(
         [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
     )

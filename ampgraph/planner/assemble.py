@@ -44,8 +44,8 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
-    """Patterns by which a later conversion knows what the user's words and measured ranges pinned to float32; of what a
-    stream holds together one is enough."""
+    """Patterns for what the user's words and measured ranges pinned to float32, written into the file so that a later
+    conversion keeps it; one for each residual stream."""
     held: dict[tuple[str, int], int] = {}
     for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):
         if unit.op != NONE and decision.dtype == FLOAT32 and decision.why.rule in ("range", FP32_STREAM):
@@ -58,6 +58,7 @@ def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:
+    """A Decision for each unit, in their order; units of inputs and outputs have index -1."""
     flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
     paths, decisions = [scope.path for scope in flow.scopes], []
     for unit, root in zip(flow.units, settled.roots, strict=True):
@@ -71,7 +72,8 @@ def _decisions(decided: DecidedModel) -> list[Decision]:
 
 
 def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan) -> None:
-    """The one cast that a value needs, if any reader wants the other type. ``low``: units."""
+    """Adds to the plan the one cast that a value needs, if any reader wants the other type. ``low``: units that are
+    low."""
     flow = decided.flow
     is_low = value.unit in low and value.low_source == NONE  # made by a given Cast: low readers take its source
     other = [u for u in flow.uses[value.id] if (u.unit in low) != is_low and u.unit != NONE and not u.given_cast]
@@ -81,10 +83,12 @@ def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan
 
 
 def _places(flow: Dataflow, uses: Sequence[Use]) -> tuple[tuple[str, int, int], ...]:
+    """Places that read a value, as plans name them: scope, index of the node, position."""
     return tuple(map(flow.place, uses))
 
 
 def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
+    """Adds to the plan how a stored tensor is kept: low, in both types, or float32 with a Cast where it is read low."""
     flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
     low = [u for u in uses if u.unit in low_units and not u.given_cast]
@@ -178,6 +182,7 @@ def reasons_of(decided: DecidedModel, op: Op) -> tuple[Reason, ...]:
 
 
 def _reason(decided: DecidedModel, op: Op, slots: tuple[str, ...], root: int) -> Reason:
+    """Why some slots of an operator that are decided together have their type, and what either type costs."""
     flow, settled = decided.flow, decided.settled
     find = settled.find
     values = [
@@ -214,7 +219,7 @@ def _prices(decided: DecidedModel, root: int) -> tuple[Price, Price]:
         total = problem.cost({root: side})
         paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
         casts, weights = ([v.id for v in paid if v.weight == stored] for stored in (False, True))
-        starts = sum(costs.starts(v) * (2 if v in task.joined else 1) for v in casts)
+        starts = sum(map(costs.starts, casts))
         return Price(total if total < INFINITE else None, starts, tuple(casts), tuple(weights))
 
     return price(LOW), price(HIGH)

@@ -29,6 +29,7 @@ class Classes:
     notes: Sequence[Note]
 
     def enter(self, ledger: Ledger) -> None:
+        """Ties and holds first, then the verdict of every unit."""
         for item in self.first:
             if isinstance(item, Tie):
                 ledger.tie(item.units)
@@ -61,7 +62,7 @@ def classify_validity(facts: Facts) -> Classes:
 
 
 def _first(facts: Facts) -> list[Tie | Hold]:
-    """Ties of slots, and what holds an operator whatever anybody says."""
+    """What goes before any verdict: ties of slots, and holds that nothing can lift."""
     first: list[Tie | Hold] = [tie for rows in masked_rows(facts) for tie in rows.ties]
     tied, kernels, broken = facts.options.lists.tied, facts.options.kernels.tied, broken_kernels(facts)
     for op in facts.flow.ops:
@@ -80,6 +81,8 @@ def _first(facts: Facts) -> list[Tie | Hold]:
 
 
 def _verdicts(facts: Facts) -> list[Verdict]:
+    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all of these share
+    one."""
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
     attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
@@ -97,6 +100,7 @@ def _verdicts(facts: Facts) -> list[Verdict]:
 
 
 def _class(facts: Facts, op: Op) -> str:
+    """The list class that governs an operator: "" in no list, "neutral" for what marks an input or output."""
     listing = facts.listing(op)
     if listing is None:
         return "neutral" if _is_boundary(facts.flow, op) else ""
@@ -104,6 +108,7 @@ def _class(facts: Facts, op: Op) -> str:
 
 
 def _is_boundary(flow: Dataflow, op: Op) -> bool:
+    """Whether all its slots are types of inputs and outputs (a body's, a function's), so that it computes nothing."""
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
@@ -139,7 +144,7 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
 
 
 def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
-    """What a border, a schema or a kernel leave no choice of."""
+    """The verdict on a slot where its place in the model, its schema or its kernel leave no choice; else None."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
     if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
@@ -164,14 +169,14 @@ def is_declared(options: Options, op: Op) -> bool:
 
 
 def _often_unlike(facts: Facts) -> Collection[str]:
-    """The operators of which one may be judged unlike another."""
+    """Kinds of operators whose nodes may get different verdicts, so that each node has to be looked at."""
     if facts.options.level.infer == "float32":
         return {op.role for op in facts.flow.ops}
     return facts.traits.operators("stored_statistics")
 
 
 def _left_to_cut(facts: Facts, op: Op) -> str:
-    """Why an operator of a careful class is left to the cut here, where its level lets those of ``infer`` be low."""
+    """Why this operator goes to the cut although its class is float32 at this level; "" where it does not."""
     traits, options = facts.traits, facts.options
     if options.level.infer == "float32":
         if traits.has(op.role, "dequantizes") and facts.flow.values[op.inputs[0]].weight:
@@ -216,6 +221,7 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
 
 
 def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
+    """Notes on operators that are float32 because no list or no schema has them, a line a kind."""
     flow = facts.flow
     unlisted: dict[str, int] = {}
     for op in flow.ops:
@@ -249,14 +255,16 @@ class MaskedRows:
 
     @property
     def ties(self) -> Iterator[Tie]:
-        """The selection has the type of the products that read it; where all has to be low, the test has it too."""
+        """Ties the Where to the type of the products that read it and, where the Softmax is left to the cut, the
+        comparison as well."""
         together = [self.select, *([self.test] if self.why else [])]
         for product in self.products:
             yield Tie(tuple(unit for op in (*together, product) for unit in op.slots.values()))
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """Every such place."""
+    """Every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target makes one kernel of
+    that with the products behind."""
     flow, options = facts.flow, facts.options
     for op in flow.ops:
         form = options.kernels.attention.get(op.kind)
@@ -288,8 +296,8 @@ def forward_of(flow: Dataflow, op: Op) -> Op:
 
 
 def tied_to_forward(flow: Dataflow, op: Op) -> Iterator[tuple[int, int]]:
-    """Units of a gradient, each with the one of its forward operator: slot by slot, or the first where the gradient has
-    one slot of another name."""
+    """Units of a gradient with those of its forward operator: of the slot of the same name, or the first if the
+    gradient has one slot alone."""
     if op.follows == NONE:
         return
     forward = flow.ops[op.follows].slots

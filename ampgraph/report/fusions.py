@@ -83,7 +83,7 @@ class Fusions:
     nodes: tuple[OptimizedNode, ...] = ()
 
     def lines(self) -> list[str]:
-        """Its part of the report of `inspect`."""
+        """The lines that `inspect` prints of it."""
         sides = [side for side in (self.before, self.after) if side]
         if not sides:
             return [f"fused operators and placement on {self.device}: cannot be told: {self.note}"]
@@ -96,7 +96,7 @@ class Fusions:
 
     @property
     def device(self) -> str:
-        """The provider's name, short: `CUDA`, `CPU`."""
+        """The provider's short name: `CUDA`, `CPU`."""
         return self.provider.removesuffix("ExecutionProvider")
 
     def to_dict(self) -> JsonObject:
@@ -105,7 +105,7 @@ class Fusions:
 
     @property
     def how(self) -> str:
-        """How the runtime makes it."""
+        """What the runtime does with the file, as a verb: it "builds" an engine or "optimises" a graph."""
         return "builds" if any(side.engine_bytes for side in (self.after, self.before) if side) else "optimises"
 
 
@@ -117,7 +117,7 @@ def fused_operators(
     builder: str = "",
     dims: Mapping[str, int] | None = None,
 ) -> Fusions:
-    """Both models as ``provider`` would run them, by the onnxruntime of the interpreter ``python``, or of this one.
+    """What ``provider`` would run of both models, by the onnxruntime of the interpreter ``python``, or of this one.
 
     ``builder``: an engine is built for the target instead, by the package of that extra; ``dims``: for these sizes of
     open dimensions. Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named
@@ -125,12 +125,12 @@ def fused_operators(
     """
     if builder:
         return _engines(model, original, provider, python, dims or {})
-    missing = "" if python else _missing(provider)
+    missing = "" if python else _why_not_here(provider)
     if missing:
         return Fusions(provider=provider, note=missing)
     notes: list[str] = []
-    after = _optimized(model, provider, python, notes)
-    before = _optimized(original, provider, python, notes) if original is not None else None
+    after = _optimised_graph(model, provider, python, notes)
+    before = _optimised_graph(original, provider, python, notes) if original is not None else None
     known = after or before
     return Fusions(
         runtime=known.runtime if known else "",
@@ -153,7 +153,7 @@ def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object 
 def _engines(
     model: Runnable, original: Runnable | None, provider: str, python: str, dims: Mapping[str, int]
 ) -> Fusions:
-    """Both models as engines."""
+    """What TensorRT makes of both models, as engines."""
     sides: list[TargetGraph | None] = []
     notes: list[str] = []
     runtime = ""
@@ -170,15 +170,15 @@ def _engines(
                 raise
             return Fusions(provider=provider, note=f"{error.message}; {OTHER_RUNTIME}")
         runtime = answer.runtime
-        notes += [] if answer.ok else [f"{runtime} does not take {_name(one)}: {answer.why}"]
+        notes += [] if answer.ok else [f"{runtime} does not take {_model_name(one)}: {answer.why}"]
         sides.append(TargetGraph.of_engine(answer.engine) if answer.engine else None)
         kernels = answer.engine.kernels if answer.engine and one is model else ()
         nodes = tuple(OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in kernels)
     return Fusions(runtime, provider, sides[1], sides[0], "; ".join(notes), nodes)
 
 
-def _missing(provider: str) -> str:
-    """Why this process's onnxruntime cannot tell, or an empty string."""
+def _why_not_here(provider: str) -> str:
+    """Why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
     try:
         runtime = import_onnxruntime()
     except AmpError:
@@ -188,14 +188,15 @@ def _missing(provider: str) -> str:
     return f"onnxruntime {runtime.__version__} here has no {provider}; {OTHER_RUNTIME}"
 
 
-def _optimized(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
+def _optimised_graph(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
+    """The graph that ONNX Runtime would run; None where it has none, and a note says why."""
     try:
         if isinstance(model, str):
             return optimized(model, provider, python=python)
         proto, folder = _serialized(model)
         return optimized(proto, provider, python=python, folder=folder)
     except NotOptimized as why:
-        notes.append(str(why) if why.elsewhere else f"ONNX Runtime does not take {_name(model)}: {why}")
+        notes.append(str(why) if why.elsewhere else f"ONNX Runtime does not take {_model_name(model)}: {why}")
         return None
 
 
@@ -209,5 +210,6 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
     return onnx_ir.to_proto(model), folder
 
 
-def _name(model: Runnable) -> str:
+def _model_name(model: Runnable) -> str:
+    """The model as notes name it."""
     return os.path.basename(model) if isinstance(model, str) else "the model"

@@ -158,7 +158,7 @@ class Meanings(Shown):
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]
-        """By sense, the meaning."""
+        """The meaning of the term in each of its senses."""
         return dict(self.found)
 
     def lines(self) -> list[str]:
@@ -190,7 +190,7 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
 
 
 def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
-    """What terms mean, or with ``begun`` those whose first words they are."""
+    """The terms that match, with their meanings; ``begun``: those that begin with the words."""
     wanted = {_plain(dtype_word(term) or term) for term in terms}
     return {
         name if kind == "word" else f"{kind} {name}": text
@@ -219,5 +219,5 @@ def page() -> str:
 
 
 def _plain(term: str) -> str:
-    """Without case, number and punctuation."""
+    """A term to be compared: lower case, without digits and punctuation."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", term.lower()).split()).removesuffix("s")

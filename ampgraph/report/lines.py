@@ -9,6 +9,7 @@ Rows = list[tuple[str, str]]
 
 
 def plural(count: int, word: str) -> str:
+    """A count with its noun, as "1 byte" and "2,000 bytes"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
@@ -31,17 +32,17 @@ def rewrite_line(what: str, count: int) -> str:
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
-    """``name  text``, continued lines without a name."""
+    """Rows of "name text"; lines that continue a text have no name. ``width``: of the names."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
 
 
 def titled(title: str, lines: Sequence[str]) -> Rows:
-    """A title beside the first of some lines."""
+    """Lines with a title in front of the first."""
     return list(zip([title, *[""] * len(lines)], lines, strict=False))
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """Cells below each other; those of the last column are as long as they are."""
+    """A table as text, its cells aligned by column; ``align`` says left or right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
@@ -55,7 +56,7 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, whole words where there are any."""
+    """A text of at most ``most`` characters, cut between words where there are any."""
     if len(text) <= most:
         return text
     start = text[: most - 3]
@@ -69,5 +70,5 @@ def middle_left_out(name: str, most: int) -> str:
 
 
 def finite(error: float, digits: str = ".3g", other: str = "not finite") -> str:
-    """An error in a table."""
+    """An error as a table shows it; ``other`` where it is not finite."""
     return f"{error:{digits}}" if math.isfinite(error) else other

@@ -251,7 +251,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
 
 
 def _span(found: Sequence[Range]) -> str:
-    """The range of what a node makes, in words."""
+    """The measured range of a node's output, in words."""
     if not found:
         return ""
     whole = Range()
@@ -314,12 +314,14 @@ def summarize(
 
 
 def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
+    """How many products are low, and which are not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
     return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, lists, plan))
 
 
 def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
+    """Nodes in float32 in groups of one rule and one kind, the largest group first."""
     groups: dict[tuple[str, str], list[Chosen]] = {}
     for node in nodes:
         groups.setdefault((node.why.rule, node.kind), []).append(node)
@@ -345,7 +347,7 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
 
 
 def no_guard(summary: Summary) -> str:
-    """What is said where no guard fired: it is no promise as long as nobody looked at values."""
+    """What is said where no rule fired: nothing was found, but nobody looked at values unless ranges were measured."""
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
@@ -376,7 +378,7 @@ def next_step(summary: Summary) -> str:
 
 
 def _why_nothing(summary: Summary) -> str:
-    """Why nothing is lowered, where no node of float32 is there to give a reason of its own."""
+    """Why nothing is low, for a model where no float32 node has a reason of its own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -387,6 +389,7 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
+    """The lines on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     lines = [f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data"]
     for dtype, rules in summary.reasons.items():
@@ -396,6 +399,7 @@ def _node_rows(summary: Summary) -> Rows:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
+    """The line on products; ``every``: with those that are float32."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
@@ -467,6 +471,7 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _examples(texts: list[str]) -> list[str]:
+    """The first few texts, and how many more there are."""
     left = len(texts) - EXAMPLES
     return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
 
@@ -477,6 +482,7 @@ def _in_words(rule: str, chosen: str) -> str:
 
 
 def _policy(name: str) -> Policy:
+    """A policy by name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

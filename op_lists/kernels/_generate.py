@@ -17,7 +17,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any, TypedDict
@@ -52,9 +52,9 @@ MASKS = {
 SCALED = ("Div MatMul", "Mul MatMul", "MatMul Div", "MatMul Mul")
 
 
-def _joined(makes: str, where: str, *pairs: str, low: Sequence[str] = LOW) -> dict[str, object]:
+def _joined(makes: str, where: str, *pairs: str) -> dict[str, object]:
     """An entry of [joined]."""
-    return {"makes": makes, "pairs": [pair.split() for pair in pairs], "where": where, "low": list(low)}
+    return {"makes": makes, "pairs": [pair.split() for pair in pairs], "where": where}
 
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -120,15 +120,15 @@ HEADS: dict[str, dict[str, Any]] = {
         },
         "joined": {
             "BiasGeluFusion": _joined("BiasGelu", "vector", "Add Gelu"),
-            "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
+            "BiasSoftmaxFusion": _joined("BiasSoftmax", "", "Add Softmax"),
             "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
             "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"),
             "ConvMulFusion": _joined("Conv", "stored", "Conv Mul"),
-            "DivMulFusion": _joined("Div", "inverse", "Div Mul", low=["float16"]),
+            "DivMulFusion": _joined("Div", "", "Div Mul"),
             "MatMulScaleFusion": _joined("FusedMatMul", "number", *SCALED),
-            "QuickGeluFusion": _joined("QuickGelu", "same_source", "Sigmoid Mul"),
-            "ReluClipFusion": _joined("Clip", "stored", "Relu Clip", low=["float16"]),
-            "SkipLayerNormFusion": _joined("SkipLayerNormalization", "alike", "Add LayerNormalization"),
+            "QuickGeluFusion": _joined("QuickGelu", "", "Sigmoid Mul"),
+            "ReluClipFusion": _joined("Clip", "", "Relu Clip"),
+            "SkipLayerNormFusion": _joined("SkipLayerNormalization", "", "Add LayerNormalization"),
         },
     },
     "cpu": {
@@ -195,8 +195,8 @@ COMMENTS = {
 # double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
 # multiplied low, and reads that half.
-# [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
-# condition of ampgraph/planner/joints.py), and the low types in which it does.
+# [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, and what is
+# stored beside them `where` that matters.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """

@@ -569,7 +569,7 @@ def test_without_a_text_some_form_is_no_region(
 ) -> None:
     less = dropped(file, section, name, place)
     if file.name.endswith(SHARED):
-        monkeypatch.setattr(pattern_files, "_shared", lambda: less)
+        monkeypatch.setattr(pattern_files, "_shared_file", lambda: less)
         regions = [other for other in files() if not other.name.endswith(SHARED)]
     else:
         regions = [less]

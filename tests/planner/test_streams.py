@@ -18,7 +18,6 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner import alternatives, order
-from ampgraph.planner.facts import facts
 from ampgraph.rules import fusions
 from hard_models import HARD_MODELS, measure
 from onnx_text import parse
@@ -321,8 +320,8 @@ def test_alternatives_share_what_the_plan_has_seen(monkeypatch: pytest.MonkeyPat
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args: counts.update([name]) or real(*args))
 
-    for module, name in ((fusions, "find_regions"), (facts, "find_fused_pairs"), (order, "look_at_all")):
+    for module, name in ((fusions, "find_regions"), (order, "look_at_all")):
         counted(module, name)
     counted(alternatives, "decide")
     assert said(HARD_MODELS["bytes"].build())
-    assert counts == {"find_regions": 1, "find_fused_pairs": 1, "look_at_all": 1, "decide": 2}
+    assert counts == {"find_regions": 1, "look_at_all": 1, "decide": 2}

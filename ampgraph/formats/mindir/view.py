@@ -113,7 +113,7 @@ def primitive(model: Message, kind: str, fresh: FreshNames) -> str:
 
 
 def add_type(node: Message, dtype: int, dims: Iterable[int]) -> None:
-    """The type and the dimensions of the one tensor that a new node makes."""
+    """Writes type and dimensions of the one tensor that a new node makes."""
     tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add(data_type=dtype)
     tensor.dims.extend(dims)
 
@@ -186,16 +186,16 @@ def number(item: Message | None) -> Plain:
     if item.type in SEQUENCES:
         return [number(value) for value in item.values] if item.values else list(item.ints)
     if item.type == schema.BOOL:
-        return bool(_integer(item))
+        return bool(_element_integer(item))
     if item.type == schema.STRING:
         return str(item.s, "utf-8", "replace")
     if item.type in (schema.FLOAT, 11):
         return float(item.f if item.HasField("f") else item.d)
-    return _integer(item)
+    return _element_integer(item)
 
 
-def _integer(item: Message) -> int:
-    """Items of a tuple carry their number in ``ints``, others in ``i``."""
+def _element_integer(item: Message) -> int:
+    """The whole number in an attribute: elements of a tuple have theirs in ``ints``, others in ``i``."""
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 

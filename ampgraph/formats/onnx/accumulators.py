@@ -73,7 +73,8 @@ class Accumulators:
         return self._nodes, (self._mean if node.op_type in MEANS else self._inner)(node, dtype)
 
     def _mean(self, node: ir.Node, dtype: str) -> ir.Value:
-        """The sum is rounded, and overflows, before it is divided; no step of the sum is."""
+        """A mean whose sum is rounded (and may overflow) once before it is divided; its single additions are not
+        rounded."""
         if "kernel_shape" in node.attributes:
             count = self._constant(np.array(np.prod(node.attributes["kernel_shape"].value), np.float32))
         else:
@@ -93,7 +94,7 @@ class Accumulators:
         return self._sum(node.inputs[0], node.inputs[1], self._do("Shape", [node.outputs[0]]), dtype)
 
     def _gemm(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """alpha scales the sum, and beta the third operand, each rounded."""
+        """alpha * (A B) + beta * C with the accumulator, each of the two scaled terms rounded."""
         given = {name: a.value for name, a in node.attributes.items()}
         a, b, across = node.inputs[0], node.inputs[1], given.get("transB", 0)
         by_lanes = across and weight and weight[-1] and weight[-1] % LANES == 0 and not self._fused
@@ -124,7 +125,7 @@ class Accumulators:
         return self._by_places(node, dtype, weights, columns, (group, out, inside, places), len(weight))
 
     def _convtranspose(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        """From the last place of the kernel to the first."""
+        """A ConvTranspose as a sum over the kernel's places from the last to the first, as WebGPU adds them up."""
         group = node.attributes["group"].value if "group" in node.attributes else 1
         out, inside, places = weight[1] * group, weight[0] // group, int(np.prod(weight[2:]))
         weights = self._reshape(node.inputs[1], [group, inside, out // group, places])

@@ -43,6 +43,7 @@ class Reading:
 
     @property
     def bounded(self) -> bool:
+        """Whether a reader limits the values, as a table of so many rows does."""
         return self.last < 1 << 62
 
     def bound(self, first: float, last: float, table: str) -> None:
@@ -85,7 +86,8 @@ class InputReader:
         return found
 
     def _step(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """Notes what an operator says of the input, and gives the values to go on with."""
+        """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
+        further."""
         role = op.role
         if at_place(role, "sizes", index):
             found.size = found.size or op.kind
@@ -119,7 +121,7 @@ class InputReader:
     # -- indices ------------------------------------------------------------------------------------------------------
 
     def _table(self, op: Op, at: _State, found: Reading) -> None:
-        """``0 <= scale * x + offset < size`` for every offset."""
+        """Notes that an index must fit a table: ``0 <= scale * x + offset < size`` for every offset that was met."""
         flow = self.flow
         if op.role == "OneHot":
             depth = flow.scalar(op.inputs[1])
@@ -133,7 +135,7 @@ class InputReader:
             found.bound(0, 0, f"{name} of unknown size")
 
     def _table_size(self, op: Op) -> int:
-        """The size of what an index runs over, 0 when nothing says it."""
+        """The number of rows that an operator looks up in; 0 when nothing says it."""
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
@@ -154,7 +156,7 @@ class InputReader:
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
     def _arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """The states of what an operator makes of an input and constants; ``found`` hears what that tells of it."""
+        """Follows an input through arithmetic with constants; ``found`` takes what that says of it."""
         other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
         if other is None:
@@ -209,7 +211,8 @@ class InputReader:
         return None
 
     def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
-        """A condition; which branch hides says what a one means."""
+        """Follows an input that is a Where's condition: the branch that hides scores says whether a one means
+        masked."""
         found.masks = True
         for branch in (1, 2):
             numbers = self._numbers(op.inputs[branch])
@@ -218,7 +221,7 @@ class InputReader:
         return []
 
     def _is_added_mask(self, op: Op, other: int, source: int) -> bool:
-        """Whether an Add puts the input upon scores that it had no part in, before a Softmax."""
+        """Whether an Add puts the input upon scores in front of a Softmax that it is no part of: then it is a mask."""
         if not self.flow.values[source].dtype.startswith(("float", "bfloat")):
             return False
         return self._reaches_softmax(op) and self._are_scores(other, source)
@@ -239,8 +242,8 @@ class InputReader:
         return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
 
     def _following(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
-        """The readers of what an operator makes, with the place where they read it, then those of the one that leads
-        on, as long as there is one alone."""
+        """The readers of a result, each with its place; then those of the one reader that ``leads_on``, as long as
+        there is only one."""
         for _ in range(8):
             uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
             yield [(self.flow.ops[use.op], use.index) for use in uses]

@@ -122,7 +122,7 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
 
 
 def _plain(port: Port) -> Port:
-    """A tensor of numbers that numpy has; anything else is left to the runtime."""
+    """A port as it is checked: a tensor of numbers that numpy has; anything else is left to the runtime."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
@@ -141,13 +141,14 @@ def _to_float32(value: Any, low: str) -> Any:
 
 
 def _opaque(array: Array) -> Any:
-    """float8 and the like, which the runtime takes as bytes with a type number."""
+    """float8 and the like as the runtime takes them: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
 def _to_low(value: Any, low: str) -> Any:
+    """A result rounded to the low type that the output has in the file; lists element by element."""
     if not low or value is None:
         return value
     if isinstance(value, list):
@@ -266,7 +267,7 @@ class _Writer:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
-        """What is fed to the graph."""
+        """Makes low inputs of a graph float32, with their defaults; one that keeps its type is read through a Cast."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
                 self._edit.store_float32(value)  # the default of an input turns float32 with it
@@ -282,7 +283,7 @@ class _Writer:
             self._edit.store_float32(value)
 
     def op(self, op: Op) -> None:
-        """One operator, and what it makes."""
+        """Makes one operator compute in float32, with its low results rounded."""
         made = [self._flow.values[i] for i in op.outputs]
         low = [value for value in made if value.name and _low(value)]
         if op.kind == "BitCast":  # its meaning is the bits: it reads, and makes, the low type itself
@@ -302,7 +303,7 @@ class _Writer:
                 self._edit.round_all(value, stays_low=kept, sums=self._sums.get(op.id))
 
     def border(self, scope: Scope) -> None:
-        """The border says what it is, as before or in float32."""
+        """Declares the graph's inputs and outputs: in the types that they had, or in float32."""
         for value in (self._flow.values[i] for i in {*scope.inputs, *scope.outputs}):
             if value.container or value.id not in self._kept:
                 self._edit.declare_float32(value)

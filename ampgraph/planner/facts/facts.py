@@ -12,7 +12,6 @@ from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
-from ..fused_pairs import FusedPair, find_fused_pairs
 from .masks import Masks
 from .measured import MeasuredRanges, Passing
 from .sizes import OpenSizes
@@ -43,7 +42,7 @@ class Facts:
         return found
 
     def _shared(self, options: Options) -> Iterable[str]:
-        """What is known here that other options leave as it is."""
+        """Names of the facts that stay the same under other options, so that they are handed on."""
         own = self.options
         if own.lists is not options.lists or own.dtype != options.dtype or own.dims != options.dims:
             return ()
@@ -70,7 +69,7 @@ class Facts:
 
     @cached_property
     def sights(self) -> list[object]:
-        """What rules saw of the model, kept for a plan by other words."""
+        """Sights of rules (what they found in the model), kept for the next plan of the same model."""
         return []
 
     # -- ways ---------------------------------------------------------------------------------------------------------
@@ -82,6 +81,7 @@ class Facts:
 
     @cached_property
     def _before(self) -> dict[frozenset[int], set[int]]:
+        """What `with_all_before` has found, by the operators that it was asked for."""
         return {}
 
     def with_all_before(self, ops: frozenset[int]) -> Set[int]:
@@ -96,11 +96,6 @@ class Facts:
             self._before[ops] = found
         return self._before[ops]
 
-    @cached_property
-    def fused_pairs(self) -> list[FusedPair]:
-        """Pairs of operators that the target would make one kernel of in float32."""
-        return find_fused_pairs(self.flow, self.options)
-
     # -- values -------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -110,6 +105,7 @@ class Facts:
 
     @cached_property
     def _extents(self) -> dict[object, Extent]:
+        """Extents of stored tensors by the key of what is stored: each is read once."""
         return {}
 
     def extent(self, value: Value) -> Extent:

@@ -45,7 +45,8 @@ class OpenSizes:
 
     @cached_property
     def _places(self) -> dict[int, Sequence[int]]:
-        """By value, sizes behind batch and channels: those of the model's inputs, divided on the way here."""
+        """By value, its sizes behind batch and channels: those of the model's inputs, divided by the strides on the
+        way."""
         flow = self.flow
         places: dict[int, Sequence[int]] = {}
         for value in flow.scopes[0].inputs if flow.scopes else ():

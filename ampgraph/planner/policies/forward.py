@@ -22,7 +22,8 @@ from ..regions import Regions
 
 
 class ForwardTypes(ABC):
-    """``low``: the type of every unit while it is not settled, and ``why`` it is float32, both by representative.
+    """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float32,
+    both by representative. ``given``: what was decided before, and no rule changes.
 
     ``given``: what is decided before any rule is asked, and what no rule changes.
     """
@@ -56,6 +57,7 @@ class ForwardTypes(ABC):
         """Why a slot is float32, or an empty text."""
 
     def is_low(self, unit: int) -> bool:
+        """Whether the unit is low so far."""
         return self.low[self.flow.find(unit)]
 
     def make_float32(self, unit: int, why: str) -> bool:
@@ -108,7 +110,7 @@ class ForwardTypes(ABC):
         return self.float32_among(op, strong)
 
     def float32_among(self, op: Op, operands: list[Value]) -> str:
-        """Which operand comes as float32, in words."""
+        """Which operands are float32, in words; "" if none is."""
         if not operands:
             return "is made as float32"
         wide = next((value for value in operands if not self.comes_low(value, op.id)), None)

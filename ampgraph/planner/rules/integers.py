@@ -156,7 +156,8 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
 
 
 def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
-    """The others of a part of the floats, which integers separate, without a low product, where some is quantized."""
+    """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
+    no low product."""
     flow, traits = facts.flow, facts.traits
     parents = list(range(len(flow.values)))
 
@@ -210,6 +211,8 @@ SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
     validity=True,
 )
 def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    """Holds everything from which a whole number is made: it is valid in no other type, so no option switches it
+    off."""
     facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)
@@ -266,24 +269,19 @@ def _integer_valued(facts: Facts) -> set[int]:
 def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen: set[int]) -> Iterator[Hold]:
     """Holds the elementwise arithmetic behind values, back to products, norms and bounded functions. ``seen``: what an
     earlier sink has held already."""
-    flow, before = facts.flow, facts.borders.before
-    work = [v for v in values if v != NONE]
-    while work:
-        value = work.pop()
-        item = flow.values[value]
-        if value in seen or item.dtype != FLOAT32:
-            continue
-        seen.add(value)
-        op = flow.writer(value)
-        if value in before:  # made in a body, or by a caller
-            if item.unit != NONE:
-                yield Hold((item.unit,), VALIDITY, why)
-            work += before[value]
-        elif op is not None and op.slots and not _ends(facts, regions, op):
-            yield Hold(tuple(op.slots.values()), VALIDITY, why)
-            if not facts.traits.has(op.role, "conversions") or flow.values[op.inputs[0]].dtype == FLOAT32:
-                work += [v for v in op.inputs if v != NONE]
+    flow, borders = facts.flow, facts.borders
 
+    def fresh(value: int) -> set[int]:
+        found = borders.origins(value) - seen if flow.values[value].dtype == FLOAT32 else set[int]()
+        seen.update(found)
+        return found
 
-def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
-    return regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")
+    def is_exact(op: Op) -> bool:
+        ends = regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")
+        return bool(op.slots) and not ends
+
+    known = set(seen)
+    before = upstream(flow, values, lambda op: op.inputs if is_exact(op) else (), fresh)
+    yield from (Hold(tuple(op.slots.values()), VALIDITY, why) for op in before if is_exact(op))
+    crossed = (flow.values[v].unit for v in sorted(seen - known) if v in borders.before)  # in a body, or by a caller
+    yield from (Hold((unit,), VALIDITY, why) for unit in crossed if unit != NONE)

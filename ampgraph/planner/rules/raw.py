@@ -86,6 +86,8 @@ def _is_input(facts: Facts, value: int) -> bool:
     action="float32 for it, with all that lies before it, and for what scales it down behind",
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
+    """Holds arithmetic on raw inputs up to its last scaling, where something in it needs digits that the low type
+    lacks."""
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
     careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}
@@ -110,8 +112,8 @@ def _normalises(facts: Facts, found: Raw, op: Op) -> bool:
 
 
 def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
-    """What moves, shifts and scales the result of an operator by constants, up to the last that scales it down: there
-    a Cast costs what it costs before, as each result has one reader."""
+    """The operators behind ``op`` that move, shift and scale its result, up to the last one that scales it down: a Cast
+    behind that costs no more than one before."""
     flow, traits, chain, end = facts.flow, facts.traits, list[Op](), 0
     while len(op.outputs) == 1:
         value = op.outputs[0]
@@ -198,8 +200,8 @@ class Angles:
 
     @cached_property
     def activations(self) -> Collection[int]:
-        """Operators that see what a product or a norm made of data: no positions, and rounded already. The product of
-        an input as it comes is none, scaled and shifted by constants: Fourier features."""
+        """Operators that see data, not positions: behind a product or norm of data. A product with a scaled input
+        (Fourier features) does not count."""
         flow, found, seen, angles = self.facts.flow, set[int](), set[int](), set[int]()
         for op in flow.ops:
             cls = self.regions.classes[op.id]

@@ -1,4 +1,4 @@
-"""What a list makes low, and the cut may leave float32: where that costs no Cast, or breaks no kernel."""
+"""What a list makes low, and the cut may leave float32 where that costs no Cast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 from ...core.dataflow import NONE
 from ...core.plan import Why
-from ..decisions import FREE, LIST, LOW, REGION, Decisions, describe
+from ..decisions import FREE, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
 from ..scales import scaled_results
@@ -23,8 +23,8 @@ WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
     levels="careful",
 )
 def epilogue(sight: Sight, decided: Decisions) -> Findings:
-    """What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and
-    saves its rounding. A number that the kernel of the product in front takes is no arithmetic of its own."""
+    """Leaves the last arithmetic before a float32 output to the cut: the Cast costs the same in front of it as behind,
+    and one rounding is saved."""
     facts, regions, guarded = sight.facts, sight.regions, decided
     read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
     behind = {op for op in made - read if regions.classes[op] in WORTH}
@@ -54,7 +54,8 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def branches(sight: Sight, decided: Decisions) -> Findings:
-    """The residual stream and the gradients that meet in it are rounded for their products only, as by autocast."""
+    """Prefers float32 for additions of residual streams and of their gradients, where that takes no more Casts: as
+    autocast, which rounds them for products only."""
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
@@ -72,7 +73,7 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def unserved(sight: Sight, decided: Decisions) -> Findings:
-    """A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it."""
+    """Leaves to the cut what a list makes low for the sake of products around it, where none of them is low."""
     facts = sight.facts
     held = {unit for unit, root in enumerate(decided.roots) if decided.is_held(root)}  # by schema or kernels
     allowed = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.allowed)) if op.slots)
@@ -87,35 +88,6 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
             found[root] = found.get(root, True) and op.id not in products and made.get(op.id, False)
     free = [root for root, holds in found.items() if holds and decided.is_low(root) and _may_be_free(decided, root)]
     return Findings(released=dict.fromkeys(free, why))
-
-
-@runs(
-    "fusion",
-    trigger="what the target makes one kernel of while both operators have one type, and one is pinned to float32",
-    action="what a list makes low there, no product, is left to the cut, which counts what the kernel saves",
-    levels="careful",
-)
-def fusion(sight: Sight, decided: Decisions) -> Findings:
-    facts = sight.facts
-    released: dict[int, Why] = {}
-    wide: dict[int, Why] = {}
-    priced: set[int] = set()
-    for pair in facts.fused_pairs:
-        units = pair.units(facts.flow)
-        held = [decided.is_high(unit) for unit in units]
-        if any(held) or facts.options.dtype in pair.join.low:
-            priced.update(pair.values)
-        if held.count(True) == 1:
-            name = describe(facts.flow, pair.first if held[0] else pair.then)
-            text = f"both are one kernel on {facts.options.target}, {pair.join.makes}"
-            root = decided.find(units[held.index(False)])
-            wide[root] = why = Why("fusion", f"with '{name}', which is float32: {text}")
-            if decided.sides[root] == LOW and _may_be_free(decided, root):
-                released[root] = why
-    products = sight.regions.allowed if released else ()
-    fixed = {root for op in products for root in decided.units_of(facts.flow.ops[op])}
-    released = {root: why for root, why in released.items() if root not in fixed}
-    return Findings(released=released, wide=wide, joined=frozenset(priced))
 
 
 def _may_be_free(decisions: Decisions, root: int) -> bool:

@@ -30,6 +30,7 @@ class Ruling(NamedTuple):
     silent: Sequence[Hold] = ()
 
     def enter(self, ledger: Ledger) -> None:
+        """Holds its units in the ledger; the note is kept only if that changed something."""
         effects = sum([ledger.hold(hold) for hold in self.holds])
         for hold in self.silent:
             ledger.hold(hold)
@@ -50,7 +51,6 @@ class Findings:
         released: units that the cut decides instead of a list.
         worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
         wide: those that are float32 where that takes no more Casts, with the reason.
-        joined: values between two operators of which a kernel is lost where their types differ.
         counted: float values that hold integers.
         floors: mask constants, by value, with what replaces their lowest elements.
         flushing: weights with the share that the low type makes zero.
@@ -62,12 +62,12 @@ class Findings:
     released: Mapping[int, Why] = field(default_factory=dict)
     worth: Mapping[int, int] = field(default_factory=dict)
     wide: Mapping[int, Why] = field(default_factory=dict)
-    joined: frozenset[int] = frozenset()
     counted: frozenset[int] = frozenset()
     floors: Mapping[int, float] = field(default_factory=dict)
     flushing: Mapping[int, float] = field(default_factory=dict)
 
     def enter(self, ledger: Ledger) -> None:
+        """Enters all that was found into the ledger."""
         for ruling in self.found:
             ruling.enter(ledger)
         for unit, why in self.released.items():
@@ -85,7 +85,6 @@ class Findings:
             {**later.released, **self.released},
             {**self.worth, **least},
             {**later.wide, **self.wide},
-            self.joined | later.joined,
             self.counted | later.counted,
             {**self.floors, **later.floors},
             {**self.flushing, **later.flushing},
@@ -160,7 +159,8 @@ def runs(
 
 
 def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = (), where: Op | None = None) -> Ruling:
-    """Holds operators and some units beside them for one reason, with a note at the first operator, or at ``where``."""
+    """A ruling that holds operators, and the units ``beside`` them, for one reason; its note is at ``where``, else at
+    the first operator."""
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
     holds += [Hold((unit,), ACCURACY, why) for unit in beside]
     return Ruling(holds, Note(why.rule, describe(facts.flow, where or ops[0]), why.text))
@@ -199,7 +199,7 @@ def _crossed(facts: Facts, ops: Collection[Op]) -> list[int]:
 
 
 def warned(findings: Findings, decided: Decisions) -> Findings:
-    """What a rule would hold, said where that is low, and not held."""
+    """What a rule would hold, as notes on what is low, where the rule does not act at this level."""
     notes = [
         Note(f"{ruling.note.topic} (not held)", ruling.note.where, ruling.note.text)
         for ruling in findings.found

@@ -83,6 +83,7 @@ class Spectra:
         return [op for op in upstream(self.flow, read, further, self.borders.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
+        """Whether it is a transform or product that adds up a spectrum."""
         return self.traits.has(op.role, "transforms")
 
     def _is_free(self, op: int) -> bool:
@@ -94,6 +95,7 @@ class Spectra:
         return self._is_product(op) or self._adds_many(op)
 
     def _adds_many(self, op: Op) -> bool:
+        """Whether it sums over so many elements that small ones count beside large ones."""
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
         return sums and self.facts.sizes.guessed(op) > NARROW
 
@@ -117,6 +119,7 @@ class Spectra:
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 
     def _is_constant(self, op: Op) -> bool:
+        """Whether everything it writes is stored or follows from what is."""
         return bool(op.outputs) and self._constant.issuperset(op.outputs)
 
     @cached_property
