@@ -177,8 +177,9 @@ class CheckVerdict(Data):
         ways = ["try " + way for way in (listed(self.suggestion), stream) if way]
         if self.unrepaired:
             return "; ".join([f"no repair is known: {self.unrepaired}", *ways])
-        search = "convert again with --repair, which searches what must be float32"
-        return ", or ".join([search] * (self.sensitivity is None) + ways)
+        if self.sensitivity is None:
+            ways = ["convert again with --repair, which searches what must be float32", *ways]
+        return ", or ".join(ways)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
