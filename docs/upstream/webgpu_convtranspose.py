@@ -1,7 +1,7 @@
 """Makes the smallest ConvTransposes that ONNX Runtime's WebGPU provider computes wrongly in float32, and tries their
 neighbours.
 
-python webgpu_convtranspose.py [FILE]    # needs onnx, onnxruntime and onnxruntime-ep-webgpu, and a GPU or a software driver
+python webgpu_convtranspose.py [FILE]    # needs onnx, onnxruntime, onnxruntime-ep-webgpu, a GPU or a software driver
 """
 
 import os
@@ -51,9 +51,8 @@ def main(path="webgpu_convtranspose.onnx"):
         (2, 2, 1), (2, 4, 1), (2, 6, 1), (2, 8, 1), (3, 2, 1), (2, 1, 1), (2, 3, 1), (2, 5, 1), (1, 2, 1), (1, 4, 1),
         (2, 2, 2), (2, 4, 2), (2, 4, 4),
     ):  # fmt: skip
-        print(
-            f"{groups} groups of {inputs} channels into {outputs}, kernel 2x2: {error(path, model(groups, inputs, outputs))}"
-        )
+        words = f"{groups} groups of {inputs} channels into {outputs}, kernel 2x2"
+        print(f"{words}: {error(path, model(groups, inputs, outputs))}")
     for kernel in ((1, 1), (3, 3), (1, 2), (2,)):
         print(
             f"2 groups of 2 channels into 1, kernel {'x'.join(map(str, kernel))}: {error(path, model(kernel=kernel))}"
