@@ -100,7 +100,7 @@ class ReductionNodes(LowNodes):
         counts = self.do("Add", [self.do("Mul", [share, whole]), self.constant(np.array(0.5, np.float32))])
         return self.do("Floor", [counts])
 
-    # -- rows: [results, elements] ----------------------------------------------------------------------------------------
+    # -- rows: [results, elements] -------------------------------------------------------------------------------------
 
     def _places(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
         """What is reduced as rows, with the number of elements and of lanes; None where they are not known."""
