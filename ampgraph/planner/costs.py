@@ -114,8 +114,8 @@ class Costs:
 
 
 def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
-    """What Casts of a value cost between its writer's unit and its readers'; None where one unit decides for all of
-    them."""
+    """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor is
+    kept; None where one unit decides for all of them."""
     flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
     readers = frozenset([roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused])

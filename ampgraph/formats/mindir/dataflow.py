@@ -205,8 +205,7 @@ class MindirReader(Functions):
         return item[at] if known else None  # type: ignore[index]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
-        """The value that a Load gives: the parameter itself, or a value of this moment where the model writes the
-        parameter."""
+        """A new value for what a written parameter holds at the moment of a Load."""
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:

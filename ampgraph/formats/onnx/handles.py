@@ -354,7 +354,8 @@ class Readers(Casts):
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
-        """Copies what the file says of a body's output (type, shape) to the value that takes its place."""
+        """Gives a value that becomes a body's output its known type, and the old output's shape where it has none of
+        its own."""
         result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
