@@ -385,7 +385,7 @@ class Readers(Casts):
     def bypass_node(self, op: ir.Node, scope: int) -> bool:
         """Readers of a node's only result read its first input, and the node goes.
 
-        It stays, and costs nothing, where a border needs its name or a body a result of its own.
+        It stays, and costs nothing, where a boundary needs its name or a body a result of its own.
         """
         source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
         assert source is not None

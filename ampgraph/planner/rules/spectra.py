@@ -46,7 +46,7 @@ class Spectra:
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
         self.regions = sight.regions
-        self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
+        self.flow, self.traits, self.crossings = facts.flow, facts.traits, facts.crossings
         self.squares = {op for op in facts.squares if self._is_free(op)}
         self._constant = constants(self.flow, self.traits)
 
@@ -60,7 +60,7 @@ class Spectra:
         def further(op: Op) -> list[int]:
             return op.inputs if is_power(op) and op.id not in self.squares else []
 
-        before = list(filter(is_power, upstream(self.flow, [value], further, self.borders.origins)))
+        before = list(filter(is_power, upstream(self.flow, [value], further, self.crossings.origins)))
         squares = [op for op in before if op.id in self.squares]
         origins = self._origins(squares, narrow) if squares else []
         if not squares or (narrow and not any(op.id in self._raw and self._is_product(op) for op in origins)):
@@ -80,7 +80,7 @@ class Spectra:
             return [v for v in op.inputs if v != NONE] if goes_on and is_origin(op) else []
 
         read = [v for op in squares for v in op.inputs if v != NONE]
-        return [op for op in upstream(self.flow, read, further, self.borders.origins) if is_origin(op)]
+        return [op for op in upstream(self.flow, read, further, self.crossings.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
         """Whether it is a transform or product that adds up a spectrum."""
@@ -109,7 +109,7 @@ class Spectra:
             carries = any(v in found for v in op.inputs) and self._carries(op)
             if op.id in self.squares or carries:
                 for value in op.outputs:
-                    found |= self.borders.copies(value)
+                    found |= self.crossings.copies(value)
         return found
 
     def _carries(self, op: Op) -> bool:
@@ -132,5 +132,5 @@ class Spectra:
                 found.add(op.id)
             else:
                 for value in op.outputs:
-                    bent |= self.borders.copies(value)
+                    bent |= self.crossings.copies(value)
         return found
