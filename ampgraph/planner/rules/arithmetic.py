@@ -13,7 +13,6 @@ from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
-STEPS = 16  # operators looked back for constants in a row
 
 
 @looks(
