@@ -54,7 +54,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """By operator: the alternatives, with their operands in each order."""
+        """The alternatives by operator, with their operands in each order that may be."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -236,7 +236,7 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """By operator at which a search starts, the name that patterns have for it: its own, or that of its class."""
+        """The name that patterns have for each operator at which a search starts: its own, or that of its class."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 

@@ -107,7 +107,7 @@ class Pattern:
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
-        """By node, itself and all names before it."""
+        """The names that each node is computed from, itself included."""
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:
             operands = {name for call in node.calls for name in call.operands}

@@ -119,7 +119,7 @@ def _merged_lists(name: str, users: Sequence[ListFile]) -> OpLists:
 
 
 def _listings(files: Sequence[ListFile], whose: Framework) -> dict[str, Listing]:
-    """By operator, the listing of the last file that has it."""
+    """The listing of each operator, by the last file that has it."""
     return {kind: listing for file in files for kind, listing in entries(file, whose)}
 
 

@@ -71,7 +71,8 @@ def _decisions(decided: DecidedModel) -> list[Decision]:
 
 
 def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan) -> None:
-    """The one cast that a value needs, if any reader wants the other type. ``low``: units."""
+    """Adds to the plan the one cast that a value needs, if any reader wants the other type. ``low``: units that are
+    low."""
     flow = decided.flow
     is_low = value.unit in low and value.low_source == NONE  # made by a given Cast: low readers take its source
     other = [u for u in flow.uses[value.id] if (u.unit in low) != is_low and u.unit != NONE and not u.given_cast]

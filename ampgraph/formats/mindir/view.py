@@ -112,7 +112,7 @@ def primitive(model: Message, kind: str, fresh: FreshNames) -> str:
 
 
 def add_type(node: Message, dtype: int, dims: Iterable[int]) -> None:
-    """The type and the dimensions of the one tensor that a new node makes."""
+    """Writes type and dimensions of the one tensor that a new node makes."""
     tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add(data_type=dtype)
     tensor.dims.extend(dims)
 
