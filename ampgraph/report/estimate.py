@@ -88,13 +88,18 @@ class Speed(Data):
     measured: str = ""
     reason: str = ""
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is gained, as far as that is known."""
+        return all(one.high <= 1.0 for one in self.devices) and self.reason != UNKNOWN
+
     def __str__(self) -> str:
         if self.reason:
             return self.reason
         notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
-            notes.append(f"slower: --dim {named}={TRIED} estimates more at once")
+            notes.append(f"--dim {named}={TRIED} estimates for that size")
         notes += [] if self.measured else ["no GPU was measured"]
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"

@@ -97,18 +97,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def is_mindir(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is named like a MindIR file, or starts like one; False for what cannot be read."""
-    path = Path(path)
-    if path.suffix == ".mindir":
-        return True
-    try:
-        with content(path, ".mindir") as data:
-            return looks_like(data) == "MindIR"
-    except AmpError:
-        return False
-
-
 def load(path: str | os.PathLike[str]) -> MindirFile:
     """Reads a model; its external tensors stay on disk, mapped when they are read.
 

@@ -202,9 +202,6 @@ def _unseen_names(graph: ir.Graph) -> Iterator[str]:
         yield from (value.name or "" for value in node.outputs)
 
 
-Parent = ir.Graph | ir.Function
-
-
 class Placing(Handles):
     """Puts nodes into graphs. It knows the order of what it placed, so a node can go behind the last of several."""
 

@@ -258,7 +258,7 @@ def _reasons_in_metadata(seen: Seen) -> Reasons:
 def _guards_in(drawing: Drawing) -> list[str]:
     """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
-    return sorted(held - ORDINARY.keys() - set(names()))
+    return sorted(held - ORDINARY - set(names()))
 
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:

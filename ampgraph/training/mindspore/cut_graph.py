@@ -27,7 +27,6 @@ from ...formats.mindir.step import NOT_IN_A_FILE, STANDS_FOR
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import TENSOR_KINDS
 
-MONADS = (schema.UMONAD, schema.IOMONAD)
 LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}
 _numbers = itertools.count()
 
