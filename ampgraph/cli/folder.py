@@ -61,7 +61,7 @@ class Done:
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """What became of the model, one of `STATES`."""
         if "error" in self.found:
             return "failed"
         report: Any = self.found["report"]

@@ -113,7 +113,8 @@ def _is_boundary(flow: Dataflow, op: Op) -> bool:
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
-    """``left_to_cut``: why this very operator is left to the cut at this level, whatever its class."""
+    """The verdict on a slot by validity, else by its list. ``left_to_cut``: why this very operator is left to the cut
+    at this level, whatever its class."""
     options = facts.options
     valid = _valid(facts, unit, op)
     if valid is not None:

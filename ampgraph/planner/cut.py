@@ -44,7 +44,7 @@ class Problem:
     extra: dict[int, int] = field(default_factory=dict)
 
     def cost(self, solution: dict[int, int]) -> int:
-        """What a complete assignment costs."""
+        """What an assignment of every unit (float32 or low) costs."""
         side = {**solution, **self.fixed}
         total = sum(extra for unit, extra in self.extra.items() if side[unit] == HIGH)
         for net in self.nets:
@@ -95,7 +95,7 @@ class _UnitNetwork:
         self._nets: set[int] = set()
 
     def float32(self) -> set[int]:
-        """The sink side."""
+        """The units on the sink's side of the minimum cut: those that are float32."""
         nets, units = self._problem.drawing()
         for number in nets:
             self._add(number)
@@ -112,7 +112,7 @@ class _UnitNetwork:
         return place
 
     def _reach(self, place: int) -> None:
-        """Adds what a unit costs, and its nets."""
+        """Adds what a unit costs by itself, and the nets that it is part of."""
         unit = self._units.get(place)
         if unit is not None:
             self._flow.supply(place, self._problem.extra(unit))
@@ -120,7 +120,7 @@ class _UnitNetwork:
                 self._add(number)
 
     def _add(self, number: int) -> None:
-        """Adds a net, once."""
+        """Adds the arcs of a net, once."""
         net = None if number in self._nets else self._problem.net(number)
         self._nets.add(number)
         if net is None:

@@ -48,7 +48,7 @@ class FlowNetwork:
             self.node()
 
     def node(self) -> int:
-        """Another node."""
+        """Adds a node; its number."""
         self._arcs.append([])
         self._parent.append(ROOT)
         self._waits.append(False)

@@ -358,7 +358,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
-    """The lines about a slot."""
+    """The lines of `explain` about a slot: its type, why, and what either type costs."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -176,7 +176,7 @@ def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
 
 
 def build(job: BuildJob, *, python: str = "", engine: bool = True) -> BuildAnswer:
-    """What becomes of one model.
+    """What TensorRT for RTX makes of one model: an engine's kernels, or its refusal.
 
     Args:
         job: the model, and what its engine is for.

@@ -228,7 +228,7 @@ def _one_of(values: Values, op: Op) -> Interval:
 
 
 def _added(values: Values, op: Op) -> Interval:
-    """The sum of the operands, less those that are taken away."""
+    """The interval of a sum of operands, less those that are taken away."""
     taken, ends = values.traits.positions(op.role, "subtracts"), list[Interval]()
     for place, value in enumerate(op.inputs):
         one = values.of(value)
@@ -242,7 +242,8 @@ def _multiplied(values: Values, op: Op) -> Interval:
 
 
 def _normed(values: Values, op: Op) -> Interval:
-    """A norm over n elements makes none larger than the root of n, before its scale and bias."""
+    """The interval of a norm's result: over n elements it makes none larger than the root of n, before its scale and
+    bias."""
     flow = values.flow
     scale, bias = (values.of(v).size if v != NONE else 0.0 for v in (*op.inputs[1:3], NONE, NONE)[:2])
     if len(op.inputs) < 2 or op.inputs[1] == NONE or not flow.values[op.inputs[1]].weight:
@@ -304,7 +305,7 @@ def _product(one: Interval, other: Interval) -> Interval:
 
 
 def _of_array(array: Array) -> Interval:
-    """Of stored numbers."""
+    """The interval of some stored numbers."""
     row = array.reshape(-1) if array.size <= FEW and array.dtype.kind in "fiu" else None
     if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         return UNKNOWN._replace(row=row)

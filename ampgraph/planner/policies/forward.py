@@ -44,7 +44,7 @@ class ForwardTypes(ABC):
                 self.make_float32(held, op.held)
 
     def settle(self) -> None:
-        """Walks until no type changes."""
+        """Types operators and boundaries again until no type changes."""
         changed = True
         while changed:
             changed = False

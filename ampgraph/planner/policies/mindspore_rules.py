@@ -198,7 +198,7 @@ class O3(Rules):
         return self.widest(op, unit)
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Parameters, constants, inputs and what leaves a black cell come low."""
+        """Whether a value reaches a reader low: parameters, constants, inputs and what leaves a black cell do."""
         if value.dtype != FLOAT32:
             return super().comes_low(value, reader)
         if value.weight:

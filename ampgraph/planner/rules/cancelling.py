@@ -55,7 +55,8 @@ class Cancelling:
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
     def _spread(self, op: Op) -> list[Op]:
-        """A variance or a covariance."""
+        """What must be float32 where an operator computes a variance or a covariance as a mean of products less a
+        product of means; empty for any other."""
         inputs = [v for v in op.inputs if v != NONE]
         if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
             return []
@@ -129,7 +130,8 @@ class Cancelling:
     # -- |x|^2 - 2 x y + |y|^2 ----------------------------------------------------------------------------------------
 
     def _distance(self, op: Op) -> list[Op]:
-        """A sum that has a product and the squares of one of its operands."""
+        """What must be float32 where a sum has a product and the squares of one of its operands, as a squared distance
+        has; empty for any other."""
         if self._powers.isdisjoint(op.inputs):
             return []
         terms = self._terms(op)

@@ -97,7 +97,8 @@ def _scales(facts: Facts, reach: list[Op]) -> list[Op]:
     levels="every",
 )
 def quantized(sight: Sight, decided: Decisions) -> Findings:
-    """A Cast among integers would undo a fused kernel."""
+    """Holds the float operators inside a quantized part in float32: a Cast there would undo a kernel that the runtime
+    fuses."""
     facts, found = sight.facts, list[Ruling]()
     if not facts.flow.with_roles(facts.traits.operators("quantized")):
         return Findings()
@@ -233,7 +234,7 @@ def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
-    """What an operator makes of a float that must be exact, and the float inputs concerned."""
+    """What an operator makes of a float that must be exact (an index, a size), and the float inputs concerned."""
     values, traits = facts.flow.values, facts.traits
     if traits.has(op.role, "conversions") and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
         return "an integer is computed from it in", [op.inputs[0]]

@@ -180,7 +180,8 @@ class Angles:
 
     @cached_property
     def of_op(self) -> Mapping[int, list[Op]]:
-        """By periodic operator, it and what computes its angles, products included, but for what was found before."""
+        """By periodic operator, it and the operators that compute its angles, products included, but for those found
+        before."""
         facts, flow, seen = self.facts, self.facts.flow, set[int]()
         found: dict[int, list[Op]] = {}
 

@@ -311,7 +311,7 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
 
 
 def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
-    """Zeros around complex numbers."""
+    """A complex tensor with zeros around it (torch's constant_pad_nd)."""
     if not x.is_complex():
         return NotImplemented
     return torch.view_as_complex(torch.constant_pad_nd(torch.view_as_real(x), [0, 0, *amounts], value).contiguous())
