@@ -239,7 +239,7 @@ class Kernels:
     """By the operator that a region stands for."""
 
     @cached_property
-    def taken(self) -> Mapping[str, Mapping[str, str]]:
+    def folded_into(self) -> Mapping[str, Mapping[str, str]]:
         """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
         for pair in self.fused_pairs:

@@ -374,12 +374,12 @@ def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
         maker = flow.writer(op.inputs[0]) if op.inputs and op.inputs[0] != NONE else None
         if maker is not None and traits.has(op.role, "reshapes"):
             home = cells[maker.id]
-            if not _is_inside(cells[op.id], home) and _comes_back(flow, traits, op, home, cells):
+            if not _is_inside(cells[op.id], home) and _is_read_in_cell(flow, traits, op, home, cells):
                 cells[op.id] = home
     return cells
 
 
-def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
+def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
     """Whether what an operator passes on is read in a cell, through others that only pass it on."""
     waiting, seen = [op], {op.id}
     while waiting:

@@ -168,7 +168,7 @@ class _TensorFlowTypes:
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
         self.items = [self._item_of(unit) for unit in self.flow.units]
-        self._join()
+        self._join_edges()
         self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
     def _forced(self) -> frozenset[int]:
@@ -247,7 +247,7 @@ class _TensorFlowTypes:
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
-    def _join(self) -> None:
+    def _join_edges(self) -> None:
         """Edges by data flow, operands in order; what is passed into or out of a body is one value."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:

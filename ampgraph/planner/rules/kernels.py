@@ -30,7 +30,7 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
             broken = options.kernels.broken[op.kind]
             if found := look(facts, op, broken):
                 yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
-                if look is _mask and options.level.fp32 != "low":
+                if look is _is_broken_mask and options.level.fp32 != "low":
                     yield from _made_for(facts, op)
 
     return holds
@@ -49,7 +49,7 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
         (broken.reads, _reads_type),
         (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
         (broken.at_boundary, _at_boundary),
-        (broken.mask_below, _mask),
+        (broken.mask_below, _is_broken_mask),
         (broken.sums, _ends_embedding),
     )
     return [look for given, look in looks if given]
@@ -112,7 +112,7 @@ def _at_boundary(facts: Facts, op: Op, broken: Broken) -> str:
     return f"{op.kind} beside a graph input or output, which is {FLOAT32}" if found else ""
 
 
-def _mask(facts: Facts, op: Op, broken: Broken) -> str:
+def _is_broken_mask(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether this makes a mask by a large negative number that the runtime's fused attention, which starts at a norm,
     fails to read: the reason, or ""."""
     return op.kind if facts.masks.broken_number(op) else ""

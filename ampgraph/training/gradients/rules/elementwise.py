@@ -121,7 +121,7 @@ def _divided(g: Term, y: Term, x: Term, by: Term) -> tuple[Term, Term]:
     return first, -(first * y)
 
 
-def _to_extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
+def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
     """The gradient of a Max or Min: to what is equal to the result; several equal ones share it, as in torch for
     two."""
     if len(inputs) == 1:
@@ -144,7 +144,7 @@ operation("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
 operation("Mul", formula=lambda g, y, one, other: (g * other, g * one))
 operation("Div", formula=_divided)
 operation("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
-operation("Max", "Min", formula=_to_extreme)
+operation("Max", "Min", formula=_extreme_gradients)
 operation("PRelu", formula=_rectified)
 
 
