@@ -288,7 +288,7 @@ class View:
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
 
     def _is_stored(self, value: int) -> bool:
-        """Whether a number is in the file and no caller replaces it."""
+        """Whether a value is stored; where ``overridable``, also an input that has a default."""
         item = self.flow.values[value]
         return item.weight or (self.overridable and item.default)
 

@@ -92,7 +92,7 @@ def _verdicts(facts: Facts) -> list[Verdict]:
         left_to_cut = _left_to_cut(facts, owner) if owner is not None and owner.role in unlike else ""
         left_to_cut = left_to_cut or (attends.get(owner.id, "") if owner is not None else "")
         follows = owner is not None and owner.follows != NONE
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, left_to_cut, follows)
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses, left_to_cut, follows)
         if key not in known:
             known[key] = _verdict(facts, unit, owner, left_to_cut)
         verdicts.append(known[key])
@@ -109,7 +109,7 @@ def _class(facts: Facts, op: Op) -> str:
 
 def _is_boundary(flow: Dataflow, op: Op) -> bool:
     """Whether all its slots are types of inputs and outputs (a body's, a function's), so that it computes nothing."""
-    return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
+    return bool(op.slots) and all(flow.units[u].crosses for u in op.slots.values())
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
@@ -118,7 +118,7 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
     valid = _valid(facts, unit, op)
     if valid is not None:
         return valid
-    if op is None or unit.border:
+    if op is None or unit.crosses:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
     if options.kernels.is_cast_elsewhere(op.kind, unit.opset, unit.slot.split("@")[0], options.dtype):
         text = (
@@ -240,7 +240,7 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
 def _admits_low(facts: Facts, op: Op) -> bool:
     """Whether its schema would let some float of an operator be low, which is no input or output of the model."""
     units = [facts.flow.units[unit] for unit in op.slots.values()]
-    return any(not unit.border and facts.options.dtype in unit.admits for unit in units)
+    return any(not unit.crosses and facts.options.dtype in unit.admits for unit in units)
 
 
 @dataclass(frozen=True)

@@ -79,5 +79,5 @@ def goes_to_reader(flow: Dataflow, options: Options, op: Op) -> bool:
 
 
 def _is_bias_of(flow: Dataflow, options: Options, op: Op, kind: str) -> bool:
-    pairs = (join.pairs for join in options.kernels.joined if join.where == "vector")
+    pairs = (join.pairs for join in options.kernels.fused_pairs if join.where == "vector")
     return any((op.role, kind) in known for known in pairs) and _adds_vector(flow, options, op)

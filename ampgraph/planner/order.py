@@ -82,7 +82,9 @@ class Judgement:
     def task(self) -> CutTask:
         """What the cut is asked."""
         found = self.found
-        return CutTask(self.facts.flow, self.facts.options, self.judged, found.worth, found.counted, self.regions.fused)
+        return CutTask(
+            self.facts.flow, self.facts.options, self.judged, found.byte_worth, found.integer_valued, self.regions.fused
+        )
 
 
 def judge(facts: Facts) -> Judgement:

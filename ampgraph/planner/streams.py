@@ -141,7 +141,7 @@ class StreamFinder:
                     normed |= self.classes[use.op] == "fp32"
                 elif use.unit != NONE and use.op not in wide and use.op not in moves:
                     reader = flow.ops[use.op]
-                    if flow.units[use.unit].border or decided.is_low(use.unit) or not self._is_move(reader):
+                    if flow.units[use.unit].crosses or decided.is_low(use.unit) or not self._is_move(reader):
                         return None
                     moves[reader.id] = reader
                     work += reader.outputs

@@ -50,7 +50,7 @@ class Undecided(OpenProblem):
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
         """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
         in low."""
-        dear = [unit for unit, worth in self.task.worth.items() if worth < 0 and self._sides[unit] == FREE]
+        dear = [unit for unit, worth in self.task.byte_worth.items() if worth < 0 and self._sides[unit] == FREE]
         return self._drawing, sorted(dear)
 
     @cached_property

@@ -241,7 +241,7 @@ class OnnxEditor(Readers):
             drop_constant(native)
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
+        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
         node = self.node(op)
         others = [value for value in node.inputs[1:] if value is not None]
         gone = self.bypass_node(node, op.scope)

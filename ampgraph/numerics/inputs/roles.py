@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import NONE, Dataflow, Op
 from ...oplists.traits import at as at_place
 from ...oplists.traits import has
@@ -68,7 +68,7 @@ class InputReader:
     """Follows inputs through a dataflow. ``size`` gives the size of a dimension, symbolic ones included."""
 
     def __init__(self, flow: Dataflow, size: Size) -> None:
-        self.flow, self.size, self.borders = flow, size, Borders(flow)
+        self.flow, self.size, self.crossings = flow, size, Crossings(flow)
 
     def read(self, source: int) -> Reading:
         """What the readers of a graph input say of it."""
@@ -76,7 +76,7 @@ class InputReader:
         found, work = Reading(), [_State(source)]
         while work:
             state = work.pop()
-            for value in self.borders.copies(state.value) - seen:
+            for value in self.crossings.copies(state.value) - seen:
                 seen.add(value)
                 here = replace(state, value=value)
                 for use in self.flow.uses[value]:

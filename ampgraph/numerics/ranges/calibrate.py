@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...core.arrays import Array, Result
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.graph import LOW, Attribute, NodeEditor
 from ...core.progress import Progress
@@ -120,11 +120,11 @@ def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
     pairs = _paired(flow, flat.dataflow(), inside)
-    borders = Borders(flow)
+    crossings = Crossings(flow)
     good = {v.id for v in wanted if v.scope not in inside}
     names: dict[str, list[str]] = {}
     for value, name in pairs.items():
-        same = sorted(v for v in borders.copies(value) | borders.origins(value) if v in good)
+        same = sorted(v for v in crossings.copies(value) | crossings.origins(value) if v in good)
         if same:
             names[name] = sorted({*names.get(name, []), *(value_key(flow, v) for v in same)})
     return names

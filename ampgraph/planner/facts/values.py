@@ -110,7 +110,7 @@ class Values:
     """Of one model.
 
     Attributes:
-        before: what a value is passed from across a border.
+        before: what a value is passed from across a boundary.
         measured: what values were measured to reach, which counts times ``margin``.
         truths: whether whole numbers of which nothing more is known, as an input, are taken for truths: masks are kept
             in integers too. Only whole numbers are of interest then.

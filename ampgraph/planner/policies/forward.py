@@ -50,7 +50,7 @@ class ForwardTypes(ABC):
             changed = False
             for op in self.flow.ops:
                 changed |= self._settle_op(op)
-            changed |= self._settle_borders()
+            changed |= self._settle_boundaries()
 
     @abstractmethod
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
@@ -77,7 +77,7 @@ class ForwardTypes(ABC):
                 changed |= self.make_float32(unit, why)
         return changed
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """What is passed into and out of functions has the type that comes, float32 where two differ."""
         changed = False
         for source, target in self.flow.passed:
@@ -87,7 +87,7 @@ class ForwardTypes(ABC):
         return changed
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: an operator by its id, `NONE` for a border or whoever reads it."""
+        """Whether a value reaches a reader low: an operator by its id, `NONE` for a boundary or whoever reads it."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         return value.unit != NONE and self.is_low(value.unit)

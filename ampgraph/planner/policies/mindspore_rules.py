@@ -127,7 +127,7 @@ class O0(Rules):
         """Always: nothing is low at this level."""
         return "nothing is asked to be low at this level"
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """Makes every unit float32."""
         changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
         return any(changed)
@@ -172,7 +172,7 @@ class O1(Rules):
             return True
         return any(owner in self.helped for owner, _ in self.parameters(op))
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """A function is given the low value where its own reader wants it so; what it returns is float32."""
         changed = False
         for source, target in self.flow.passed:
@@ -307,9 +307,9 @@ class Auto(Rules):
         op = forward_of(self.flow, op)
         return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """Results take the type that comes: float32 where what makes them is."""
-        changed = super()._settle_borders()
+        changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
                 if use.unit in self.outputs and self.is_low(use.unit) and not self.comes_low(value, NONE):

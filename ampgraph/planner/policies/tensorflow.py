@@ -34,7 +34,7 @@ class Item:
 
     Attributes:
         cls: the class of its operator, empty for none.
-        free: whether it may be painted at all: float32 now, and no border of the model.
+        free: whether it may be painted at all: float32 now, and no boundary of the model.
         admits: whether the schema takes the low type.
         has_kernel: whether there is a kernel for it as well.
         converts: whether it is the result of a conversion in the model, low where all its readers are.
@@ -224,7 +224,7 @@ class _TensorFlowTypes:
         traits = options.lists.traits
         return Item(
             cls=self._class(unit),
-            free=not unit.fixed_low and (unit.border or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
+            free=not unit.fixed_low and (unit.crosses or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
             admits=options.dtype in unit.admits and not unit.fixed,
             has_kernel=not begun.given.is_high(unit.id),
             converts=op is not None and traits.has(op.role, "casts") and unit.slot == "T2",
@@ -236,9 +236,9 @@ class _TensorFlowTypes:
         return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
     def _class(self, unit: Unit) -> str:
-        """The list of a unit's operator, as the level has it; what crosses a border computes nothing."""
+        """The list of a unit's operator, as the level has it; what crosses a boundary computes nothing."""
         level = self.begun.options.level.name
-        found = CLEAR if unit.border else self._list_of_op(unit.op) if unit.op != NONE else ""
+        found = CLEAR if unit.crosses else self._list_of_op(unit.op) if unit.op != NONE else ""
         found = RENAMED.get(level, {}).get(found, found)
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 

@@ -50,7 +50,7 @@ def _summed(facts: Facts) -> Collection[int]:
 
     def integers(value: int) -> Collection[int]:
         whole = value != NONE and flow.values[value].dtype not in (FLOAT32, "bool")
-        return facts.borders.copies(value) if whole else ()
+        return facts.crossings.copies(value) if whole else ()
 
     ops = flow.ops if flow.with_roles(made) else ()
     return carried(ops, lambda op: op.role in made, lambda op: op.role in carries, integers)
@@ -65,7 +65,7 @@ def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
     def further(reader: Op) -> list[int]:
         return reader.outputs if carries(reader) and not facts.traits.has(reader.role, "scalings") else []
 
-    uses = downstream(facts.flow, op.outputs, further, facts.borders.copies)
+    uses = downstream(facts.flow, op.outputs, further, facts.crossings.copies)
     readers = dict.fromkeys(use.op for use in uses if use.op not in (NONE, op.id))
     return filter(carries, map(facts.flow.ops.__getitem__, readers))
 
@@ -112,7 +112,7 @@ def quantized(sight: Sight, decided: Decisions) -> Findings:
         if ops:
             why = Why("quantized", text)
             note = Note(why.rule, describe(facts.flow, ops[0]), "left as they are: " + why.text)
-            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, counted=True))
+            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, says_count=True))
     return Findings(found)
 
 
@@ -228,8 +228,8 @@ def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
         holds = [*_upstream(facts, regions, values, why, seen), *([own] if traits.has(op.role, "compares") else [])]
         silent = [own] if traits.has(op.role, "conversions") else []
         note = Note("index", describe(flow, op), "of index arithmetic stay float32")
-        found.append(Ruling(holds, note, counted=True, silent=silent))
-    return Findings(found, counted=frozenset(counted))
+        found.append(Ruling(holds, note, says_count=True, silent=silent))
+    return Findings(found, integer_valued=frozenset(counted))
 
 
 def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
@@ -262,17 +262,17 @@ def _integer_valued(facts: Facts) -> set[int]:
         else:
             continue
         if integer:
-            found |= facts.borders.copies(op.outputs[0])
+            found |= facts.crossings.copies(op.outputs[0])
     return found
 
 
 def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen: set[int]) -> Iterator[Hold]:
     """Holds the elementwise arithmetic behind values, back to products, norms and bounded functions. ``seen``: what an
     earlier sink has held already."""
-    flow, borders = facts.flow, facts.borders
+    flow, crossings = facts.flow, facts.crossings
 
     def fresh(value: int) -> set[int]:
-        found = borders.origins(value) - seen if flow.values[value].dtype == FLOAT32 else set[int]()
+        found = crossings.origins(value) - seen if flow.values[value].dtype == FLOAT32 else set[int]()
         seen.update(found)
         return found
 
@@ -283,5 +283,5 @@ def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen:
     known = set(seen)
     before = upstream(flow, values, lambda op: op.inputs if is_exact(op) else (), fresh)
     yield from (Hold(tuple(op.slots.values()), VALIDITY, why) for op in before if is_exact(op))
-    crossed = (flow.values[v].unit for v in sorted(seen - known) if v in borders.before)  # in a body, or by a caller
+    crossed = (flow.values[v].unit for v in sorted(seen - known) if v in crossings.before)  # in a body, or by a caller
     yield from (Hold((unit,), VALIDITY, why) for unit in crossed if unit != NONE)

@@ -48,7 +48,7 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
         (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
-        (broken.borders, _at_border),
+        (broken.at_boundary, _at_boundary),
         (broken.mask_below, _mask),
         (broken.sums, _ends_embedding),
     )
@@ -103,7 +103,7 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
     return f"{op.kind} with {found}" if found else ""
 
 
-def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
+def _at_boundary(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether the operator is beside an input or output of the model that is float32, where the target wants its own
     there: the reason, or ""."""
     flow = facts.flow

@@ -42,8 +42,8 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     where_wide = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
     return Findings(
         released={root: why for root in preferred if guarded.sides[root] == LOW},
-        worth={**dict.fromkeys(preferred, -1), **moves},
-        wide=dict.fromkeys(preferred, where_wide),
+        byte_worth={**dict.fromkeys(preferred, -1), **moves},
+        prefer_float32=dict.fromkeys(preferred, where_wide),
     )
 
 
@@ -61,8 +61,8 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
     return Findings(
         released={root: why for root in preferred if decided.sides[root] == LOW},
-        worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
-        wide=dict.fromkeys(preferred, why),
+        byte_worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
+        prefer_float32=dict.fromkeys(preferred, why),
     )
 
 
@@ -99,7 +99,7 @@ def _may_be_free(decisions: Decisions, root: int) -> bool:
 def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set[int]:
     """Operators that see what some low product computed."""
     flow, found, values = facts.flow, set[int](), set[int]()
-    add, allowed = facts.borders.copies_into(values), regions.allowed
+    add, allowed = facts.crossings.copies_into(values), regions.allowed
     for op in flow.ops:
         low = op.id in allowed and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
         if low or not values.isdisjoint(op.inputs):
@@ -113,7 +113,7 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
     flow = facts.flow
     left = {value for scope in flow.scopes for value in scope.outputs}
     ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
-    writers = {flow.values[value].producer for value in ends | facts.borders.after.keys()} - {NONE}
+    writers = {flow.values[value].producer for value in ends | facts.crossings.after.keys()} - {NONE}
     return facts.with_all_before(regions.allowed | writers)
 
 
@@ -126,6 +126,6 @@ def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
             found[op.id] = all(near)
         seen = products[op.id] if op.id in products else found.get(op.id)
         for value in op.outputs if seen is not None else ():
-            for copy in facts.borders.copies(value):
+            for copy in facts.crossings.copies(value):
                 values[copy] = values.get(copy, True) and bool(seen)
     return found

@@ -230,7 +230,7 @@ class _GraphArtist:
         flow, found = self.flow, self.found
         for value in flow.scopes[0].inputs:
             if not flow.values[value].weight:
-                self.entry[value] = self._add(self._border(flow.values[value], INPUT), ())
+                self.entry[value] = self._add(self._boundary_box(flow.values[value], INPUT), ())
         for op in flow.ops:
             if not self._between(op):
                 self.number[op.id] = self._add(self._node(op), self._path(op))
@@ -243,7 +243,7 @@ class _GraphArtist:
                 for value in scope.outputs:
                     self._connect(value, self.number[scope.op])
         for value in flow.scopes[0].outputs:
-            self._connect(value, self._add(self._border(flow.values[value], OUTPUT), ()))
+            self._connect(value, self._add(self._boundary_box(flow.values[value], OUTPUT), ()))
         found.folders = folded(
             self.paths, [node.name for node in found.nodes], [node.kind for node in found.nodes], self._cuts()
         )
@@ -274,7 +274,7 @@ class _GraphArtist:
             v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)
         )
 
-    def _border(self, value: Value, kind: str) -> Box:
+    def _boundary_box(self, value: Value, kind: str) -> Box:
         """An input, output or stored tensor as a box."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 

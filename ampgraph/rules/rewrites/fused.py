@@ -246,6 +246,6 @@ def _is_better(known: Known, region: Region) -> bool:
 
 
 def _number(flow: Dataflow, region: Region, number: float) -> int:
-    """The value in a region that holds the number of this name, NONE if there is none."""
+    """The value in a region that is a stored number, this one to 1e-4; NONE if there is none."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

@@ -53,7 +53,7 @@ class IdleCast(Idle):
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
     """Whether a Cast gives the type that its operand has, or changes integers that are stored."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the border's, converted again
+    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the boundary's, converted again
         return True
     return _stored_integers(flow, op)
 

@@ -169,7 +169,7 @@ class GradientGraph:
     ) -> None:
         """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far.
 
-        ``pins_boundary_products``: whether small products at the border may stay float32.
+        ``pins_boundary_products``: whether small products at the boundary may stay float32.
         """
         if self.backward is None and pins_boundary_products:
             pin_boundary_products(self.graph, self.loss)

@@ -184,7 +184,7 @@ def _computed_type(x: Value) -> ir.DataType:
 
 
 def _raised(b: Builder, node: ir.Node) -> list[Term]:
-    """The inputs of the node in that type."""
+    """The inputs of a norm's node in the type that its gradient is computed in."""
     wide = _computed_type(operand(node))
     given = [value for value in node.inputs if value is not None]
     return b.terms(*(value if value.dtype is None else b.cast(value, wide) for value in given))
@@ -196,7 +196,7 @@ def _raise(b: Builder, g: Value, x: Term) -> Term:
 
 
 def _lowered(b: Builder, node: ir.Node, found: Sequence[Term | Value | None]) -> list[Value | None]:
-    """The gradients back in the types of the inputs."""
+    """The gradients of a norm's inputs, cast back to the inputs' types."""
     wide = _computed_type(operand(node))
     types = [wide if value is None or value.dtype is None else value.dtype for value in node.inputs]
     values = (g.value if isinstance(g, Term) else g for g in found)

@@ -61,7 +61,7 @@ def tile(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Concat")
 def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """The gradients of Concat's operands: the pieces again."""
+    """The gradients of Concat's operands: pieces of the result's gradient."""
     inputs = [value for value in node.inputs if value is not None]
     if len(inputs) == 1:
         return [g]
@@ -192,7 +192,7 @@ def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step:
 
 @gradient("Trilu")
 def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Trilu: the same triangle of it."""
+    """The gradient of Trilu: the same triangle of the result's gradient."""
     return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
 
 
