@@ -72,13 +72,12 @@ def stream_key(seed: int, number: int) -> int:
 # -- Dropout -----------------------------------------------------------------------------------------------------------
 
 
-def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: bool = False) -> int:
+def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
     """Rewrites every Dropout of a flat graph, and returns how many drop something.
 
     Args:
         step_counter: an int64 scalar, another one in each step.
         seed: other seeds, other masks.
-        force: those that were exported for inference drop too.
 
     Raises:
         AmpError: AMP205 if the mode of a Dropout is computed by the graph.
@@ -88,7 +87,7 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: 
     count = 0
     for number, node in enumerate(found):
         b.before, b.scope = node, node.name or node.op_type
-        if force or _trains(b, node):
+        if _trains(b, node):
             made, count = _dropped(b, node, step_counter, stream_key(seed, number)), count + 1
         else:
             made = _dropping_nothing(b, node)
