@@ -43,7 +43,7 @@ def quiet() -> bool:
 
 
 def verbose() -> bool:
-    """Whether all is to be said."""
+    """Whether the user asked for all that can be said (--verbose)."""
     return _volume.get() is Volume.VERBOSE
 
 

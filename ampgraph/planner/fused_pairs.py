@@ -63,7 +63,8 @@ def _data_operand(flow: Dataflow, options: Options, op: Op) -> int:
 
 
 def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | None:
-    """The addition of a stored vector to what a region alone reads, where the target makes one kernel of both."""
+    """The addition of a stored vector to what one region alone reads, where the target makes one kernel of both; None
+    without such."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
     if form is None or op is None or region.variant not in form.wide_variants or not is_closed(flow, region):
         return None

@@ -42,7 +42,7 @@ class MeasuredRanges:
 
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
-        """By value."""
+        """Value id -> measured range."""
         return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
     @cached_property

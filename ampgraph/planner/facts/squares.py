@@ -73,7 +73,7 @@ class Squares:
         return source(self.flow, value, self.traits.operators("conversions"))
 
     def _same(self, one: int, two: int) -> bool:
-        """Whether two values are computed alike."""
+        """Whether two values are computed alike, so that their product is a square."""
         return one == two or self._view.same(self._origin(one), self._origin(two)) is not None
 
     def _origin(self, value: int) -> int:

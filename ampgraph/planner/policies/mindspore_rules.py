@@ -444,7 +444,8 @@ def _node_in_note(op: Op) -> str:
 
 
 def _by_source(rules: Rules) -> Iterator[Note]:
-    """What is low at O1, where MindSpore rewrites the source of the network's classes: a file has their names alone."""
+    """A note on what is low at O1: MindSpore rewrites the source of the network's classes there, of which a file has
+    the names alone."""
     low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.converts(op)]
     if not low:
         return
@@ -588,7 +589,8 @@ def _parameters_of_functions(rules: O3) -> Iterator[Note]:
 
 
 def _handed(rules: O3, value: Value, use: Use) -> Note | None:
-    """What is assumed of one read of a parameter, where it could be otherwise."""
+    """A note on what is assumed of one read of a parameter, where MindSpore might do otherwise; None where it does
+    not."""
     op = rules.flow.ops[use.op] if use.op != NONE else None
     if op is None or use.unit == NONE or op.kind in rules.rules.parameter_operators | rules.rules.norms:
         return None

@@ -207,7 +207,8 @@ class _TensorFlowTypes:
         return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
 
     def notes(self) -> Iterator[Note]:
-        """Operators that TensorFlow has no name for: float32, as everything that is in none of its lists."""
+        """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
+        lists."""
         names: dict[str, list[str]] = {}
         for op in self.flow.ops:
             if op.slots and self._list_of_op(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):

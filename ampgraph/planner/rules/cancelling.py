@@ -88,7 +88,8 @@ class Cancelling:
 
     @cached_property
     def _multiplied(self) -> set[int]:
-        """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
+        """Values that are products of two computed values, or made of those by what may only move, convert or scale
+        them."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
         ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
         return carried(ops, self._multiplies, lambda op: True)

@@ -79,7 +79,8 @@ def _shrinks(facts: Facts, op: Op) -> bool:
 
 
 def _scales(facts: Facts, reach: list[Op]) -> list[Op]:
-    """What computes the scales: a product of two small numbers."""
+    """The operators that compute the scales by which the sums are multiplied, such as a product of two small
+    numbers."""
     scaling, reached = facts.traits.operators("scalings"), {op.id for op in reach}
     through = scaling | facts.traits.operators("reshapes")
 

@@ -19,7 +19,7 @@ Look = Callable[[Facts, Op, Broken], str]
 
 
 def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
-    """What is held of an operator since its kernel fails here."""
+    """A function that gives what is held in float32 of and around an operator whose kernel fails here."""
     options = facts.options
     breakable, looks = _breakable(options.kernels), cache(partial(_looks_of, options))
 
@@ -56,7 +56,8 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
-    """Operators whose kernels fail with some value of an attribute, here or where they fall back to."""
+    """Operator -> the attribute of which some value makes its kernel fail, on this target or where that falls back
+    to."""
     if kernels is None:
         return {}
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}

@@ -311,7 +311,7 @@ class _GraphArtist:
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 
     def _around(self, scope: int) -> tuple[str, ...]:
-        """The folder of a body or function, beside the node that runs it."""
+        """The folder that shows a body or function, beside the node that runs it."""
         if scope == 0:
             return ()
         if scope not in self.bodies:

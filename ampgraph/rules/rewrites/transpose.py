@@ -120,7 +120,7 @@ class _Crash:
 
 
 def _crashing(known: Known) -> Iterator[_Crash]:
-    """Products that would crash if what is before them were low."""
+    """The products that would crash the runtime if what is before them were low."""
     flow, stay = known.flow, named_ops(known)
     moving = flow.with_roles(known.traits.operators("permutes"))
     if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in moving):

@@ -230,14 +230,14 @@ def _through_inverse(dinverse: Term, normal: Term, inverse: Term, count: Value) 
 
 
 def _normalized(b: Builder, node: ir.Node, x: Term, count: Value, axes: Sequence[int]) -> tuple[Term, Term]:
-    """xh and 1 / deviation, from the data."""
+    """xh = (x - mean) / deviation, and 1 / deviation, from the data."""
     away = x - _mean_over(b, x, count, axes)
     inverse = _inverse(b, node, away * away, count, axes)
     return away * inverse, inverse
 
 
 def _inverse(b: Builder, node: ir.Node, squares: Term, count: Value, axes: Sequence[int]) -> Term:
-    """1 / deviation, from the squares."""
+    """1 / deviation: of the mean of ``squares`` over axes, plus epsilon."""
     level = _mean_over(b, squares, count, axes) + _float_attribute(node, "epsilon", 1e-5)
     return level.op("Sqrt").op("Reciprocal")
 

@@ -223,7 +223,8 @@ def _parameters(b: Builder, node: ir.Node, x: Value, places: Value, w: Windows, 
 
 
 def _transposed(b: Builder, node: ir.Node, w: Windows, x: Value, g: Value) -> Windows:
-    """ConvTranspose counts its padding from the size of the result, and splits it the other way round."""
+    """The windows of a ConvTranspose with their padding, which it counts from the size of the result, and splits the
+    other way round than Conv."""
     asked, auto = attribute(node, "output_shape"), attribute(node, "auto_pad", "NOTSET")
     extra = [int(n) for n in attribute(node, "output_padding", [0] * len(w.kernel))]
     if asked is not None:
@@ -337,9 +338,10 @@ def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
 
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
-    """Place by place of the window: it gets the gradient where it holds y, and no place before it does.
+    """The gradient at each place of the windows: it goes to a place that holds y where no place before it does.
 
-    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU."""
+    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU.
+    """
     *before, _ = _at_each_place(b, x, w)
     parts: list[Value] = []
     for held in before:
