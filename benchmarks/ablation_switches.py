@@ -377,7 +377,7 @@ _makers: dict[str, Callable[[], Any]] = {}
 def _drop_patterns() -> None:
     """The patterns are those without what is dropped; each such set is made once."""
     pattern_files.read_file = _read_patterns
-    pattern_files._shared = pattern_files._shared.__wrapped__
+    pattern_files._shared_file = pattern_files._shared_file.__wrapped__
     patterns.shipped_patterns = lambda: _shipped(frozenset(_dropped))
     pattern_files.shipped_patterns = patterns.shipped_patterns
     for name in ("region_patterns", "bias_patterns"):

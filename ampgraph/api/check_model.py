@@ -116,19 +116,20 @@ class _Check:
     engines: list[str] = field(default_factory=list)
 
     def done(self, by: str = "") -> Checked:
-        """What came of them. ``by``: the runtime that ran it."""
+        """All rules that were met, left out or violated, as a report. ``by``: the runtime that ran the model."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
-        """Writes down whether a rule is met."""
+        """Adds a finding for each problem, or notes the rule as met; returns whether it is."""
         found = [Finding(rule, level, problem, hint) for problem in problems]
         self.findings += found
         self.passed += [] if found else [rule]
         return not found
 
     def _attempt(self, rule: str, run: Callable[[], Iterable[str]], level: str = "error", hint: str = "") -> None:
-        """As `_found`; a model that does not run is a finding too, a runtime that is not here is none."""
+        """Runs a rule that executes something: what does not run is a finding, a runtime that is missing a rule left
+        out."""
         try:
             self._found(rule, run(), level, hint)
         except AmpError as error:
@@ -152,18 +153,18 @@ class _Check:
         return graph
 
     def valid(self, graph: Graph) -> bool:
-        """The format's checker, and the types of operators."""
+        """The rule `valid`: the format's checker, and types of operators."""
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
-        """NaN in stored tensors."""
+        """The rule on stored tensors: no NaN."""
         flow = graph.dataflow()
         held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
         bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
         self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
 
     def idle(self, graph: Graph) -> None:
-        """Casts that do nothing."""
+        """The rule on Casts that do nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 
@@ -205,7 +206,7 @@ class _Check:
     def finite(
         self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None, runs: Runtime | None
     ) -> None:
-        """A run on a few samples, by the target's runtime where that is here."""
+        """The rule `finite`: a run on a few samples, by the target's runtime where it is here."""
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)
@@ -220,7 +221,7 @@ class _Check:
         self, against: PathLike, data: Data, count: int, tolerance: float, dims: Mapping[str, int] | None,
         progress: Progress | None,
     ) -> None:  # fmt: skip
-        """A run beside the reference."""
+        """The rule `right`: a run beside the reference."""
 
         def run() -> list[str]:
             found = verify(
@@ -235,6 +236,7 @@ class _Check:
 
 
 def _infinite(outputs: Mapping[str, Result]) -> Iterator[str]:
+    """Outputs of a run that hold inf or NaN."""
     for name, value in outputs.items():
         array = np.asarray(value) if not isinstance(value, (list, dict)) and value is not None else np.zeros(1)
         if array.dtype.name in FLOATS and not np.isfinite(array.astype(np.float64)).all():

@@ -197,7 +197,7 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
     done = replace(done, summary=report(done))
     progress("writing", 0, 0)
     job, output = done.job, done.output
-    with _texts(done):
+    with _files_beside(done):
         if not job.dry_run and output is not None:
             if done.changed or job.source is None:
                 done.graph.save(output, progress)
@@ -209,7 +209,8 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
 def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent, *, as_made: bool = False
 ) -> tuple[Graph, Options, frozenset[str]]:
-    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low.
+    """The steps before planning, for verbs that write nothing: a graph, how to plan it, which inputs and outputs
+    are low.
 
     ``as_made``: for the target that a converted file was made for, where the recipe names none."""
     from ..planner.resolve import made_for, resolve
@@ -230,7 +231,7 @@ def ready(
 
 
 def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
+    """The plan that is given, or the options to make one with; contradictions raise before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = None
     if plan is None:
@@ -304,19 +305,22 @@ def report(done: Conversion) -> Summary | None:
     flow = done.graph.dataflow(done.plan.dtype) if known else None
     notes = (*summary.notes, *map(asdict, _advice(summary, done, flow)))
     said = "" if written else _without_file(done)
-    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done, flow), without_file=said)
+    return replace(summary, notes=notes, check=done.verdict, speed=_estimated_speed(done, flow), without_file=said)
 
 
 def _without_file(done: Conversion) -> str:
+    """What stands in the summary in the place of a file."""
     if done.job.dry_run:
         return "not written (dry run)"
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
 def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
-    """What the options could do better, and what the target's own tool has to be told. ``flow``: of the result."""
-    if summary.opset and done.job.recipe.opset is None:
-        yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
+    """Notes on what other options would gain, and on what the target's own tools have to be told."""
+    integers = frozenset() if done.lists is None or summary.lowered else done.lists.traits.operators("quantized")
+    if not integers.issuperset(held.kind for held in summary.opset) and done.job.recipe.opset is None:
+        text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
+        yield Note("opset", "", text)
     if flow is not None and done.options is not None and done.options.kernels.builder:
         from ..report.engine_shapes import shape_words
 
@@ -324,7 +328,7 @@ def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterat
             yield Note("shapes", "", words)
 
 
-def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
+def _estimated_speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
     """How much faster the result is; None for a plan that was given, whose options are not known."""
     if done.options is None or flow is None:
         return None
@@ -334,7 +338,8 @@ def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
 
 
 @contextlib.contextmanager
-def _texts(done: Conversion) -> Iterator[None]:
+def _files_beside(done: Conversion) -> Iterator[None]:
+    """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

@@ -29,6 +29,7 @@ class Keyword:
     annotation: object
 
     def parameter(self, name: str) -> inspect.Parameter:
+        """The keyword as typer reads it from a command's signature."""
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=self.shown(name), annotation=self.annotation)
 
@@ -76,11 +77,12 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
 
 
 def _flags(name: str, of: Option) -> str:
-    """A switch that follows from the model where it is not given can be switched off too."""
+    """The texts of a switch; one whose default follows from the model has a --no- form too."""
     return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
 
 
 def _flag(name: str) -> str:
+    """A keyword as an option: --opset for opset."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -118,6 +120,7 @@ class CommandOutput:
     code: int = 1
 
     def tell(self, as_json: bool) -> None:
+        """Prints as JSON or text, and ends with the code of a failure."""
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout

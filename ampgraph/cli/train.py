@@ -44,7 +44,7 @@ def of_ranks() -> Iterator[None]:
 
 
 def _take_device() -> None:
-    """Shows the libraries, before they are loaded, the one CUDA device that is this rank's."""
+    """Shows this rank's CUDA device alone to the libraries, before they are loaded."""
     local, count = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
     if not local.isdigit() or count == "1":
         return

@@ -105,7 +105,7 @@ class Search:
     known: dict[frozenset[int], float] = field(default_factory=dict)
 
     def left(self, held: Iterable[int]) -> float:
-        """The error with some in float32."""
+        """The error of a run with these units in float32; each is run once."""
         key = frozenset(held)
         if key not in self.known:
             self.known[key] = self.error(key)
@@ -129,7 +129,7 @@ class Search:
         return frozenset(found[sizes.index(min(sizes))])
 
     def _finite(self) -> tuple[frozenset[int], Sequence[float]]:
-        """The units without which nothing is finite, and what the others make then."""
+        """The units that must be float32 for a finite result, and the errors that the others make then."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -141,7 +141,8 @@ class Search:
     def _first(
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
-        """So many of a ranking as leave ``aim``, to within an eighth: from a guess on, by steps that double."""
+        """The units of a ranking from the first on that have to be float32 for ``aim``, as few to within an eighth;
+        sought from a guess by doubling steps."""
         guess = self._guess(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
@@ -165,7 +166,7 @@ class Search:
         return len(ranked)
 
     def _leaner(self, held: list[int], aim: float, end: int) -> list[int]:
-        """Without those that are not needed: from the last on by quarters, which are halved where they are."""
+        """The units without those that are not needed: tried without a quarter of them, then less, from the last on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
             begin = max(0, place - size)

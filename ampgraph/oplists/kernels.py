@@ -78,19 +78,19 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
-    borders: bool = False
+    at_boundary: bool = False
     """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """By low type."""
+        """Why the kernel fails, by low type."""
         given = {"float16": self.float16, "bfloat16": self.bfloat16}
         return {low: why for low, why in given.items() if why}
 
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.borders)
+        operands = (self.without, self.computed, self.gives, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
@@ -101,7 +101,7 @@ class Broken:
         return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
 
     def left_for(self, attributes: Mapping[str, object]) -> str:
-        """The attribute for which `runs` or `mirrored` count a node in, or an empty string."""
+        """The attribute by which a node is none of those that fail (`runs`, `mirrored`), or an empty string."""
         given = attributes.get(self.mirrored)
         if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
             return self.mirrored
@@ -109,7 +109,7 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """Whether a value is not set, is one of some, or a list of them in turn, whose case does not matter."""
+    """Whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of such words."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine
@@ -125,7 +125,7 @@ class Fusion:
     reason: str
 
     def takes(self, opset: int, low: str) -> bool:
-        """Whether it is in the way at an opset."""
+        """Whether this form is fused wrongly at an opset, for a low type."""
         return low in self.since and opset >= self.since[low]
 
 
@@ -150,20 +150,18 @@ class Fused:
     """Of its pattern: the forms in which it is known there."""
 
 
-Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike", "vector"]
-"""Where a fusion of two operators is made."""
+Place = Literal["", "stored", "number", "vector"]
+"""What is stored beside two operators of one kernel: nothing that matters, all, a number, or a vector."""
 
 
 @dataclass(frozen=True)
-class Join:
+class PairFusion:
     """A fusion of two operators, of which the second alone reads what the first makes."""
 
     name: str
     makes: str
     pairs: frozenset[tuple[str, str]]
-    where: Place
-    low: frozenset[str]
-    """Low types in which it is made, beside float32."""
+    where: Place = ""
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ class Kernels:
     """The level of our policy that is best there, where nobody says one; the policy's own if empty."""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
-    joined: tuple[Join, ...] = ()
+    fused_pairs: tuple[PairFusion, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
@@ -224,6 +222,8 @@ class Kernels:
     """The type in which its kernels add up products of low values."""
     fused_sums: bool = False
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
+    stepwise: frozenset[str] = frozenset()
+    """Operators whose kernel rounds each step of a formula or of a sum to that type."""
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -242,18 +242,18 @@ class Kernels:
 
     @cached_property
     def taken(self) -> Mapping[str, Mapping[str, str]]:
-        """What is behind the first of two operators is taken into its stored numbers: first -> second -> the fusion."""
+        """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
-        for join in self.joined:
-            for first, then in join.pairs if join.where == "stored" else ():
-                found.setdefault(first, {})[then] = join.name
+        for pair in self.fused_pairs:
+            for first, then in pair.pairs if pair.where == "stored" else ():
+                found.setdefault(first, {})[then] = pair.name
         return MappingProxyType(found)
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """Product -> the fusion that takes into its kernel a known number which scales an operand or the result."""
-        by_number = [join for join in self.joined if join.where == "number"]
-        products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
+        """By product, the fusion that takes a number which scales an operand or the result into its kernel."""
+        by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
+        products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
@@ -275,7 +275,8 @@ class Kernels:
         return False
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        """Whether the fallback runs an operator in float32 only, so that keeping it low would only move the Casts
+        there."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False
@@ -329,7 +330,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
     data = {**own_file(f"kernels/{targets[target]}").data, "target": target}
     data |= {
         "entries": data.pop("kernels", {}),
-        "joined": [{"name": n, **row} for n, row in data.pop("joined", {}).items()],
+        "fused_pairs": [{"name": n, **row} for n, row in data.pop("fused_pairs", {}).items()],
     }
     if "fallback" in data:
         data["fallback"] = load_kernels(data["fallback"], model_format)

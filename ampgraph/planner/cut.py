@@ -104,6 +104,7 @@ class _UnitNetwork:
         return {self._units[place] for place in self._flow.sink_side() if place in self._units}
 
     def _place(self, unit: int) -> int:
+        """The node of the flow network for a unit, made when it is first reached."""
         place = self._places.get(unit)
         if place is None:
             place = self._places[unit] = self._flow.node()
@@ -143,11 +144,12 @@ class _UnitNetwork:
             self._charge(at, [] if lows else free, -net.down, paid)
 
     def _charge(self, writer: int | None, readers: list[int], price: int, paid: int) -> None:
-        """What is paid when a writer is low and some reader float32, or in the opposite case where ``price`` is
-        negative.
+        """Adds arcs: ``price`` is paid if the writer is low and a reader float32; a negative one if it is the other way
+        round.
 
         ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay; ``paid``:
-        what flows already from the one price to the other, through the first reader."""
+        what flows already from the one price to the other, through the first reader.
+        """
         flow = self._flow
         if not readers:
             if writer is not None:

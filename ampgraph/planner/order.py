@@ -21,7 +21,7 @@ from .rules.faults import wrong_kernels
 from .rules.integers import index_arithmetic, integer_sums, quantized
 from .rules.ranges import measured_overflows, taint
 from .rules.raw import positions, raw_inputs
-from .rules.releases import branches, epilogue, fusion, once, unserved
+from .rules.releases import branches, epilogue, once, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import float32_streams, recurrences, residual_streams
@@ -47,7 +47,7 @@ ORDER: tuple[tuple[Rule, ...], ...] = (
     (measured_overflows,),
     (taint,),
     (epilogue,),
-    (branches, unserved, fusion),
+    (branches, unserved),
 )
 """Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
 BEHIND: tuple[Rule, ...] = (once,)
@@ -88,8 +88,10 @@ class Judgement:
     @property
     def task(self) -> CutTask:
         """What the cut is asked."""
-        found, sets = self.found, (self.found.counted, self.regions.fused, self.found.joined)
-        return CutTask(self.facts.flow, self.facts.options, self.judged, found.worth, *sets)
+        found = self.found
+        return CutTask(
+            self.facts.flow, self.facts.options, self.judged, found.byte_worth, found.integer_valued, self.regions.fused
+        )
 
 
 def judge(facts: Facts) -> Judgement:

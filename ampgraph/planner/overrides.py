@@ -34,7 +34,8 @@ def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
 
 
 def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Sequence[Wish]) -> Iterator[Wish]:
-    """What the file says is pinned to float32, unless the user asks for it low now; it may be gone by now."""
+    """Wishes for what an earlier conversion pinned, by the file's metadata, unless the user asks for it low; nodes may
+    be gone by now."""
     low = {tied.find(unit) for units, side, _ in wanted if side == LOW for unit in units}
     for pattern in patterns:
         units = [unit for _, units in named(flow, pattern) for unit in units if tied.find(unit) not in low]

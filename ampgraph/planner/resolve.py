@@ -44,7 +44,8 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 
 def made_for(recipe: Recipe, graph: Graph) -> Recipe:
-    """The recipe, where it names no target, with the one that a converted file names, if that has the recipe's type."""
+    """The recipe with the target of an earlier conversion, by the file's metadata, where it names none and has that
+    one's type."""
     said = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
     if said not in TARGETS[graph.format]:
         return recipe

@@ -59,8 +59,8 @@ def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
 
 
 def _scaled(facts: Facts, op: Op) -> int:
-    """What an operator scales by a known number that is nearly as good in the low type, be it that what rounding takes
-    from it is given to the stored operands of the product before it; none where it does not."""
+    """What an operator scales by a known number, if the low type has that number nearly exactly, or the product in
+    front can make up for its rounding; else NONE."""
     flow = facts.flow
     divides = facts.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):
@@ -87,7 +87,7 @@ def _gives_back(facts: Facts, number: int, data: int) -> bool:
 
 
 def _rounded(number: float, dtype: str) -> float:
-    """A number within the range of normal ones."""
+    """A number as the low type rounds it, if it is in the range of normal ones."""
     part, power = math.frexp(number)
     return math.ldexp(round(part * 2 ** low_type(dtype).bits), power - low_type(dtype).bits)
 

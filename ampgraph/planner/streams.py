@@ -63,7 +63,7 @@ class StreamFinder:
 
     @cached_property
     def carried(self) -> Mapping[int, Carried]:
-        """By addition, what becomes of its result."""
+        """What becomes of each addition's result."""
         return {op.id: self._carried(op) for op in self.facts.flow.ops if self._adds(op)}
 
     def _adds(self, op: Op) -> bool:
@@ -108,8 +108,8 @@ class StreamFinder:
     # -- whose readers are float32 already ----------------------------------------------------------------------------
 
     def widened(self, decided: Decisions, fused: Container[int]) -> tuple[list[list[int]], Mapping[int, list[Op]]]:
-        """Streams that only float32 norms and their own additions read; with what moves the result of each addition to
-        its readers. ``fused``: operators that take their Casts along."""
+        """Streams whose results only float32 norms and their own additions read, with the moves between; ``fused``:
+        operators that a kernel takes with their Casts."""
         flow, wide = self.facts.flow, dict[int, list[Op]]()
         for op in reversed(flow.with_roles(self.facts.traits.operators("additions"))):  # readers first
             computed = self._adds(op) and self.facts.stored.isdisjoint(op.inputs)
@@ -141,7 +141,7 @@ class StreamFinder:
                     normed |= self.classes[use.op] == "fp32"
                 elif use.unit != NONE and use.op not in wide and use.op not in moves:
                     reader = flow.ops[use.op]
-                    if flow.units[use.unit].border or decided.is_low(use.unit) or not self._is_move(reader):
+                    if flow.units[use.unit].crosses or decided.is_low(use.unit) or not self._is_move(reader):
                         return None
                     moves[reader.id] = reader
                     work += reader.outputs
@@ -154,4 +154,5 @@ class StreamFinder:
         return value
 
     def _is_move(self, op: Op) -> bool:
+        """Whether an operator only hands a stream on."""
         return self.facts.traits.has(op.role, "nothing_in_inference") or self.classes[op.id] == "neutral"

@@ -54,8 +54,8 @@ class Device:
     measured: str = ""
 
     def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
-        """What kernels take, each so often: those that start in so many microseconds, of which low ones reach such a
-        share of what those in float32 reach of the peaks, and such a share of the Casts is left by the runtime."""
+        """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
+        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
         total = 0.0
         for one, count in kernels.items():
             reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
@@ -88,13 +88,18 @@ class Speed(Data):
     measured: str = ""
     reason: str = ""
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is gained, as far as that is known."""
+        return all(one.high <= 1.0 for one in self.devices) and self.reason != UNKNOWN
+
     def __str__(self) -> str:
         if self.reason:
             return self.reason
         notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
-            notes.append(f"slower: --dim {named}={TRIED} estimates more at once")
+            notes.append(f"--dim {named}={TRIED} estimates for that size")
         notes += [] if self.measured else ["no GPU was measured"]
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
@@ -150,32 +155,36 @@ def devices() -> tuple[Device, ...]:
 
 
 def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """Of a float32 model: values between the parts of what the target makes one kernel of. Those are norms and GELUs in
-    several operators, and pairs that its table joins; where it has none, whatever is done by element with what one
-    operator makes."""
-    from ..planner.fused_pairs import find_fused_pairs  # a plan is applied where there is no planner
-
+    """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
+    and pairs by its table; without a table, all that is done element by element to one operator's result."""
     for region in regions(flow):
         for op in region.ops:
             if op is not region.result:
-                yield from (_place(flow, v) for v in op.outputs if v != NONE)
-    for fused in find_fused_pairs(flow, options):
-        yield from (_place(flow, v) for v in fused.values)
-    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
+                yield from (_place_in_plan(flow, v) for v in op.outputs if v != NONE)
+    for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
+        for op in flow.with_roles((first,)):
+            reader = sole_reader(flow, op.outputs[0], op.scope)
+            if reader is not None and reader.role == then:
+                scales = op if join.where == "vector" or then in options.lists.products else reader
+                if not join.where or any(v != NONE and flow.values[v].weight for v in scales.inputs):
+                    yield _place_in_plan(flow, op.outputs[0])
+    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.fused_pairs else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
-        yield from (_place(flow, v) for v in islice(alone, 1))
+        yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
 
 
-def _place(flow: Dataflow, value: int) -> Place:
+def _place_in_plan(flow: Dataflow, value: int) -> Place:
+    """A value by scope and name, as the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
 
 class GraphReader:
-    """Reads what the operators of a dataflow compute and move."""
+    """Reads what the operators of a dataflow compute and move. ``inside``: values that stay inside of a fused
+    kernel."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
-        from ..planner.facts.sizes import OpenSizes  # as above
+        from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
         self.flow, self.options, self.inside = flow, options, inside
         self.traits, self.products = options.lists.traits, options.lists.products
@@ -193,6 +202,8 @@ class GraphReader:
         return found
 
     def _follow(self, value: int) -> list[int]:
+        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
+        unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -202,12 +213,13 @@ class GraphReader:
         return self._guessed(value) if known is None else known
 
     def _known(self, shape: Shape | None) -> list[int] | None:
-        """The sizes that a shape says, those of the inputs' dimensions by their names."""
+        """Sizes of a shape as numbers, with open dimensions by the inputs' names; None where one is unknown."""
         sizes = [dim if isinstance(dim, int) else self.open_sizes.get(str(dim), -1) for dim in shape or ()]
         return None if shape is None or -1 in sizes else sizes
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
+        """Shapes of all values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 
@@ -222,8 +234,8 @@ class GraphReader:
         return found
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
-        """What a device does for it. ``wide``: for the same graph in float32. What follows from stored tensors alone is
-        computed beforehand."""
+        """The work of each operator (multiplications, bytes). ``wide``: as if all were float32. What follows from
+        constants alone is left out."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
         for op in self.flow.ops:
@@ -233,7 +245,8 @@ class GraphReader:
         return found
 
     def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
-        """None for what makes no float, is another view of one, or is a Cast that float32 does not need."""
+        """The work of one operator; nothing for one without float results, for a view, or for a Cast that float32 does
+        not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
         views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
@@ -253,18 +266,19 @@ class GraphReader:
         )
 
     def _is_inside(self, value: int) -> bool:
-        return _place(self.flow, value) in self.inside
+        """Whether a value stays inside of a fused kernel, and is not moved."""
+        return _place_in_plan(self.flow, value) in self.inside
 
     def _numbers(self, op: Op, value: int) -> int:
-        """How many numbers of a value an operator moves: of a table no more than it looks up."""
+        """How many numbers of a value an operator moves: of a table only the rows that it looks up."""
         count = math.prod(self.dims(value))
         if value == op.inputs[0] and self.traits.has(op.role, "moves"):
             return min(count, math.prod(self.dims(op.outputs[0])))
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """How many a product has, None where its inputs do not tell; of a recurrent layer and any other one, each row
-        of the data meets all that is stored beside it, or in attention all keys, and then all values."""
+        """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
+        times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

@@ -41,6 +41,7 @@ class ListRows(Shown, list[ListRow]):
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
+    """The lines about one operator: class, reason, and what kernels, slots and ties say."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:
@@ -81,11 +82,11 @@ class RuleRow(Data):
 
 def rule_rows() -> list[RuleRow]:
     """Every rule, in the order in which they run."""
-    return [RuleRow(rule.name, rule.trigger, rule.action, _levels(rule), rule.validity) for rule in RULES]
+    return [RuleRow(rule.name, rule.trigger, rule.action, _levels_in_words(rule), rule.validity) for rule in RULES]
 
 
-def _levels(rule: Rule) -> str:
-    """The levels at which a rule acts."""
+def _levels_in_words(rule: Rule) -> str:
+    """The levels at which a rule acts, in words."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]
     holds = [name for name, does in guards.items() if rule.at(does) and name not in warns]

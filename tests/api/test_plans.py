@@ -196,7 +196,6 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "squares": by_tanh(),
         "clip": parse(CLIP, w=(8, 8), opset=9),
         "bias": test_rewrites.fold_model(),
-        "power": test_rewrites.fold_model(test_rewrites.POWER, s=np.float32(0.5)),
         "number": parse(test_numbers.SCALED, test_numbers.SCALED_STORED, opset=17),
         "cast": test_rewrites.cast_model(test_rewrites.BACK),
         "pad": test_rewrites.given(test_rewrites.BODIES[18], 18),

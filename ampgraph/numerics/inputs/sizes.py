@@ -73,7 +73,7 @@ class Sizes:
         return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
 
     def open(self) -> list[Place]:
-        """The places whose size nobody has said; leading ones last, as they seldom matter."""
+        """The places (input, axis) whose size nobody has said; leading axes last, as they seldom matter."""
         places = [
             (port.name, axis)
             for port in self.ports
@@ -91,11 +91,11 @@ class Sizes:
 
     @property
     def past(self) -> int:
-        """How much of a sequence came before."""
+        """The length of the part of a sequence that came before, which caches hold."""
         return next((size for name, size in self.known.items() if self._is_past(name)), 0)
 
     def _is_past(self, name: str) -> bool:
-        """Whether a name is that of what came before: by the word, or as caches alone have it, not in front."""
+        """Whether a dimension's name means the length of the past: by the word, or where only caches have it."""
         if _is_sum(name) or "total" in name.lower():
             return False
         holders = [p for p in self.ports if name in p.shape]
@@ -103,14 +103,14 @@ class Sizes:
         return "past" in name.lower() or (only_past and all(p.shape[0] != name for p in holders))
 
     def _is_total(self, name: str) -> bool:
-        """The past and the present together, as a mask has it."""
+        """Whether a dimension's name means past and present together, as a mask has it."""
         holders = [p for p in self.ports if name in p.shape]
         mask_only = bool(holders) and all("mask" in p.name.lower() and p.shape[-1] == name for p in holders)
         has_past = any(isinstance(d, str) and self._is_past(d) for p in self.ports for d in p.shape)
         return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
 
     def _sum(self, name: str) -> int:
-        """The size of a dimension that is named by a sum of others, or that is the past and the present together."""
+        """The size of a dimension whose name is a sum of others, or means past and present together."""
         if not _is_sum(name):
             tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
             return self.past + self.size(tokens[0] if tokens else "")
@@ -142,7 +142,7 @@ class Sizes:
         return SEQUENCE
 
     def _side(self, port: GraphInput, axis: int) -> int:
-        """A height or a width, in a ratio that suits what is fixed of the other."""
+        """The height or width of a picture, in a usual ratio to the other side where that is fixed."""
         across = port.shape[axis - 1] if axis >= 3 else None
         if isinstance(across, int) and CHANNELS + 1 < across <= LINE:
             return ASPECT * across

@@ -110,6 +110,7 @@ class Metric:
         return judged
 
     def _about(self, want: Result) -> bool:
+        """Whether the metric has something to say of an output: classes for argmax, integers for tokens."""
         if self.name in ("argmax", "logits"):
             return _has_classes(want)
         if self.name == TOKENS:
@@ -117,7 +118,7 @@ class Metric:
         return self.name != "detections"
 
     def _sort(self, name: str, found: Apart, want: Result) -> str:
-        """What an output is: as the graph says, if its values can be that, or as they show by themselves."""
+        """What an output is taken for: what the graph says, if its numbers can be that, else what they look like."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return TOKENS
         if not found.floating or found.nested:
@@ -129,7 +130,7 @@ class Metric:
         return PROBABILITIES if likely else NUMBERS
 
     def _sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """The outputs that hold detections: boxes, and what stands beside them row by row."""
+        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row."""
         if self.name not in ("auto", "detections"):
             return {}
         names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
@@ -172,7 +173,8 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
 
 
 def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
-    """The root mean square of the difference, with no more than `SELDOM` of the rows undecided."""
+    """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
+    share `SELDOM` of all."""
     if found.nonfinite_mismatches or not _sums_to_one(want):
         return found.off
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
@@ -184,6 +186,7 @@ def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
 
 
 def _by_error(found: Apart, sort: str = "") -> Judged:
+    """Judged by the relative error alone."""
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
@@ -200,7 +203,7 @@ def _tokens(found: Apart, ours: Array, theirs: Array) -> Judged:
 
 
 def _softmax(wide: Array) -> Array:
-    """Over the classes."""
+    """Probabilities over the classes."""
     axis = _class_axis(wide)
     top = wide.max(axis, keepdims=True)
     raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
@@ -222,6 +225,7 @@ def _has_classes(value: Result) -> bool:
 
 
 def _within_one(value: Result) -> bool:
+    """Whether all numbers are from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
@@ -271,10 +275,13 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
 
 
 def _whole(array: Array) -> bool:
+    """Whether all numbers are whole."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 
 def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
+    """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
+    row without partner."""
     parts = [pairing.aligned(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
     found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
@@ -283,7 +290,7 @@ def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
 
 
 def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
-    """Whether integers say how many rows there are."""
+    """Whether an integer output says how many rows of the others count."""
     if want.dtype.kind not in "iu" or want.size != len(pairings) or got.size != want.size:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)
@@ -312,6 +319,7 @@ def loaded(text: str) -> Function:
 
 
 def _from_file(path: Path) -> Result:
+    """The module of a file with the user's metric."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
@@ -360,4 +368,5 @@ def _plain(value: Result) -> Result:
 
 
 def _line(error: BaseException) -> str:
+    """An exception of the user's metric in one line."""
     return f"{type(error).__name__}: {first_line(error)}"

@@ -119,6 +119,8 @@ class SegmentedModel:
         return self._pieces(ends, last, fed)
 
     def _pieces(self, ends: list[int], last: Mapping[int, int], fed: set[str]) -> list[_Segment]:
+        """The segments that end at ``ends``: what each reads, makes for later ones or to be seen, and what is freed
+        behind it. ``last``: by value, its last reader."""
         start, pieces = 0, []
         made = {value.id for value in (*self._inputs, *self._stored) if value.name in fed}
         for end in ends:
@@ -137,6 +139,7 @@ class SegmentedModel:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _open(self, part: bytes) -> Any:
+        """A session without optimisations, whose memory goes back when a run has done with it."""
         options = in_file_order(quiet_options(self._folder))
         # What is exposed cannot be fused, and memory that a run has done with is to go back.
         options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -145,6 +148,7 @@ class SegmentedModel:
         return opened(part, options, self._providers)
 
     def _run(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
+        """Runs one segment; AMP504 where the runtime stops."""
         try:
             found: list[Any] = session.run(wanted, feeds)
             return found
@@ -158,7 +162,7 @@ def _elements(value: Any) -> int:
 
 
 def _own(value: Any) -> Any:
-    """A copy: the runtime may write over a fed array."""
+    """A copy of an array that is fed, since the runtime may write over it."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

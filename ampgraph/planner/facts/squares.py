@@ -59,8 +59,8 @@ class Squares:
         return bool(readers) and all(self.traits.has(reader.role, "sums") for reader in readers)
 
     def _is_form(self, one: int, two: int) -> bool:
-        """Whether the second of two values is a product of the first and a stored matrix, so that the sum of both
-        multiplied is a quadratic form, as in a Mahalanobis distance."""
+        """Whether the second value is the first one times a stored matrix, so that their product, summed, is a
+        quadratic form (as in a Mahalanobis distance)."""
         product, traits = self.flow.writer(self._uncast(two)), self.traits
         if product is None or not traits.has(product.role, "products"):
             return False
@@ -84,4 +84,5 @@ class Squares:
 
     @cached_property
     def _view(self) -> View:
+        """The dataflow as patterns read it."""
         return View(self.flow, conventions(), region_patterns().roles)

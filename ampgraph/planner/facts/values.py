@@ -110,7 +110,7 @@ class Values:
     """Of one model.
 
     Attributes:
-        before: what a value is passed from across a border.
+        before: what a value is passed from across a boundary.
         measured: what values were measured to reach, which counts times ``margin``.
         truths: whether whole numbers of which nothing more is known, as an input, are taken for truths: masks are kept
             in integers too. Only whole numbers are of interest then.
@@ -125,7 +125,7 @@ class Values:
     _known: dict[int, Interval] = field(default_factory=dict, repr=False)
 
     def of(self, value: int) -> Interval:
-        """That of a value, `UNKNOWN` where nothing is known."""
+        """The interval of a value, `UNKNOWN` where nothing is known."""
         known, work = self._known, [(value, False)]
         while work:
             one, looked = work.pop()
@@ -146,7 +146,7 @@ class Values:
         return float(row[0]) if row is not None and row.size == 1 and np.isfinite(row[0]) else None
 
     def _read(self, value: int) -> Sequence[int]:
-        """What must be known before a value is."""
+        """The values whose intervals must be known first."""
         item, op = self.flow.values[value], self.flow.writer(value)
         if item.weight or item.dtype == "bool":
             return ()
@@ -162,6 +162,8 @@ class Values:
         return {role: rule for rule, trait in named for role in self.traits.operators(trait)}
 
     def _found(self, value: int) -> Interval:
+        """The interval of one value, whose operands are known: stored numbers, what its operator makes, narrowed by
+        what was measured."""
         item, op = self.flow.values[value], self.flow.writer(value)
         unknown = TRUTHS if self.truths and item.dtype.startswith(INTEGERS) else UNKNOWN
         if item.weight:
@@ -194,28 +196,33 @@ class Derivation(NamedTuple):
 
 
 def _none(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from no operand."""
     return ()
 
 
 def _first(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from the first operand."""
     return op.inputs[:1]
 
 
 def _all(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from all operands."""
     return op.inputs
 
 
 def _joined(traits: Traits, op: Op) -> Sequence[int]:
+    """The operands that an operator joins or chooses among: by the trait `joins`, all where it gives none."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
 
 
 def _unknown(values: Values, op: Op) -> Interval:
+    """Nothing is known of what it makes."""
     return UNKNOWN
 
 
 def _one_of(values: Values, op: Op) -> Interval:
-    """An element of an operand, or zero: what is padded and cut off."""
+    """The interval of one element of an operand, or of zero, which pads and cut-off parts give."""
     read = _joined(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
     return _hull([Interval(0.0, 0.0, True), *(values.of(v) for v in read if v != NONE)])
 
@@ -230,6 +237,7 @@ def _added(values: Values, op: Op) -> Interval:
 
 
 def _multiplied(values: Values, op: Op) -> Interval:
+    """The product of all operands' intervals."""
     return reduce(_product, (values.of(v) for v in op.inputs if v != NONE))
 
 
@@ -243,6 +251,7 @@ def _normed(values: Values, op: Op) -> Interval:
 
 
 def _clipped(values: Values, op: Op) -> Interval:
+    """The operand's interval within the bounds of a Clip; the operand's own where a bound is not a known number."""
     flow, own = values.flow, values.of(op.inputs[0])
     ends = [flow.number(op, "min"), flow.number(op, "max")]
     ends += [flow.scalar(v) for v in op.inputs[1:3] if v != NONE]
@@ -271,10 +280,12 @@ DERIVATIONS = (
 
 
 def _within(size: float) -> Interval:
+    """From -size to size."""
     return Interval(-size, size)
 
 
 def _whole(intervals: Iterable[Interval]) -> bool:
+    """Whether all the intervals hold whole numbers alone."""
     return all(one.whole for one in intervals)
 
 
@@ -285,6 +296,7 @@ def _hull(intervals: Iterable[Interval]) -> Interval:
 
 
 def _product(one: Interval, other: Interval) -> Interval:
+    """The interval of the products of two values."""
     if math.inf in (one.size, other.size):
         return UNKNOWN
     ends = [first * second for first in one[:2] for second in other[:2]]
@@ -326,7 +338,7 @@ def fill(flow: Dataflow, op: Op) -> Array:
 
 
 def _row(values: Values, op: Op) -> Array | None:
-    """What an operator makes of numbers that are known."""
+    """The numbers that an operator makes, where it reads few and known ones; else None."""
     flow, traits = values.flow, values.traits
     if not op.inputs:
         return None
@@ -354,6 +366,8 @@ def _row(values: Values, op: Op) -> Array | None:
 
 
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
+    """The sizes that a Shape gives, as far as they are certain; NaN for an open one, None where even their number is
+    not."""
     shape = flow.certain_shape(flow.values[op.inputs[0]])
     start, end = (flow.number(op, name) for name in ("start", "end"))
     part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
@@ -363,7 +377,8 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
 
 
 def _converted(row: Array, dtype: str) -> Array | None:
-    """Whole numbers that the type holds, and float32 of any: other types round, or begin anew."""
+    """The numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or wrap
+    around."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)
@@ -371,7 +386,7 @@ def _converted(row: Array, dtype: str) -> Array | None:
 
 
 def _picked(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
-    """One or more of a row of sizes: by their places, or from one place to another."""
+    """Elements of a row of sizes, by indices or as a slice."""
     if traits.has(op.role, "lookups") and len(where) == 1:
         inside = (where[0] >= -row.size) & (where[0] < row.size)
         return row[where[0].astype(np.int64)] if inside.all() else None
@@ -397,7 +412,7 @@ def _computed(kind: Trait | None, rows: list[Array], root: bool) -> Array | None
 
 
 def _counted(kind: Trait, rows: list[Array]) -> Array | None:
-    """Arithmetic on two whole numbers; a quotient of sizes, which is cut off."""
+    """Integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
     if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
         return None
     one, other = (row.astype(np.float64) for row in rows)

@@ -34,8 +34,8 @@ def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
     low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
     why = Why("cut", "costs least in float32, with its neighbours")
     verdicts = dict.fromkeys(free, low)
-    wide = judgement.found.wide
-    verdicts |= {root: Verdict(HIGH, CUT, wide.get(root, why)) for root in float32_units(judgement.task)}
+    preferred = judgement.found.prefer_float32
+    verdicts |= {root: Verdict(HIGH, CUT, preferred.get(root, why)) for root in float32_units(judgement.task)}
     return verdicts, True
 
 

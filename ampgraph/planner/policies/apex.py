@@ -16,6 +16,7 @@ class Patched(PromotedTypes):
     framework = "Apex"
 
     def rank(self, op: Op, value: Value) -> int:
+        """In functions that Apex promotes tensors count alike, whatever their dimensions, and more than numbers."""
         listing = self.calls[op.id].listing
         if listing is None or self.options.lists.framework.classes[listing.cls].name != "promote":
             return super().rank(op, value)

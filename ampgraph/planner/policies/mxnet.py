@@ -28,15 +28,16 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     begun = begin(flow, options)
     shared: dict[int, str] = {}
     while True:
-        walk = _Walk(begun, shared)
+        walk = _MxnetTypes(begun, shared)
         found = walk.disagreeing()
         if not found:
             return begun.finish("MXNet", Verdicts(walk.verdicts()), walk.refused, walk.notes())
         shared |= found
 
 
-class _Walk:
-    """One walk through a model. ``shared``: representatives of units that are float32 because one of them is."""
+class _MxnetTypes:
+    """Types as MXNet gives them in one walk through a model. ``shared``: representatives of units that are float32
+    because one of them is."""
 
     def __init__(self, begun: Begun, shared: Mapping[int, str]) -> None:
         self.begun, self.shared = begun, shared
@@ -60,6 +61,7 @@ class _Walk:
         }
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
+        """Every unit with its side and what decided it."""
         for unit in self.flow.units:
             why = Why("mxnet", self.why.get(unit.id, "is float32 outside of operators"))
             yield unit.id, Verdict(LOW if self.low.get(unit.id) else HIGH, LIST, why)
@@ -84,6 +86,7 @@ class _Walk:
     # -- the walk -----------------------------------------------------------------------------------------------------
 
     def _visit(self, op: Op) -> None:
+        """Types one operator as its list says: low, float32, the widest of its operands, or that of the first."""
         operands = [source for source in op.inputs if source != NONE and self._is_float(self.flow.values[source])]
         sort = "float32" if self._is_excluded(op) else self._sort(op)
         if sort == "low":
@@ -101,7 +104,7 @@ class _Walk:
         return any(given.ranks[given.find(unit)] == USER and given.is_high(unit) for unit in op.slots.values())
 
     def _sort(self, op: Op) -> str:
-        """What an operator's class comes to, numbers beside a tensor considered."""
+        """What MXNet does with an operator: low, float32, widest or follows, numbers beside a tensor considered."""
         listing = self.options.lists.listing(self.flow, op)
         sort = SORTS.get(listing.cls, FOLLOWS) if listing is not None else FOLLOWS
         if self.options.lists.traits.has(op.role, "stored_statistics") and self._read_through(op, 0, 1):
@@ -114,6 +117,7 @@ class _Walk:
         return FOLLOWS if any(weak) and not all(weak) else sort
 
     def _widest(self, op: Op, operands: list[int]) -> None:
+        """Float32 if any operand is there in float32, or is of a type that MXNet does not know; else low."""
         known = {source: self.known.get(source, set()) for source in operands}
         blind = next((source for source, types in known.items() if not types), None)
         wide = next((source for source, types in known.items() if FLOAT32 in types), None)
@@ -125,6 +129,7 @@ class _Walk:
             self._type(op, True, "takes the widest type, and all operands are there in low")
 
     def _follow(self, op: Op, operands: list[int]) -> None:
+        """The type of the first operand that is no number."""
         first = next((source for source in operands if not _is_number(self.flow, source)), None)
         if first is None:
             self._type(op, False, "is made as float32", known=False)
@@ -151,7 +156,7 @@ class _Walk:
                 self.known[result] = {self.options.dtype if self._is_low(value) else FLOAT32}
 
     def _copy(self, op: Op, source: int) -> None:
-        """A copy in the type that an operator reads is there for whatever follows."""
+        """Notes that a copy in the type that an operator reads exists for whatever follows."""
         units = [u.unit for u in self.flow.uses[source] if u.op == op.id and u.unit != NONE] if source != NONE else []
         if not units:
             return
@@ -168,9 +173,11 @@ class _Walk:
         return self.flow.values[value].name
 
     def _is_float(self, value: Value) -> bool:
+        """Whether MXNet's lists speak of the value's type: float32 or the low one."""
         return value.dtype in (FLOAT32, self.options.dtype)
 
     def _is_low(self, value: Value) -> bool:
+        """Whether the value itself, no copy of it, is low."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         if value.unit == NONE:

@@ -7,10 +7,12 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
+from ...core.walk import carried, upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -28,13 +30,14 @@ Path = Mapping[int, Op]
     action="float32 for the sums and the difference",
 )
 def small_difference(sight: Sight, op: Op) -> Spoilt:
+    """The sums and their difference, where the low type would round both to more than what is left."""
     ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
     text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
     return (text, ops) if ops else None
 
 
 class Cancelling:
-    """Looks for such sums, from the operator that adds or subtracts."""
+    """Looks for sums of products that cancel, from the operator that adds or subtracts."""
 
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
@@ -86,14 +89,11 @@ class Cancelling:
     def _multiplied(self) -> set[int]:
         """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
-        found = set[int]()
-        for op in self.flow.with_roles(making | self.keeping | self.traits.operators("scalings")):
-            if self._multiplies(op) or not found.isdisjoint(op.inputs):
-                found.update(op.outputs)
-        return found
+        ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
+        return carried(ops, self._multiplies, lambda op: True)
 
     def _weights(self, path: Path) -> Path:
-        """What makes the weights of a mean: rounded, they do not add up to one."""
+        """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
         read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
         makers = [self.flow.writer(self._back(v)[0]) for v in read]
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
@@ -105,11 +105,12 @@ class Cancelling:
         return self._is_free(op.id) and self._has(op, "multiplies") and self.facts.stored.isdisjoint(op.inputs)
 
     def _factors(self, op: Op) -> list[int]:
+        """What an operator multiplies; a square multiplies the same value twice."""
         squared = self.squares.get(op.id)
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
     def _linear(self, value: int) -> dict[int, Path]:
-        """What a value is a sum of multiples of, with the operators between."""
+        """By value, the operators through which ``value`` is a sum of multiples of it."""
         start, moved = self._back(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
@@ -131,7 +132,7 @@ class Cancelling:
         """A sum that has a product and the squares of one of its operands."""
         if self._powers.isdisjoint(op.inputs):
             return []
-        terms = list(self._terms(op))
+        terms = self._terms(op)
         squares = [t for t in terms if t.id in self.squares]
         read = {
             v: self._back(v)
@@ -147,16 +148,15 @@ class Cancelling:
         between = {op.id: op for path in moved for op in path.values()}
         return [*terms, *weighed, *between.values()] if moved else []
 
-    def _terms(self, op: Op) -> Iterator[Op]:
+    def _terms(self, op: Op) -> list[Op]:
         """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
-        seen, work = {op.id}, [op]
-        while work and len(seen) < TERMS:
-            op = work.pop()
-            yield op
-            for writer in _makers(self.flow, op) if op.id not in self.squares and not self._has(op, "products") else ():
-                if writer.id not in seen and self._adds(writer):
-                    seen.add(writer.id)
-                    work.append(writer)
+
+        def further(one: Op) -> list[int]:
+            ends = one.id in self.squares or self._has(one, "products") or not (one is op or self._adds(one))
+            return [] if ends else one.inputs
+
+        before = islice(upstream(self.flow, op.outputs, further), TERMS)
+        return [one for one in before if one is op or self._adds(one)]
 
     def _adds(self, op: Op) -> bool:
         """Whether an operator may be part of a sum of products."""
@@ -170,14 +170,12 @@ class Cancelling:
     @cached_property
     def _powers(self) -> set[int]:
         """Values that are sums of squares and of what else is added to them."""
-        found = set[int]()
-        for op in self.flow.ops if self.squares else ():
-            carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (
-                carries and (not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs))
-            ):
-                found.update(op.outputs)
-        return found
+
+        def carries(op: Op) -> bool:
+            known = not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs)
+            return known and self._adds(op)
+
+        return carried(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
 
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 
@@ -196,6 +194,7 @@ class Cancelling:
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _has(self, op: Op, *traits: Trait) -> bool:
+        """Whether the operator has one of the traits."""
         return any(self.traits.has(op.role, trait) for trait in traits)
 
     def _is_free(self, op: int) -> bool:
@@ -203,7 +202,7 @@ class Cancelling:
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
     def _back(self, value: int) -> tuple[int, Path]:
-        """A value before what only reshapes or converts it, or multiplies it by a number, with these operators."""
+        """A value before reshapes, conversions and multiplication by a number, with these operators."""
         found: dict[int, Op] = {}
         while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
             before = op.inputs[0]

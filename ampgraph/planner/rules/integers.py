@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Note, Why
-from ...core.walk import downstream, upstream
+from ...core.walk import carried, downstream, upstream
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -46,14 +46,14 @@ def integer_sums(sight: Sight, decided: Decisions) -> Findings:
 
 def _summed(facts: Facts) -> Collection[int]:
     """Integers that are sums of products, or made of such."""
-    flow, traits, found = facts.flow, facts.traits, set[int]()
-    for op in flow.ops if flow.with_roles(traits.operators("integer_products")) else ():
-        carries = traits.has(op.role, "integer_arithmetic") and any(v in found for v in op.inputs)
-        if carries or traits.has(op.role, "integer_products"):
-            for value in op.outputs:
-                if value != NONE and flow.values[value].dtype not in (FLOAT32, "bool"):
-                    found |= facts.borders.copies(value)
-    return found
+    flow, made, carries = facts.flow, *map(facts.traits.operators, ("integer_products", "integer_arithmetic"))
+
+    def integers(value: int) -> Collection[int]:
+        whole = value != NONE and flow.values[value].dtype not in (FLOAT32, "bool")
+        return facts.crossings.copies(value) if whole else ()
+
+    ops = flow.ops if flow.with_roles(made) else ()
+    return carried(ops, lambda op: op.role in made, lambda op: op.role in carries, integers)
 
 
 def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
@@ -65,7 +65,7 @@ def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
     def further(reader: Op) -> list[int]:
         return reader.outputs if carries(reader) and not facts.traits.has(reader.role, "scalings") else []
 
-    uses = downstream(facts.flow, op.outputs, further, facts.borders.copies)
+    uses = downstream(facts.flow, op.outputs, further, facts.crossings.copies)
     readers = dict.fromkeys(use.op for use in uses if use.op not in (NONE, op.id))
     return filter(carries, map(facts.flow.ops.__getitem__, readers))
 
@@ -112,7 +112,7 @@ def quantized(sight: Sight, decided: Decisions) -> Findings:
         if ops:
             why = Why("quantized", text)
             note = Note(why.rule, describe(facts.flow, ops[0]), "left as they are: " + why.text)
-            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, counted=True))
+            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, says_count=True))
     return Findings(found)
 
 
@@ -156,7 +156,8 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
 
 
 def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
-    """The others of a part of the floats, which integers separate, without a low product, where some is quantized."""
+    """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
+    no low product."""
     flow, traits = facts.flow, facts.traits
     parents = list(range(len(flow.values)))
 
@@ -210,6 +211,8 @@ SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
     validity=True,
 )
 def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    """Holds everything from which a whole number is made: it is valid in no other type, so no option switches it
+    off."""
     facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)
@@ -225,8 +228,8 @@ def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
         holds = [*_upstream(facts, regions, values, why, seen), *([own] if traits.has(op.role, "compares") else [])]
         silent = [own] if traits.has(op.role, "conversions") else []
         note = Note("index", describe(flow, op), "of index arithmetic stay float32")
-        found.append(Ruling(holds, note, counted=True, silent=silent))
-    return Findings(found, counted=frozenset(counted))
+        found.append(Ruling(holds, note, says_count=True, silent=silent))
+    return Findings(found, integer_valued=frozenset(counted))
 
 
 def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
@@ -259,31 +262,26 @@ def _integer_valued(facts: Facts) -> set[int]:
         else:
             continue
         if integer:
-            found |= facts.borders.copies(op.outputs[0])
+            found |= facts.crossings.copies(op.outputs[0])
     return found
 
 
 def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen: set[int]) -> Iterator[Hold]:
     """Holds the elementwise arithmetic behind values, back to products, norms and bounded functions. ``seen``: what an
     earlier sink has held already."""
-    flow, before = facts.flow, facts.borders.before
-    work = [v for v in values if v != NONE]
-    while work:
-        value = work.pop()
-        item = flow.values[value]
-        if value in seen or item.dtype != FLOAT32:
-            continue
-        seen.add(value)
-        op = flow.writer(value)
-        if value in before:  # made in a body, or by a caller
-            if item.unit != NONE:
-                yield Hold((item.unit,), VALIDITY, why)
-            work += before[value]
-        elif op is not None and op.slots and not _ends(facts, regions, op):
-            yield Hold(tuple(op.slots.values()), VALIDITY, why)
-            if not facts.traits.has(op.role, "conversions") or flow.values[op.inputs[0]].dtype == FLOAT32:
-                work += [v for v in op.inputs if v != NONE]
+    flow, crossings = facts.flow, facts.crossings
 
+    def fresh(value: int) -> set[int]:
+        found = crossings.origins(value) - seen if flow.values[value].dtype == FLOAT32 else set[int]()
+        seen.update(found)
+        return found
 
-def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
-    return regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")
+    def is_exact(op: Op) -> bool:
+        ends = regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")
+        return bool(op.slots) and not ends
+
+    known = set(seen)
+    before = upstream(flow, values, lambda op: op.inputs if is_exact(op) else (), fresh)
+    yield from (Hold(tuple(op.slots.values()), VALIDITY, why) for op in before if is_exact(op))
+    crossed = (flow.values[v].unit for v in sorted(seen - known) if v in crossings.before)  # in a body, or by a caller
+    yield from (Hold((unit,), VALIDITY, why) for unit in crossed if unit != NONE)

@@ -48,7 +48,7 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
         (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
-        (broken.borders, _at_border),
+        (broken.at_boundary, _at_boundary),
         (broken.mask_below, _mask),
         (broken.sums, _ends_embedding),
     )
@@ -77,7 +77,7 @@ def _by_attribute(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
 
 
 def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
-    """What a runtime cannot load before a product with a constant, whatever type the product has."""
+    """Whether the runtime fails to load the operator since a product with a constant follows: the reason, or ""."""
     uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
     readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
     found = any(_has_trait(facts, reader, broken.before) and _has_constant(facts, reader) for reader in readers)
@@ -85,13 +85,13 @@ def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
 
 
 def _reads_type(facts: Facts, op: Op, broken: Broken) -> str:
-    """What reads data of a type of which the runtime makes no low values."""
+    """Whether an operator reads a type of which this runtime makes no low values: the reason, or ""."""
     found = broken.reads in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
     return f"{op.kind} of {broken.reads}" if found else ""
 
 
 def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
-    """What the target leaves to its fallback in every type, though it has a kernel."""
+    """Whether the target leaves this node to its fallback in every type, though it has a kernel: the reason, or ""."""
     names = (*broken.runs, broken.mirrored)
     found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
@@ -103,8 +103,9 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
     return f"{op.kind} with {found}" if found else ""
 
 
-def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
-    """What the target takes only where an input or output of the model is its own, with no Cast between."""
+def _at_boundary(facts: Facts, op: Op, broken: Broken) -> str:
+    """Whether the operator is beside an input or output of the model that is float32, where the target wants its own
+    there: the reason, or ""."""
     flow = facts.flow
     units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
     found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
@@ -112,13 +113,14 @@ def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
 
 
 def _mask(facts: Facts, op: Op, broken: Broken) -> str:
-    """What makes a mask by a large negative number, where the target's runtime fails to read that number: its fusion of
-    attention starts at a norm."""
+    """Whether this makes a mask by a large negative number that the runtime's fused attention, which starts at a norm,
+    fails to read: the reason, or ""."""
     return op.kind if facts.masks.broken_number(op) else ""
 
 
 def _ends_embedding(facts: Facts, op: Op, broken: Broken) -> str:
-    """The last sum of an embedding, where the target's runtime fuses it with the norm behind it, wrongly."""
+    """Whether this is the last sum of an embedding that the runtime fuses wrongly with the norm behind it: the reason,
+    or ""."""
     flow = facts.flow
     if not _sums_up(facts, op, broken.sums) or any(
         _sums_up(facts, r, broken.sums) for r in flow.readers(op.outputs[0])

@@ -35,10 +35,12 @@ class ScaledEarly(RewriteRule):
 
     @property
     def gone(self) -> tuple[int, ...]:
+        """The scaling behind the moves; the moves stay."""
         return self.nodes[-1:]
 
     @property
     def result(self) -> str:
+        """The value that the moves make: it is scaled already then, and read instead."""
         return self.moved
 
     @property
@@ -60,6 +62,7 @@ class ScaledEarly(RewriteRule):
                     yield cls("early", *cls.place(flow, *chain, scaling), *names)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Scales what the first move reads, and gives the readers of the scaled value what the last move makes."""
         *moves, scaling = self.edited(editor)
         moved, factor = self.operands(editor, flow)
         first, result = moves[0], scaling.outputs[0]

@@ -28,7 +28,7 @@ REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
 
 
 class NodeBuilder:
-    """Appends to ``graph``; names start with ``prefix`` and are unique in it."""
+    """Appends nodes to ``graph``; their names start with ``prefix`` and are unique in it."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         self.graph, self.prefix = graph, prefix
@@ -36,14 +36,14 @@ class NodeBuilder:
         self.trained: set[ir.Value] = set()  # initializers that are no constants
         self.rectified: set[ir.Value] = set()  # gradients that are 0 already where a Relu in front lets nothing through
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
-        self.fresh = FreshNames(_names(graph))
+        self.fresh = FreshNames(_names_in_graph(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._kept = HELD, ""
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
-        """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
+        """One node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as Python values."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
@@ -64,7 +64,7 @@ class NodeBuilder:
         return values
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """The operator of a node, with its attributes, of other inputs."""
+        """A node of the same operator and attributes with other inputs; its output."""
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return self.op(kind, *inputs, **node.attributes)
 
@@ -134,7 +134,7 @@ class NodeBuilder:
         return self._constants[key]
 
     def drop_unused_constants(self, kept: set[ir.Value]) -> None:
-        """Those that no node reads and nobody keeps."""
+        """Removes constants that were made here and that no node reads, but for ``kept``."""
         for key, value in list(self._constants.items()):
             if value not in kept and not value.uses() and value.name is not None:
                 del self._constants[key], self.graph.initializers[value.name]
@@ -149,7 +149,7 @@ class NodeBuilder:
         return self.constant(np.array(number, dtype))
 
     def given(self, value: ir.Value | None) -> Array | None:
-        """The numbers of an initializer or a Constant, None for anything else: what is trained is none."""
+        """The numbers of a constant; None for anything else, a trained initializer too."""
         if value is None or value.is_graph_input() or value in self.trained:
             return None
         tensor = ir.convenience.get_const_tensor(value)
@@ -157,6 +157,7 @@ class NodeBuilder:
 
 
 def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]:
+    """A method for a Python operator that adds the node ``kind``; ``swapped``: for the reflected operator (2 - x)."""
     return lambda one, other: one.made(kind, other, one) if swapped else one.made(kind, one, other)
 
 
@@ -178,7 +179,7 @@ class Term:
         return Term(self.b, self.b.constant(array), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> Term:
-        """In another type; itself if it has that."""
+        """The value in another type; itself if it has that."""
         return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
@@ -186,6 +187,7 @@ class Term:
         return self.made(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
+        """``chosen`` where this truth value holds, else ``other``."""
         return self.op("Where", chosen, other)
 
     def __neg__(self) -> Term:
@@ -212,24 +214,27 @@ class Eager:
 
 
 class EagerTerm(Term):
-    """The same formula, computed at once: numbers and no nodes."""
+    """A number in a formula: the same operators as `Term`, computed by numpy at once."""
 
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
+        """Computes the operator by numpy, at once."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
 
     def number(self, number: float | Array) -> EagerTerm:
+        """A constant of this term's type."""
         return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> EagerTerm:
+        """The numbers as another type."""
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
 class Builder(NodeBuilder):
-    """Adds to `NodeBuilder` what asks for the type and the shape of values."""
+    """A `NodeBuilder` that also asks for types and shapes of values, as gradient rules do."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)
@@ -290,17 +295,17 @@ class Builder(NodeBuilder):
         return self._sizes[value, axis]
 
     def plus(self, size: ir.Value, number: int) -> ir.Value:
-        """A size of `size` and a number."""
+        """A size, as `size` gives it, plus a number."""
         known = self.given(size)
         return self.op("Add", size, self.ints(number)) if known is None else self.ints(int(known[0]) + number)
 
     def counted(self, count: ir.Value) -> ir.Value:
-        """0, 1, ... below an int64 scalar."""
+        """The int64 vector 0, 1, ... below the scalar ``count``."""
         zero, one = (self.constant(np.array(number, np.int64)) for number in (0, 1))
         return self.typed(self.op("Range", zero, count, one), INT64, None)
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """How many elements a sum over axes adds up, as a float scalar of the value's type.
+        """How many elements a sum over axes adds up, as a scalar of the value's float type.
 
         A size that only a run shows is a sum of ones: numbers that are made of sizes lie on the host, and would have to
         be copied. It is exact up to 2^24.
@@ -423,7 +428,8 @@ def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
     return b.op("Reshape", summed, shape, allowzero=1)
 
 
-def _names(graph: ir.Graph) -> Iterator[str | None]:
+def _names_in_graph(graph: ir.Graph) -> Iterator[str | None]:
+    """All names that a graph uses, so that new ones are free."""
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers
     for node in graph.all_nodes():
