@@ -178,6 +178,8 @@ class Attention:
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
     early: frozenset[str] = frozenset()
     """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
+    across: frozenset[str] = frozenset()
+    """Low types in which scores of an operand that another product reads are fused only where that one is scaled."""
 
 
 @dataclass(frozen=True)

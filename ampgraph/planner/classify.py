@@ -165,8 +165,9 @@ def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
 
 
 def is_declared(options: Options, op: Op) -> bool:
-    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind."""
-    return op.kind in options.lists.edited or f"op:{op.kind}" in options.low
+    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind or
+    name. A pattern that happens to match it does not say so."""
+    return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
 def _often_unlike(facts: Facts) -> Collection[str]:

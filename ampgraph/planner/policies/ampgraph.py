@@ -19,7 +19,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Decides every unit: by lists, rules and the user's patterns, and what these leave free by the cut."""
     judgement = judge(Facts.of(flow, options))
     verdicts, seeded = _cut(judgement)
-    return _reported(judgement, seeded, judgement.ledger.take(Verdicts(verdicts.items())))
+    settled = judgement.behind(judgement.ledger.take(Verdicts(verdicts.items())))
+    return _reported(judgement, seeded, settled)
 
 
 def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:

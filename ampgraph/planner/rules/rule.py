@@ -49,6 +49,7 @@ class Findings:
         sources: operators whose results are tainted: what follows may be wrong in the low type.
         notes: shown whatever has an effect.
         released: units that the cut decides instead of a list.
+        lowered: units that are low instead of what a list says.
         byte_worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
         prefer_float32: those that are float32 where that takes no more Casts, with the reason.
         integer_valued: float values that hold integers.
@@ -60,6 +61,7 @@ class Findings:
     sources: Sequence[Source] = ()
     notes: Sequence[Note] = ()
     released: Mapping[int, Why] = field(default_factory=dict)
+    lowered: Mapping[int, Why] = field(default_factory=dict)
     byte_worth: Mapping[int, int] = field(default_factory=dict)
     prefer_float32: Mapping[int, Why] = field(default_factory=dict)
     integer_valued: frozenset[int] = frozenset()
@@ -72,6 +74,8 @@ class Findings:
             ruling.enter(ledger)
         for unit, why in self.released.items():
             ledger.release(unit, why)
+        for unit, why in self.lowered.items():
+            ledger.lower(unit, why)
         ledger.sources += self.sources
         ledger.notes += self.notes
 
@@ -83,6 +87,7 @@ class Findings:
             [*self.sources, *later.sources],
             [*self.notes, *later.notes],
             {**later.released, **self.released},
+            {**later.lowered, **self.lowered},
             {**self.byte_worth, **least},
             {**later.prefer_float32, **self.prefer_float32},
             self.integer_valued | later.integer_valued,
