@@ -256,7 +256,7 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
 
 
 def _low(value: Value) -> bool:
-    """Whether it is a low tensor."""
+    """Whether a value is a low tensor."""
     return value.dtype in LOW and not value.container
 
 
