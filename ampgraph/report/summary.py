@@ -15,7 +15,7 @@ from ..core.light_imports import Later
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
 from ..core.shown import Data, Shown, named
-from ..core.sketches import bar, folded, markup, table
+from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
@@ -176,8 +176,12 @@ class Summary(Shown):
         """Plain data for JSON."""
         return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the verdict, nodes and weights by precision as bars, and the report behind a fold."""
+    def _full(self) -> list[str]:
+        """The report of `convert --verbose`."""
+        return self.lines(every=True)
+
+    def _overview(self) -> Iterable[Html]:
+        """The verdict and what to do next, nodes and weights by precision as bars."""
         weights = [
             (title, {name: of.bytes for name, of in stored.items()})
             for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
@@ -190,8 +194,11 @@ class Summary(Shown):
         rows += [(title, bar(parts, whole), plural(sum(parts.values()), "byte")) for title, parts in weights]
         rows.append(("Casts", "", f"{self.casts_before:,} before, {self.casts_after:,} after"))
         head = f"{self.output or self.model}: {self.level}, {self.dtype}, for {self.target}"
-        verdict = f"<p><b>check: {markup(str(self.check))}</b></p>" if self.check else ""
-        return f"<p><b>{markup(head)}</b></p>{verdict}{table((), rows)}{folded('report', self.lines(every=True))}"
+        yield heading(head)
+        if self.check:
+            yield heading(f"check: {self.check.finding}")
+        yield Html(f"<p>next: {markup(next_step(self))}</p>")
+        yield table((), rows)
 
     def lines(self, every: bool = False) -> list[str]:
         """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
