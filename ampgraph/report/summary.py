@@ -36,12 +36,13 @@ ORDINARY = frozenset({
 
 MEANING = {
     "cut": "either type is right, and {dtype} would save less here than its Casts cost",
-    "epilogue": "behind the last product: float32 is more exact and takes no more Casts, as the output is float32",
+    "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
     "index": "an integer or a size is computed from it, which must be exact",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
     "spectrum": "computes powers that a logarithm or a quotient reads: {dtype} would lose the small ones",
     "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
     "user": "asked for by {text}",
+    "weight": "a constant does not fit {dtype}: {text}",
 }
 """What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
@@ -367,10 +368,10 @@ def no_guard(summary: Summary) -> str:
 def next_step(summary: Summary) -> str:
     """What is to be done with the result, in a sentence."""
     check, model, output = summary.check, summary.model, summary.output
-    if not summary.lowered:
-        return f"nothing is gained by {summary.dtype} here: use {model} as it is"
     if check is not None and check.advice:
         return check.advice
+    if not summary.lowered:
+        return f"nothing is gained by {summary.dtype} here: use {model} as it is"
     if output is None:
         return "nothing was written: the same without --dry-run writes and checks it" if summary.without_file else ""
     verify = shlex.join(["ampgraph", "verify", model, output])
