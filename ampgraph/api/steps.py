@@ -208,7 +208,8 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
 def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent, *, as_made: bool = False
 ) -> tuple[Graph, Options, frozenset[str]]:
-    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low.
+    """The steps before planning, for verbs that write nothing: a graph, how to plan it, which inputs and outputs
+    are low.
 
     ``as_made``: for the target that a converted file was made for, where the recipe names none."""
     from ..planner.resolve import made_for, resolve

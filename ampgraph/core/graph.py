@@ -96,7 +96,7 @@ class Editor(Protocol):
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
+        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
         ...
 
     def remove(self, op: Op) -> bool:

@@ -28,11 +28,12 @@ class Declared:
 @dataclass(frozen=True)
 class Sums:
     """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``.
-    ``shapes``: of its operands, before anything is edited."""
+    ``shapes``: of its operands, before anything is edited; ``stepwise``: so is each step of its own formula."""
 
     op: Op
     shapes: tuple[Shape | None, ...]
     fused: bool = False
+    stepwise: bool = False
 
 
 class StrictEditor(Protocol):
@@ -111,7 +112,7 @@ class RunnableGraph(Graph, Protocol):
         ...
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> NodeEditor:
-        """See `Graph.editor`."""
+        """An editor of the graph. See `Graph.editor`."""
         ...
 
     def part(

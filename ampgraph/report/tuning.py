@@ -71,7 +71,7 @@ class Sensitivity(Shown):
         return iter(self.units)
 
     def lines(self) -> list[str]:
-        """A table of the units that contribute most."""
+        """The lines of a table of the units that contribute most to the error."""
         head = ("alone low", "alone float32", "share", "", "unit")
         rows = [
             (

@@ -112,7 +112,8 @@ class OnnxGraph(RunnableOnnx):
             raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
     def _admit_casts(self) -> None:
-        """Imports the default opset where the model has none: the Casts to come belong to it."""
+        """Imports the default opset in the model and its functions where they lack it, or have another with the same
+        Cast: the Casts to come belong to it."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))

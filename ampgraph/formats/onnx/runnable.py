@@ -1,4 +1,4 @@
-"""What runs ask of an ONNX graph: a copy without functions, its border as declared, the file for a runtime."""
+"""What runs ask of an ONNX graph: a copy without functions, its boundary as declared, the file for a runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...core.runnable import Declared, Sums
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
-from .accumulators import EXACT, Accumulators, models
+from .accumulators import computed_again
 from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
@@ -68,22 +68,16 @@ class OnnxStrictEditor:
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
         raw.name = self._fresh(f"@{value.id}")  # short: a runtime copies names of tens of thousands of values
-        summed, found = self._summed(sums, value.dtype) if sums is not None else ([], raw)
+        summed: list[ir.Node] = []
+        found = raw
+        if sums is not None:
+            summed, found = computed_again(sums, value.dtype, self._opset, self._to, self._fresh)
         casts = [self._cast(found, value.dtype, name if stays_low else self._fresh(f"@{value.id}_low"))]
         if uses or not stays_low:
             wide_name = self._fresh(f"{name}_f32") if stays_low else name
             casts.append(self._cast(casts[0].outputs[0], FLOAT32, wide_name))
         maker.graph.insert_after(maker, [*summed, *casts])
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
-
-    def _summed(self, sums: Sums, dtype: str) -> tuple[list[ir.Node], ir.Value]:
-        """What computes an operator again with an accumulator of the low type, and its result."""
-        node: ir.Node = sums.op.native
-        if not models(sums.op.kind, self._opset, sums.shapes):
-            return [], node.outputs[0]
-        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, sums.shapes)
-        found.meta[EXACT] = node.outputs[0]
-        return made, found
 
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
         """Puts a Cast to float32 behind what makes the value; before all nodes for an input or weight."""
@@ -272,8 +266,6 @@ class RunnableOnnx(EditableGraph):
         """The graph without functions, itself where there are none: their formals have no types to rewrite."""
         if not self.model.functions:
             return self
-        from .runnable import inlined
-
         folder = self.folder()
         flat = inlined(onnx_io.to_proto(self.model))
         return self._of(onnx_io.deserialize(flat, Path(folder) if folder else None))
