@@ -241,7 +241,7 @@ class Kernels:
     """By the operator that a region stands for."""
 
     @cached_property
-    def taken(self) -> Mapping[str, Mapping[str, str]]:
+    def folded_into(self) -> Mapping[str, Mapping[str, str]]:
         """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
         for pair in self.fused_pairs:
@@ -251,7 +251,7 @@ class Kernels:
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """By product, the fusion that takes a number which scales an operand or the result into its kernel."""
+        """Product -> the fusion that takes a number which scales an operand or the result into its kernel."""
         by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
         products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})

@@ -87,7 +87,7 @@ class Judgement:
 
     @property
     def task(self) -> CutTask:
-        """What the cut is asked."""
+        """What the cut is to decide, with what it has to know of this."""
         found = self.found
         return CutTask(
             self.facts.flow, self.facts.options, self.judged, found.byte_worth, found.integer_valued, self.regions.fused

@@ -77,12 +77,12 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether it is a whole attention."""
+        """Whether the kernel is a whole attention."""
         return ATTENTION in self.name
 
     @property
     def casts(self) -> bool:
-        """Whether it is a Cast and nothing else."""
+        """Whether the kernel is a Cast and nothing else."""
         return bool(_MOVES.match(self.name)) and len(self.reads | self.makes) > 1
 
     @property
@@ -133,7 +133,7 @@ class BuildAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether it was taken."""
+        """Whether TensorRT took the model."""
         return not (self.refused or self.died)
 
     @property
@@ -176,7 +176,7 @@ def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
 
 
 def build(job: BuildJob, *, python: str = "") -> BuildAnswer:
-    """What becomes of one model.
+    """What TensorRT for RTX makes of one model: an engine's kernels, or its refusal.
 
     Args:
         job: the model, and what its engine is for.

@@ -80,7 +80,7 @@ class Findings:
         ledger.notes += self.notes
 
     def __or__(self, later: Findings) -> Findings:
-        """Both; of one unit the first reason counts, and the least worth."""
+        """These findings and later ones; of one unit the first reason counts, and the least worth."""
         least = {unit: min(worth, self.byte_worth.get(unit, worth)) for unit, worth in later.byte_worth.items()}
         return Findings(
             [*self.rulings, *later.rulings],
@@ -114,7 +114,7 @@ class Sight:
         return sight
 
     def of(self, make: Callable[..., T], *args: object) -> T:
-        """What several looks share, whatever the level: made once."""
+        """What ``make`` gives for this sight, made once: several rules share it, whatever the level."""
         if (make, args) not in self._made:
             self._made[make, args] = make(self, *args)
         found: T = self._made[make, args]
@@ -146,7 +146,7 @@ class Rule:
     report: Report | None = None
 
     def at(self, guards: str) -> bool:
-        """Whether it acts at a level with such accuracy guards."""
+        """Whether the rule acts at a level with such accuracy guards."""
         return self.levels == "every" or guards == "hold" or (self.levels == "warned" and guards == "warn")
 
 
@@ -159,7 +159,7 @@ def runs(
     name: str, *, trigger: str, action: str, levels: Levels = "warned", validity: bool = False,
     report: Report | None = None,
 ) -> Callable[[Run], Rule]:  # fmt: skip
-    """A rule that runs over a model."""
+    """A decorator that makes a function a rule of this name that runs over a whole model."""
     return lambda run: Rule(name, trigger, action, levels, validity, run=run, report=report)
 
 

@@ -49,7 +49,8 @@ class ScaledEarly(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ScaledEarly]:
-        """On both operands of the product whose result, shifted by a mask, a Softmax reads."""
+        """The scalings of both operands of a product whose result, shifted by a mask, a Softmax reads, each with the
+        moves behind it."""
         flow, traits = known.flow, known.traits
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.early}):
