@@ -125,7 +125,7 @@ class Runtime:
 
 
 def is_here(kind: str) -> bool:
-    """Whether this Python has a kind of runtime."""
+    """Whether a kind of runtime is installed in this Python."""
     return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 
@@ -239,7 +239,7 @@ def said(error: str) -> str:
 
 
 def by_precision(layers: Sequence[ExecutedLayer]) -> dict[str, Counter[str]]:
-    """Float type -> kinds of layers that compute in it, constants and borders left out."""
+    """Float type -> kinds of layers that compute in it, constants and boundaries left out."""
     found: dict[str, Counter[str]] = {}
     for layer in layers:
         if layer.dtype in ("float32", "bfloat16", "float16") and layer.kind not in ("Const", "Input", "Output"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -206,9 +205,6 @@ def plain_array(value: Plain) -> Array | None:
     except ValueError:  # a ragged list
         return None
     return array if array.dtype.kind in "ifb" else None
-
-
-_CLASS = re.compile(r"-[^-/]*$")
 
 
 def cells(domain: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What runs ask of an ONNX graph: a copy without functions, its border as declared, the file for a runtime."""
+"""What runs ask of an ONNX graph: a copy without functions, its boundary as declared, the file for a runtime."""
 
 from __future__ import annotations
 
@@ -266,8 +266,6 @@ class RunnableOnnx(EditableGraph):
         """The graph without functions, itself where there are none: their formals have no types to rewrite."""
         if not self.model.functions:
             return self
-        from .runnable import inlined
-
         folder = self.folder()
         flat = inlined(onnx_io.to_proto(self.model))
         return self._of(onnx_io.deserialize(flat, Path(folder) if folder else None))

@@ -154,7 +154,7 @@ class RoundedTensor(ir.LazyTensor):
         )
 
     def __repr__(self) -> str:
-        """By its fields; LazyTensor would print the function that makes it."""
+        """The tensor's fields as text; LazyTensor would print the function that makes it."""
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
@@ -254,7 +254,7 @@ class NormParameters:
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """For each number the nearest low numbers, closest first; of the same sign, and finite."""
+        """For each number its own low number, then those around it by distance, of the same sign and finite."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]

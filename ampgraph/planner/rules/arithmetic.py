@@ -13,7 +13,6 @@ from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
-STEPS = 16  # operators looked back for constants in a row
 
 
 @looks(
@@ -147,7 +146,7 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 
 
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
-    """From a product over sums with constants to a root; empty where it does not end in one."""
+    """The operators from a product over sums with constants to a root; empty where it does not end in one."""
     flow, traits, chain = facts.flow, facts.traits, [product]
     while len(readers := list(flow.readers(chain[-1].outputs[0]))) == 1:
         chain.append(readers[0])
@@ -187,7 +186,7 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
         passes = writer.slots and not is_made_by(writer) and _passes_on(facts, writer)
         return [v for v in writer.inputs if v not in facts.stored] if passes else []
 
-    before = list(upstream(facts.flow, op.inputs[:1], further, facts.borders.origins))
+    before = list(upstream(facts.flow, op.inputs[:1], further, facts.crossings.origins))
     made, between = list(filter(is_made_by, before)), list(filter(further, before))
     if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between)):
         return None

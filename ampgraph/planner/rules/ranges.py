@@ -98,13 +98,13 @@ def _why(facts: Facts, source: Source) -> Why:
 
 
 def _reads(facts: Facts, op: int) -> Iterable[Use]:
-    """Who reads the values that carry on from an operator, into and out of bodies as well; those that are low in the
+    """The uses of the values that carry on from an operator, into and out of bodies as well; those that are low in the
     file too, which a cast back makes float32 again."""
     flow, low = facts.flow, facts.options.dtype
     for value in flow.ops[op].outputs:
         if flow.values[value].dtype not in (FLOAT32, low):
             continue
-        for copy in facts.borders.copies(value):
+        for copy in facts.crossings.copies(value):
             if flow.values[copy].dtype == low:
                 yield from (use for use in flow.uses[copy] if use.op != NONE)
             elif flow.values[copy].unit != NONE:
