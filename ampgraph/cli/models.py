@@ -75,15 +75,16 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
     dim=DIM,
     target=option("TARGET", "What --runtime is for: tensorrt builds it, openvino executes it.", "tensorrt"),
     runtime=RUNTIME,
+    sm=option("N", "Build for GPUs of this compute capability: 75, 89; repeatable.", repeats=True),
     form=option("|".join(FORMATS), "How the report is written.", "text", flag=("--format",)),
 )
-def check(bar: Display, *, models: list[str], form: str, **options: Any) -> CommandOutput:
+def check(bar: Display, *, models: list[str], form: str, sm: list[str] | None, **options: Any) -> CommandOutput:
     """Say whether model files are sound: for continuous integration, or before a commit.
 
     \b
     ampgraph check models/*.onnx
     ampgraph check model.O2.onnx --against model.onnx --data samples/
-    ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python
+    ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python --sm 75
     ampgraph check model.O1.onnx --against model.onnx --target openvino
     ampgraph check model.O2.onnx --format junit > report.xml
 
@@ -102,7 +103,7 @@ def check(bar: Display, *, models: list[str], form: str, **options: Any) -> Comm
     found = []
     for model in models:
         bar.stage(f"checking {model}")
-        found.append(look(model, **options))
+        found.append(look(model, sm=sm or (), **options))
     written = {"junit": junit, "sarif": sarif}.get(form)
 
     def lines() -> list[str]:

@@ -248,8 +248,8 @@ class Graph(Protocol):
         """The version of the format that the model is written in: ``opset 18``, ``mind_ir_version 3``."""
         ...
 
-    def interface(self) -> list[str]:
-        """Names of the inputs and outputs that may change their type."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs and outputs that may change their type, with the type; empty where the file says none."""
         ...
 
     def dimensions(self) -> set[str]:
@@ -287,7 +287,7 @@ class StepGraph(Protocol):
     """A graph of a format whose files may hold a whole training step."""
 
     def is_step(self) -> bool:
-        """Whether it holds one, so that each run changes its parameters."""
+        """Whether the file holds a training step, so that each run changes its parameters."""
         ...
 
     def scale_doubts(self) -> list[str]:

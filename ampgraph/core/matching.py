@@ -462,6 +462,6 @@ class Matcher:
         return found
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
-        """Goes back to an earlier choice: forgets what was seen since."""
+        """Goes back to an earlier choice of the search: forgets the values and operators that were bound since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]

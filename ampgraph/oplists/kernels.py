@@ -178,6 +178,8 @@ class Attention:
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
     early: frozenset[str] = frozenset()
     """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
+    across: frozenset[str] = frozenset()
+    """Low types in which scores of an operand that another product reads are fused only where that one is scaled."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ class Kernels:
     """By the operator that a region stands for."""
 
     @cached_property
-    def taken(self) -> Mapping[str, Mapping[str, str]]:
+    def folded_into(self) -> Mapping[str, Mapping[str, str]]:
         """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
         for pair in self.fused_pairs:
@@ -249,7 +251,7 @@ class Kernels:
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """By product, the fusion that takes a number which scales an operand or the result into its kernel."""
+        """Product -> the fusion that takes a number which scales an operand or the result into its kernel."""
         by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
         products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})

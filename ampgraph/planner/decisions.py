@@ -101,7 +101,8 @@ class Verdicts(NamedTuple):
     notes: Sequence[Note] = ()
 
     def enter(self, ledger: Ledger) -> None:
-        """Raises AmpError AMP306 for a unit that the user asks for in both precisions."""
+        """Enters the verdicts into the ledger. Raises AmpError AMP306 for a unit that the user asks for in both
+        precisions."""
         for unit, (side, rank, why) in self.of:
             ledger.decide(unit, side, rank, why)
         ledger.notes += self.notes
@@ -185,6 +186,12 @@ class Ledger:
         root = self._find(unit)
         if self._ranks[root] <= REGION:
             self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, why
+
+    def lower(self, unit: int, why: Why) -> None:
+        """Makes a unit low, unless something stronger than a list decided it."""
+        root = self._find(unit)
+        if self._ranks[root] <= LIST:
+            self._sides[root], self._ranks[root], self._whys[root] = LOW, CUT, why
 
 
 def describe(flow: Dataflow, op: Op) -> str:

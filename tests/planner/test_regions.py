@@ -238,7 +238,7 @@ def test_what_only_looks_like_a_norm_is_left_alone(body: str, level: str) -> Non
 
 def test_a_bias_joins_its_product() -> None:
     """At O1 an Add is float32, but not the one that a product's kernel does on the way."""
-    text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, h)  o = MatMul (r, w) }"
+    text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, f)  o = MatMul (r, w) }"
     assert decisions(converted(parse(text, used(text)), "O1")) == (
         "Cast>f16 MatMul:f16 Add:f16 Cast>f32 Add:f32 Cast>f16 MatMul:f16 Cast>f32"
     )

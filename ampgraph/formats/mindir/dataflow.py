@@ -138,7 +138,7 @@ class MindirReader(Functions):
     """Reads the graphs once, in order."""
 
     def read(self) -> None:
-        """Reads the model."""
+        """Reads the main graph, with the functions that it calls, into the dataflow."""
         model = self.model
         main = self.graph_scope("", NONE, model.graph)
         read_constants(self, main)

@@ -93,7 +93,7 @@ class MindirValues(FlowBuilder):
         return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
     def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """A stored tensor or number."""
+        """A value for a stored tensor or number."""
         value = self.tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value

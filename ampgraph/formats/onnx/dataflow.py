@@ -79,7 +79,7 @@ class OnnxReader(OnnxOperators):
     """Reads graphs by their nodes, bodies and functions as called included."""
 
     def read(self) -> None:
-        """Reads the main graph."""
+        """Reads the main graph, with the bodies and functions inside, into the dataflow."""
         graph, env = self.model.graph, Environment(dict(self.model.opset_imports), {})
         self.flow.opset = env.opsets.get("", env.opsets.get("ai.onnx", 0))
         scope = self.enter("", NONE, NONE, "main", 1, graph, env)

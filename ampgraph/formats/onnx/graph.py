@@ -131,11 +131,13 @@ class OnnxGraph(RunnableOnnx):
         """The metadata of the model, by key."""
         return self.model.metadata_props
 
-    def interface(self) -> list[str]:
-        """Names of the inputs and outputs; an input with a default value cannot follow a new type."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs and outputs, with their types; an input with a default value cannot follow a new one."""
         given = self.model.graph
         inputs = [value for value in given.inputs if not value.is_initializer()]
-        return [v.name or "" for v in [*inputs, *given.outputs]]
+        types = {value.name or "": declared_type(value) for value in [*inputs, *given.outputs]}
+        words = {"seq": "a sequence of {}", "optional": "an optional {}", "other": "no dense tensor", "": "{}"}
+        return {name: words[container].format(dtype) for name, (container, dtype) in types.items()}
 
     def dimensions(self) -> set[str]:
         """Names of symbolic dimensions."""

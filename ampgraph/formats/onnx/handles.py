@@ -156,7 +156,7 @@ class Handles:
         return self._scopes[scope], self._ops.get((self._scopes[scope], index)), position
 
     def uses(self, value: Value) -> list[Use]:
-        """Who reads a value in the file; nobody reads what was made here."""
+        """The uses of a value in the file; none of one that an edit made."""
         return self.flow.uses[value.id] if value.id < len(self.flow.values) else []
 
     def shape(self, value: Value) -> Shape | None:
@@ -164,7 +164,7 @@ class Handles:
         return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def handle(self, native: ir.Value, scope: int, dtype: str) -> Value:
-        """A handle of a value that was made here."""
+        """A value of the dataflow for an onnx_ir value that an edit made, by which further edits name it."""
         self._made += 1
         self.note_type(native, dtype)
         return Value(len(self.flow.values) + self._made, native.name or "", scope, dtype, native=native)

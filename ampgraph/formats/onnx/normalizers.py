@@ -29,7 +29,8 @@ class NormalizerNodes(LowNodes):
     """Writes the nodes for Softmax and norms."""
 
     def of(self, node: ir.Node, dtype: str, shape: Shape | None) -> ir.Value | None:
-        """What it makes, each step rounded to ``dtype``; None where ``shape``, of its operand, does not say enough."""
+        """The result of a norm or Softmax, each step rounded to ``dtype``; None where ``shape``, of its operand, does
+        not say enough."""
         made: ir.Value | None = None
         if shape is not None:
             made = getattr(self, f"_{node.op_type.lower()}")(node, dtype, shape)

@@ -165,12 +165,12 @@ def _different(reason: str, floating: bool = False) -> Apart:
 
 
 def is_float(array: Array) -> bool:
-    """Whether it holds floating numbers, bfloat16 among them."""
+    """Whether an output holds floating numbers, bfloat16 among them."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 def _maps(reference: Result, result: Result) -> Apart:
-    """Maps by their keys: the values of all of them in one array."""
+    """Compares two maps by their keys: the values of all of them as one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
         return _different("maps of different keys")
     return replace(

@@ -115,7 +115,8 @@ def _wanted(flow: Dataflow) -> list[Value]:
 
 
 def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
-    """Name in the model with its functions inlined -> the keys of the values that it stands for, bodies left out."""
+    """Name in the model with its functions inlined -> the keys of the values that it stands for; values in bodies are
+    left out."""
     inside, wanted = _bodies(flow), _wanted(flow)
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
@@ -131,7 +132,7 @@ def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
 
 
 def _bodies(flow: Dataflow) -> set[int]:
-    """The scopes that are bodies, or stand in one."""
+    """The scopes that are bodies of control flow, or lie in one."""
     found: set[int] = set()
     for scope in flow.scopes:  # parents come before their children
         if scope.kind == "body" or scope.parent in found:
@@ -280,5 +281,5 @@ class _RowWriter:
 
 
 def _is_float32(value: Value) -> bool:
-    """Whether it is a float32 tensor; outputs that are left out have no name."""
+    """Whether a value is a float32 tensor; outputs that are left out have no name."""
     return value.dtype == FLOAT32 and not value.container and bool(value.name)

@@ -74,7 +74,7 @@ class StrictSession:
             graph = flat_graph(model)
             taken, given = graph.declared()
             self._types = {value.name: (value.container, value.dtype) for value in (*taken, *given)}
-            self.inputs = {value.name: _plain(port_of(value)) for value in taken}
+            self.inputs = {value.name: _checked_port(port_of(value)) for value in taken}
             self.outputs = {value.name: port_of(value) for value in given}
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the boundary as float32: numpy has no bfloat16 that the runtime would take.
@@ -121,7 +121,7 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
     return StrictSession(model).run(feeds, outputs=outputs)
 
 
-def _plain(port: Port) -> Port:
+def _checked_port(port: Port) -> Port:
     """A port as it is checked: a tensor of numbers that numpy has; anything else is left to the runtime."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
@@ -135,12 +135,12 @@ def _to_float32(value: Any, low: str) -> Any:
         return [_to_float32(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
-        return _opaque(array)
+        return _as_bytes(array)
     # A copy: ONNX Runtime may write a node's output over a fed array once it has removed the Casts between them.
     return array.astype(np.float32 if low else array.dtype)
 
 
-def _opaque(array: Array) -> Any:
+def _as_bytes(array: Array) -> Any:
     """float8 and the like as the runtime takes them: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
@@ -256,7 +256,7 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
 
 
 def _low(value: Value) -> bool:
-    """Whether it is a low tensor."""
+    """Whether a value is a low tensor."""
     return value.dtype in LOW and not value.container
 
 

@@ -42,12 +42,12 @@ class MeasuredRanges:
 
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
-        """By value."""
+        """Value id -> measured range."""
         return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
     @cached_property
     def reach(self) -> Mapping[int, float]:
-        """By value the largest magnitude."""
+        """Value id -> the largest magnitude that was measured."""
         return {value: held.absmax for value, held in self.ranges.items()}
 
     def vanishes(self, value: int) -> bool:

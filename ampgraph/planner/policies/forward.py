@@ -44,7 +44,7 @@ class ForwardTypes(ABC):
                 self.make_float32(held, op.held)
 
     def settle(self) -> None:
-        """Walks until no type changes."""
+        """Types operators and boundaries again until no type changes."""
         changed = True
         while changed:
             changed = False
@@ -173,7 +173,8 @@ class Begun:
         return plain and self.flow.weights.size(value) == 1
 
     def _changed(self, framework: str) -> list[Note]:
-        """Patterns of the user's: the result is no longer the framework's."""
+        """A note that the user's patterns decided slots, so that the result is no longer the framework's; none without
+        such."""
         given = self.given
         count = sum(given.ranks[unit] == USER for unit in range(len(given.ranks)) if given.find(unit) == unit)
         if not count:
@@ -182,7 +183,8 @@ class Begun:
         return [Note(PARITY, "", text)]
 
     def _refused(self, framework: str, refused: Mapping[int, str]) -> list[Note]:
-        """Where schema or kernel keep float32 what the framework computes low, once an operator and reason."""
+        """Notes where schema or kernel keep float32 what the framework computes low, one for each operator and
+        reason."""
         kinds: dict[tuple[str, str], list[str]] = {}
         for unit in refused:
             owner = self.flow.units[unit].op

@@ -186,7 +186,8 @@ class PromotedTypes(ForwardTypes):
         return value.name.replace(".", "_") not in origin.reads
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """What a call gives that is wide inside alone comes in the type of its first operand."""
+        """Whether a value reaches a reader low; what a call gives that is float32 inside alone comes in the type of its
+        first operand."""
         call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
         if call is None or call.at != INSIDE or (reader != NONE and self.calls[reader] is call):
             return super().comes_low(value, reader)

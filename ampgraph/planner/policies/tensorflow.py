@@ -168,7 +168,7 @@ class _TensorFlowTypes:
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
         self.items = [self._item_of(unit) for unit in self.flow.units]
-        self._join()
+        self._join_edges()
         self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
     def _forced(self) -> frozenset[int]:
@@ -207,7 +207,8 @@ class _TensorFlowTypes:
         return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
 
     def notes(self) -> Iterator[Note]:
-        """Operators that TensorFlow has no name for: float32, as everything that is in none of its lists."""
+        """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
+        lists."""
         names: dict[str, list[str]] = {}
         for op in self.flow.ops:
             if op.slots and self._list_of_op(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
@@ -247,7 +248,7 @@ class _TensorFlowTypes:
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
-    def _join(self) -> None:
+    def _join_edges(self) -> None:
         """Edges by data flow, operands in order; what is passed into or out of a body is one value."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:

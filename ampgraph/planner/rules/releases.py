@@ -1,12 +1,17 @@
-"""What a list makes low, and the cut may leave float32 where that costs no Cast."""
+"""What a list makes low, and the cut may leave float32 where that costs no Cast; and what is the same to the bit in
+either type."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 
-from ...core.dataflow import NONE
+import numpy as np
+
+from ...core.dataflow import FLOAT32, NONE, Op, Value
+from ...core.low_types import numpy_type
 from ...core.plan import Why
-from ..decisions import FREE, LIST, LOW, REGION, Decisions
+from ..decisions import FREE, HIGH, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
 from ..scales import scaled_results
@@ -90,6 +95,42 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     return Findings(released=dict.fromkeys(free, why))
 
 
+@runs(
+    "once",
+    trigger="a sum, product, quotient or root of low operands, float32 by its list, that is read low alone",
+    action="low: one rounding of the exact result or two of them give the same bits",
+    levels="every",
+)
+def once(sight: Sight, decided: Decisions) -> Findings:
+    """A float32 result has more than twice the digits of a low one, and two more: rounding it again is innocuous (S. A.
+    Figueroa, When is double rounding innocuous?, 1995), unless it is smaller than the low type's normal numbers."""
+    flow, classes = sight.facts.flow, sight.regions.classes
+    why = Why("once", "reads and is read low alone: rounded once, to the same bits")
+    shared, found = Counter(decided.roots), dict[int, Why]()
+    for op in flow.with_roles(sight.facts.traits.operators("rounds_once")):
+        roots = list(decided.units_of(op))
+        if classes[op.id] != "infer" or len(roots) != 1 or shared[roots[0]] != len(op.slots):
+            continue
+        values = [flow.values[v] for v in (*op.inputs, *op.outputs)]
+        by_list = (decided.sides[roots[0]], decided.ranks[roots[0]]) == (HIGH, LIST)
+        if by_list and all(_is_low(sight.facts, decided, value, op) for value in values):
+            found[roots[0]] = why
+    return Findings(lowered=found)
+
+
+def _is_low(facts: Facts, decided: Decisions, value: Value, op: Op) -> bool:
+    """Whether a value is low where it is made, and where others than ``op`` read it, if that makes it."""
+    flow = facts.flow
+    if value.weight:
+        number = flow.scalar(value.id)
+        return number is not None and float(np.asarray(number, numpy_type(facts.low.name))) == number
+    if value.dtype != FLOAT32 or value.container or value.unit == NONE:
+        return False
+    if value.producer != op.id:
+        return decided.is_low(value.unit)
+    return all(use.unit != NONE and not use.given_cast and decided.is_low(use.unit) for use in flow.uses[value.id])
+
+
 def _may_be_free(decisions: Decisions, root: int) -> bool:
     """Whether a unit is free, or low by nothing stronger than a list or a region."""
     side = decisions.sides[root]
@@ -118,7 +159,7 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
 
 
 def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
-    """By operator with a product before it, whether all the nearest are ``products`` that are noted so."""
+    """Operator with a product before it -> whether all the nearest are ``products`` that are noted so."""
     found, values = dict[int, bool](), dict[int, bool]()
     for op in facts.flow.ops:
         near = [values[v] for v in op.inputs if v in values]

@@ -49,6 +49,7 @@ class Findings:
         sources: operators whose results are tainted: what follows may be wrong in the low type.
         notes: shown whatever has an effect.
         released: units that the cut decides instead of a list.
+        lowered: units that are low instead of what a list says.
         byte_worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
         prefer_float32: those that are float32 where that takes no more Casts, with the reason.
         integer_valued: float values that hold integers.
@@ -60,6 +61,7 @@ class Findings:
     sources: Sequence[Source] = ()
     notes: Sequence[Note] = ()
     released: Mapping[int, Why] = field(default_factory=dict)
+    lowered: Mapping[int, Why] = field(default_factory=dict)
     byte_worth: Mapping[int, int] = field(default_factory=dict)
     prefer_float32: Mapping[int, Why] = field(default_factory=dict)
     integer_valued: frozenset[int] = frozenset()
@@ -72,17 +74,20 @@ class Findings:
             ruling.enter(ledger)
         for unit, why in self.released.items():
             ledger.release(unit, why)
+        for unit, why in self.lowered.items():
+            ledger.lower(unit, why)
         ledger.sources += self.sources
         ledger.notes += self.notes
 
     def __or__(self, later: Findings) -> Findings:
-        """Both; of one unit the first reason counts, and the least worth."""
+        """These findings and later ones; of one unit the first reason counts, and the least worth."""
         least = {unit: min(worth, self.byte_worth.get(unit, worth)) for unit, worth in later.byte_worth.items()}
         return Findings(
             [*self.rulings, *later.rulings],
             [*self.sources, *later.sources],
             [*self.notes, *later.notes],
             {**later.released, **self.released},
+            {**later.lowered, **self.lowered},
             {**self.byte_worth, **least},
             {**later.prefer_float32, **self.prefer_float32},
             self.integer_valued | later.integer_valued,
@@ -109,7 +114,7 @@ class Sight:
         return sight
 
     def of(self, make: Callable[..., T], *args: object) -> T:
-        """What several looks share, whatever the level: made once."""
+        """What ``make`` gives for this sight, made once: several rules share it, whatever the level."""
         if (make, args) not in self._made:
             self._made[make, args] = make(self, *args)
         found: T = self._made[make, args]
@@ -141,7 +146,7 @@ class Rule:
     report: Report | None = None
 
     def at(self, guards: str) -> bool:
-        """Whether it acts at a level with such accuracy guards."""
+        """Whether the rule acts at a level with such accuracy guards."""
         return self.levels == "every" or guards == "hold" or (self.levels == "warned" and guards == "warn")
 
 
@@ -154,7 +159,7 @@ def runs(
     name: str, *, trigger: str, action: str, levels: Levels = "warned", validity: bool = False,
     report: Report | None = None,
 ) -> Callable[[Run], Rule]:  # fmt: skip
-    """A rule that runs over a model."""
+    """A decorator that makes a function a rule of this name that runs over a whole model."""
     return lambda run: Rule(name, trigger, action, levels, validity, run=run, report=report)
 
 

@@ -51,11 +51,11 @@ class Bias(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Bias:
-        """From a row of plan format 1."""
+        """The rewrite that a row of plan format 1 means."""
         return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where all of it is low; identities are nobody's."""
+        """Whether all of the region is low; identities are nobody's."""
         ops = self.ops(known.flow)
         both = (ops[-1], next(op for op in ops if known.traits.positions(op.role, "biased")))
         return all(is_low(unit) for op in both for unit in op.slots.values())

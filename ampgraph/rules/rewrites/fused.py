@@ -70,7 +70,7 @@ class Half(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Half:
-        """From a row of plan format 1, whose kind ended in the place of the half."""
+        """The rewrite that a row of plan format 1 means, whose kind ended in the place of the half."""
         inner, outer = row["inputs"]
         return cls(name, scope, nodes, inner, outer, row["kind"].endswith("last"))
 
@@ -159,7 +159,7 @@ class Gelu(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Gelu:
-        """From a row of plan format 1, whose kind named the approximation."""
+        """The rewrite that a row of plan format 1 means, whose kind named the approximation."""
         return cls(name, scope, nodes, row["inputs"][0], "tanh" if row["kind"] == "Gelu by tanh" else "none")
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -208,13 +208,13 @@ class GeluOfSquares(RewriteRule):
         for region in fused_regions(known):
             if region.source == NONE or not _is_better(known, region) or len({op.scope for op in region.ops}) > 1:
                 continue
-            numbers = [_number(flow, region, number) for number in NUMBERS]
+            numbers = [_stored_number(flow, region, number) for number in NUMBERS]
             if NONE not in numbers:
                 source, cubic, factor, one, half = (flow.values[v].name for v in (region.source, *numbers))
                 yield cls("squares", *cls.place(flow, *whole(region)), source, cubic, factor, one, half)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """By new operators but for the last one."""
+        """Writes the GELU by new operators but for the last one, which stays."""
         ops, (x, cubic, factor, one, half) = self.edited(editor), self.operands(editor, flow)
 
         def new(kind: str, *given: Value) -> Value:
@@ -245,7 +245,7 @@ def _is_better(known: Known, region: Region) -> bool:
     return wide or not by_power or (split and options.level.fp32 != "low")
 
 
-def _number(flow: Dataflow, region: Region, number: float) -> int:
+def _stored_number(flow: Dataflow, region: Region, number: float) -> int:
     """The value in a region that is a stored number, this one to 1e-4; NONE if there is none."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

@@ -118,7 +118,8 @@ def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
-    """x times a mask of 1 / (1 - ratio) and zeros: torch's, which makes NaN of an infinite number that is dropped."""
+    """What Dropout gives: x times a mask of 1 / (1 - ratio) and zeros; as torch's, it makes NaN of an infinite number
+    that is dropped."""
     x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert x is not None
     threshold, factor = _threshold_and_factor(b, x, ratio) or _computed_threshold(b, x, ratio)
@@ -140,7 +141,7 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
 
 
 def _computed_threshold(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    """As `_threshold_and_factor`, for a ratio that the graph computes."""
+    """What `_threshold_and_factor` gives, computed in the graph from a ratio that the graph computes."""
     wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
     place = b.op("Add", b.op("Mul", wide, _float64(b, CHANCES)), _float64(b, LEAST))
     threshold = b.op("Cast", b.op("Min", place, _float64(b, LARGEST)), to=int(INT32))
@@ -174,7 +175,8 @@ def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int,
 
 
 def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """How many words there are, a scalar, and how many elements, a vector of one; None where all rows are full.
+    """How many random words are drawn for ``x``, a scalar, and how many elements it has, a vector of one; None where
+    all rows are full.
 
     Constants where the shape is known; else three operators on the host, where sizes are.
     """

@@ -126,7 +126,8 @@ class GradientGraph:
         return counter
 
     def _loss(self) -> ir.Value:
-        """The scalar that is differentiated."""
+        """The scalar that is differentiated: the weighted sum of the losses, or what an exported backward is the
+        gradient of."""
         for name in self.losses:
             if name in self.outputs:
                 self.class_inputs += read_class_inputs(self.graph, self.outputs[name])

@@ -112,13 +112,13 @@ def loss_terms(given: object) -> dict[str, float] | None:
 
 
 def spelled(terms: Mapping[str, float]) -> str:
-    """``a=1.0, b=0.5``; one that counts whole is its name."""
+    """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 
 
 def read_spelled(text: str) -> dict[str, float]:
-    """What `spelled` says."""
+    """The terms of a loss, name -> weight, from the text that `spelled` makes."""
     try:
         return dict(map(_name_and_weight, text.split(", ")))
     except ValueError:  # a name alone

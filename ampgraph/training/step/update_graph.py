@@ -37,12 +37,12 @@ class NextState:
 
     @property
     def gathered(self) -> bool:
-        """Whether it is several states side by side."""
+        """Whether several states are chosen side by side."""
         return len(self.olds) > 1
 
     @property
     def of_vectors(self) -> bool:
-        """Whether it may be a part of another one."""
+        """Whether all its states are float32 vectors, so that it may be chosen together with others."""
         return not self.alone and all(one.dtype == FLOAT and len(one.shape or ()) == 1 for one in self.olds)
 
 
