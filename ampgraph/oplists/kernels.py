@@ -78,6 +78,9 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
+    odd: bool = False
+    """Only nodes that make an odd number of elements, as far as sizes are known. Beside `runs`, if that is given."""
+
     borders: bool = False
     """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
 
@@ -90,7 +93,7 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.borders)
+        operands = (self.without, self.computed, self.gives, self.odd, self.borders)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
