@@ -151,6 +151,8 @@ class Fused:
     """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
+    low_epsilon: float = 0.0
+    """What the kernel adds instead of an epsilon that is stored in the low type; 0: the stored one."""
 
 
 Place = Literal["", "stored", "number", "vector"]
