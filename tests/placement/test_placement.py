@@ -372,8 +372,8 @@ RMS = """s = Pow (h, two) m = ReduceMean <axes = [-1]> (s) a = Add (m, eps) r = 
 
 @pytest.mark.parametrize(("epsilon", "dtype"), [(1e-6, "float32"), (1e-5, "float16")])
 def test_a_norm_that_cuda_makes_one_kernel_of_keeps_its_epsilon(gpu_python, epsilon, dtype):
-    """SimplifiedLayerNormFusion takes 1e-5 for an epsilon in float16: an exported Llama at O3 was five times as wrong on
-    an H100 as a strict run is."""
+    """SimplifiedLayerNormFusion takes 1e-5 for an epsilon in float16: an exported Llama at O3 was five times as wrong
+    on an H100 as a strict run is."""
     model = parse(
         f"g (float[4, 8] x) => (float[4, 8] z) {{ h = MatMul (x, w) {RMS} z = MatMul (y, w) }}",
         {
