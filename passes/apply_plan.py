@@ -96,7 +96,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
 
 
 def _factors(plan: Plan) -> dict[tuple[str, str], float]:
-    """By scope and name of stored tensors, what each is multiplied by; of several, in the order of the plan."""
+    """The factor that each stored tensor is multiplied by, by scope and name; of several the product, in the plan's
+    order."""
     low = {(edit.scope, edit.value) for edit in plan.weights if edit.store != FLOAT32 and edit.floor is None}
     found: dict[tuple[str, str], float] = {}
     for item in plan.together or ():

@@ -64,7 +64,7 @@ def _casts(flow: Dataflow) -> list[Op]:
 
 
 def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
-    """Those that are among ``some`` in each call of the function that they stand in."""
+    """The Casts that are among ``some`` in each call of the function that they stand in."""
     calls = Counter(id(op.native) for op in casts)
     found = Counter(id(op.native) for op in some)
     return [op for op in some if found[id(op.native)] == calls[id(op.native)]]

@@ -63,7 +63,7 @@ def diff(
 
 
 def _errors_by_output(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
-    """By output, the error of a model against the reference; a plan is applied first."""
+    """The error of a model against the reference, by output; a plan is applied first."""
     from .convert import convert
     from .verify import verify
 

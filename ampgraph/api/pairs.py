@@ -175,9 +175,10 @@ class OnnxPair(Pair):
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def remade(self, model: Graph | PathLike) -> OnnxPair:
-        """The same reference beside another model that was made of it, open, on the CPU.
+        """A pair of the same reference and another model made from it, open, on the CPU.
 
-        Raises AmpError AMP209 for another interface, AMP502."""
+        Raises AmpError AMP209 for another interface, AMP502.
+        """
 
         other = copy.copy(self)
         other._theirs, other._path = load_onnx(model), path_of(model)
@@ -261,7 +262,8 @@ def _prepared_graph(model: Model) -> Graph:
 def in_types_of(
     feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
 ) -> Feeds:
-    """The same feeds in the float types that another model takes. ``optional``: its inputs of which none is known."""
+    """A sample in the float types that another model takes; ``dtypes`` by input, ``optional``: its inputs whose type is
+    unknown."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")

@@ -112,7 +112,8 @@ def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
 
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
-    """The digest does not read large weights: that the low type can hold them is looked at here."""
+    """Raises AmpError AMP403 where the low type cannot hold a weight that the plan makes low: the digest by which a
+    model is known does not read large weights."""
     limit = low_type(plan.dtype).largest
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
     floors = {(edit.scope, edit.value): edit.floor for edit in plan.weights}

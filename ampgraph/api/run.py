@@ -83,7 +83,7 @@ def ran(
     model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str,
     runtime: str, seed: int, dims: Mapping[str, int] | None,
 ) -> Ran:  # fmt: skip
-    """As `run`, with what there is to say of the inputs."""
+    """Runs a model once; the outputs as `run` gives them, and notes on the inputs."""
     if runtime and not target:
         raise AmpError("AMP311", "--runtime names an environment for --target, which is not given", hint="name both")
     session = by_target(model, target, runtime) if target else opened(model, device, strict)

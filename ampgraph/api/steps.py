@@ -316,8 +316,10 @@ def _without_file(done: Conversion) -> str:
 
 def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
     """Notes on what other options would gain, and on what the target's own tools have to be told."""
-    if summary.opset and done.job.recipe.opset is None:
-        yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
+    integers = frozenset() if done.lists is None or summary.lowered else done.lists.traits.operators("quantized")
+    if not integers.issuperset(held.kind for held in summary.opset) and done.job.recipe.opset is None:
+        text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
+        yield Note("opset", "", text)
     if flow is not None and done.options is not None and done.options.kernels.builder:
         from ..report.engine_shapes import shape_words
 

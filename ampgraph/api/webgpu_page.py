@@ -63,8 +63,8 @@ class WebgpuPage:
     def of(
         cls, place: PathLike, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
     ) -> WebgpuPage:
-        """Raises AmpError AMP105 for a place that can be no such folder, AMP311 for models that no browser runs, AMP501
-        where onnxruntime-web is nowhere."""
+        """The page for two models. Raises AmpError AMP105 for a place that cannot be its folder, AMP311 for models that
+        no browser runs, AMP501 where onnxruntime-web is nowhere."""
         folder = Path(place)
         _refuse_place(folder)
         if not isinstance(pair, OnnxPair):
@@ -86,7 +86,7 @@ class WebgpuPage:
         return cls(folder, models, pair, web, version)
 
     def write(self, drawn: Samples, found: Verification, progress: Progress | None = None) -> None:
-        """The folder, whole or not at all. Raises AmpError AMP105."""
+        """Writes the folder, whole or not at all. Raises AmpError AMP105."""
         with _whole_folder(self.folder) as beside:
             models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
             samples = list(self._samples(drawn, beside, progress))
@@ -220,7 +220,7 @@ def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
 
 
 def _refuse_place(folder: Path) -> None:
-    """Raises AmpError AMP105 but for a folder that is not there yet, is empty, or holds such a page."""
+    """Raises AmpError AMP105 unless the folder is new, empty, or a page that an earlier call wrote."""
     if not folder.parent.is_dir():
         raise AmpError("AMP105", "the folder does not exist", where=str(folder.parent), hint="create it first")
     if folder.exists() and not (folder.is_dir() and (_is_our_folder(folder) or not any(folder.iterdir()))):

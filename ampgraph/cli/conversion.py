@@ -141,8 +141,8 @@ def convert(
 
 
 def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
-    """What the process of a folder's model does: answers the report, or the error. A word of an option that means
-    nothing in this model is left out, and said: it has to mean something in one of them."""
+    """Runs in the process of a folder's model: converts it, and answers the report or the error. A word of an option
+    that means nothing in this model is left out and reported: it has to mean something in one of them."""
     unmatched: list[str] = []
     while True:
         try:

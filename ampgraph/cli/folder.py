@@ -334,7 +334,8 @@ def _read_manifest(target: Path) -> dict[str, Any]:
 
 
 def _write_manifest(target: Path, digest: str, done: list[Done], before: Mapping[str, Any]) -> None:
-    """What is done by now, and what an earlier call did of the rest; what failed is tried again."""
+    """Writes what is done by now, and what an earlier call did of the rest; what failed is left out, to be tried
+    again."""
     entries = dict(before)
     for one in done:
         entries.pop(one.file, None)

@@ -158,7 +158,7 @@ def signals_wait() -> Iterator[None]:
 
 
 def done() -> None:
-    """From here on Ctrl-C comes too late to undo anything, and is not heard."""
+    """Ignores Ctrl-C from here on, where it comes too late to undo anything."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -212,12 +212,12 @@ class TerminalDisplay(Display):
         self.bars.start()
 
     def stage(self, text: str) -> None:
-        """A bar without an end, for what does not say how long it takes."""
+        """Shows a bar without an end, for work that does not say how long it takes."""
         self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """A bar at ``done`` of ``total``."""
+        """Shows a bar at ``done`` of ``total``."""
         if total:
             self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
@@ -232,13 +232,13 @@ class SpokenDisplay(Display):
         self.start, self.said = time.monotonic(), ""
 
     def stage(self, text: str) -> None:
-        """A line with the seconds since the start, once a stage."""
+        """Prints the stage with the seconds since the start, once."""
         if text != self.said:
             self.said = text
             print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Its stage alone: parts are too many for lines."""
+        """Prints the stage alone: its parts are too many for lines."""
         self.stage(text)
 
 

@@ -192,7 +192,7 @@ class Dataflow:
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
-        """The same snapshot for another reader: ties that one makes are not seen in the other."""
+        """A copy of the snapshot for another reader, who does not see ties that the first one makes."""
         view = Dataflow.__new__(Dataflow)
         view.__dict__.update(self.__dict__, _parent=list(self._parent), memo={})
         return view

@@ -119,7 +119,8 @@ def whole_file(
 
 @contextlib.contextmanager
 def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[Callable[[str], Path]]:
-    """As `whole_file` for a file in several parts, a temporary name for each word; whoever writes renames them.
+    """Temporary names beside ``path`` for a file in several parts, one for each word that is asked for; whoever writes
+    renames them, the rest is removed.
 
     Raises AmpError AMP105 as `whole_file` does.
     """

@@ -39,7 +39,7 @@ class Census:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all stored tensors."""
+        """Bytes of all stored tensors."""
         return sum(stored.bytes for stored in self.weights.values())
 
 
@@ -60,7 +60,7 @@ class Editor(Protocol):
         ...
 
     def retype(self, value: Value, dtype: str) -> None:
-        """The value has this element type from now on; attributes of its operator that name the type follow."""
+        """Gives a value another element type; attributes of its operator that name the type follow."""
         ...
 
     def keep_type(self, op: Op, dtype: str) -> None:
@@ -130,7 +130,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
-        """``value`` is read at the given uses, in the place of what was read there."""
+        """Has the given uses read ``value`` in the place of what they read."""
         ...
 
     def rename(self, value: Value, ending: str) -> None:
@@ -159,11 +159,11 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def number(self, op: Op, name: str, number: float) -> None:
-        """An attribute of an operator holds another number."""
+        """Changes the number in an operator's attribute."""
         ...
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type and shape."""
+        """Changes the numbers of a stored tensor, which keeps its type and shape."""
         ...
 
     def stand_in(self, value: Value, old: Value) -> None:

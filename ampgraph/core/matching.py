@@ -1,6 +1,4 @@
-"""Finds patterns in a dataflow, and says of a pattern that is not there at which part the search ended.
-
-It looks through what changes nothing, and at numbers and attributes in one form."""
+"""Finds patterns in a dataflow. It looks through what changes nothing, and at numbers and attributes in one form."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .dataflow import FLOAT32, NONE, Dataflow, Op
-from .patterns import STORED, Attribute, Call, Conventions, Node, Number, Pattern
+from .patterns import Attribute, Call, Conventions, Node, Number, Pattern
 
 ANY = 0  # read by whoever wants
 TWICE = 4  # how many nodes in a row may stand twice
@@ -21,7 +19,6 @@ class Expected:
     """What must stand in one place of a call. ``register``: where its value is kept, new or known; -1 for a number,
     which is kept under its ``label``."""
 
-    name: str = field(compare=False)
     register: int
     known: bool = False
     number: Number | None = None
@@ -50,7 +47,6 @@ class Instruction:
     ``readers``: how many uses the value may have when it is walked from, ANY for no matter.
     """
 
-    part: str = field(compare=False)
     register: int
     result: int
     alternatives: tuple[Alternative, ...]
@@ -58,7 +54,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """By operator: the alternatives, with their operands in each order."""
+        """The alternatives by operator, with their operands in each order that may be."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -131,13 +127,13 @@ class _PatternCompiler:
     def _back(self, node: Node) -> Instruction:
         """The instruction that finds the operator which makes a value that is bound."""
         register = self.registers[node.output]
-        return Instruction(node.output, register, register, self._alternatives(node))
+        return Instruction(register, register, self._alternatives(node))
 
     def _forward(self, node: Node, end: str) -> Instruction:
         """The instruction that finds an operator which reads a value that is bound."""
         source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
-        return Instruction(node.output, self.registers[source], result, alternatives, self._readers(source, end))
+        return Instruction(self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
         """An operand of the node that the search has already found: the anchor's result, or what follows from it."""
@@ -168,12 +164,12 @@ class _PatternCompiler:
         """What an operand has to be: a number, a name that is bound already, or anything, which binds the name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
-            return Expected(name, -1, number=number, label=name)
+            return Expected(-1, number=number, label=name)
         register = self.registers.setdefault(name, len(self.registers))
         if name in known:
-            return Expected(name, register, True)
+            return Expected(register, True)
         known.add(name)
-        return Expected(name, register, stored=self.pattern.stored.get(name, ""))
+        return Expected(register, stored=self.pattern.stored.get(name, ""))
 
 
 Classes = Mapping[str, Collection[str]]
@@ -192,21 +188,6 @@ class Match(NamedTuple):
     ops: tuple[Op, ...]
     numbers: Mapping[str, float | None]
     attributes: Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """How far a pattern was followed: the part that is not there, what was expected of it and what stands there."""
-
-    kind: str
-    variant: str
-    part: str
-    expected: str
-    found: str
-    depth: int = 0  # nodes that were right
-
-    def __str__(self) -> str:
-        return f"{self.kind}, {self.variant}: {self.part}: expected {self.expected}, found {self.found}"
 
 
 class PatternSet:
@@ -237,18 +218,6 @@ class PatternSet:
             if (match := matcher.at(op, self._tree(anchor))) is not None:
                 yield match
 
-    def mismatches(self, flow: Dataflow, op: Op, classes: Classes | None = None) -> list[Mismatch]:
-        """Why the patterns that start at such an operator are not there, the nearest to a match first. Empty when the
-        operator starts no search, or one is there."""
-        anchor = self._anchors(classes or {}).get(op.role, "")
-        reasons = []
-        for pattern in self._by_anchor.get(anchor, ()):
-            matcher = Matcher(flow, self, classes or {}, pattern)
-            if matcher.at(op, merge([pattern], self.conventions)) is not None:
-                return []
-            reasons.append(matcher.farthest)
-        return sorted((r for r in reasons if r is not None), key=lambda reason: -reason.depth)
-
     def _tree(self, anchor: str) -> Branch:
         """The instructions of all patterns with this anchor in one tree: what they share at the beginning is tried
         once."""
@@ -267,7 +236,7 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """By operator at which a search starts, the name that patterns have for it: its own, or that of its class."""
+        """The name that patterns have for each operator at which a search starts: its own, or that of its class."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 
@@ -312,7 +281,7 @@ class View:
         return self.flow.scalar(value, overridable=self.overridable)
 
     def stored(self, sort: str, value: int) -> bool:
-        """Whether a value is a stored tensor of a sort, a key of STORED."""
+        """Whether a value is a stored tensor of a sort, one of STORED."""
         if not self._is_stored(value):
             return False
         shape = self.flow.shape(value) or ()
@@ -365,18 +334,14 @@ class View:
 class Matcher:
     """One walk through a tree of instructions. Lists only grow, so going back to an earlier choice is cutting them."""
 
-    def __init__(
-        self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
-    ) -> None:
-        """``classes``: operators by the class name that patterns have for them; ``explained``: a pattern whose mismatch
-        is to be told, None to find matches."""
-        self.flow, self.explained = flow, explained
+    def __init__(self, flow: Dataflow, patterns: PatternSet, classes: Classes) -> None:
+        """``classes``: operators by the class name that patterns have for them."""
+        self.flow = flow
         self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
         for name, roles in classes.items():
             for role in roles:
                 self.named.setdefault(role, []).append(name)
-        self.farthest: Mismatch | None = None
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
         self.passed: list[Op] = []  # seen through, or a second copy
@@ -417,23 +382,17 @@ class Matcher:
     def _carried_out(self, instruction: Instruction, after: Branch) -> Match | None:
         """The match that one of the ways to carry out an instruction leads to."""
         mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
-        candidates = self._candidates(instruction)
-        for op, chain in candidates:
+        for op, chain in self._candidates(instruction):
             choices = instruction.choices.get(op.role) or self._by_class(instruction, op)
-            if not choices or len(op.outputs) != 1:
-                self._miss(instruction, op)
-                continue
-            for alternative, operands in choices:
+            for alternative, operands in choices if len(op.outputs) == 1 else ():
                 self.passed += chain
-                if self._bind(instruction, op, alternative, operands):
+                if self._bind(op, alternative, operands):
                     if instruction.result != instruction.register:
                         self.values[instruction.result] = op.outputs[0]
                     self.ops.append((instruction.result, op))
                     if (match := self._follow(after)) is not None:
                         return match
                 self._cut(mark)
-        if not candidates:
-            self._miss(instruction, None)
         return None
 
     def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
@@ -449,17 +408,14 @@ class Matcher:
         """The next instructions for an operator that patterns call by the name of its class."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
-    def _bind(self, instruction: Instruction, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
+    def _bind(self, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
         """Whether an operator is the call that a pattern expects; binds its operands."""
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
             if value == NONE or not self._fits(operand, value):
-                self._miss_operand(instruction, operand, value)
                 return False
-        return not alternative.attributes or all(
-            self._attribute(instruction, op, attribute) for attribute in alternative.attributes
-        )
+        return not alternative.attributes or all(self._attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
         """Whether a value is what an operand has to be; binds the name where it is new."""
@@ -479,7 +435,7 @@ class Matcher:
         self.values[operand.register] = origin
         return True
 
-    def _attribute(self, instruction: Instruction, op: Op, attribute: Attribute) -> bool:
+    def _attribute(self, op: Op, attribute: Attribute) -> bool:
         """Whether an attribute has the expected value, or the one that a name got before; axes also from the front."""
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
@@ -489,19 +445,13 @@ class Matcher:
                 self.attributes.append((attribute.value, value))
                 return True
             expected = known[0]
-        if value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected):
-            return True
-        self._note(instruction, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
-        return False
+        return value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected)
 
     def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators that may come next: all, or none where the value has other uses than the region's."""
         uses, all_ops = self.flow.uses[value], self.flow.ops
         ops = [all_ops[use.op] for use in uses if use.op != NONE]
         if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:
-            if self.explained is not None:
-                name = self.flow.values[value].name
-                self._note(instruction, f"'{name}' read by the region alone", f"{len(uses)} uses")
             return []
         found: list[tuple[Op, tuple[Op, ...]]] = []
         for op in ops:
@@ -511,35 +461,7 @@ class Matcher:
                 found.append((op, chain))
         return found
 
-    # -- going back, and what to say of it ----------------------------------------------------------------------------
-
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
         """Goes back to an earlier choice: forgets what was seen since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]
-
-    def _miss(self, instruction: Instruction, op: Op | None) -> None:
-        """Notes that another operator was expected here, where a mismatch is to be explained."""
-        if self.explained is not None:
-            expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
-            self._note(instruction, expected, "nothing" if op is None else _op_in_words(self.flow, op))
-
-    def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
-        """Notes that an operand is another one than expected."""
-        if self.explained is None:
-            return
-        expected = str(operand.number or STORED.get(operand.stored, "")) or f"'{operand.name}', which is bound"
-        name = "nothing" if value == NONE else f"'{self.flow.values[value].name}'"
-        self._note(instruction, f"{operand.name}: {expected}", name)
-
-    def _note(self, instruction: Instruction, expected: str, found: str) -> None:
-        """Keeps the mismatch of the search that came farthest."""
-        depth = len(self.ops)
-        if self.explained is not None and (self.farthest is None or depth > self.farthest.depth):
-            kind, variant = self.explained.kind, self.explained.variant
-            self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
-
-
-def _op_in_words(flow: Dataflow, op: Op) -> str:
-    """An operator as messages name it."""
-    return f"{op.role} '{op.name or flow.values[op.outputs[0]].name}'" if op.outputs else op.role

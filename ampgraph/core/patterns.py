@@ -29,15 +29,9 @@ class Number:
             return number > self.value
         return number == self.value if not self.relation else math.isclose(number, self.value, rel_tol=CLOSE)
 
-    def __str__(self) -> str:
-        return f"a number {self.relation} {self.value:g}" if self.relation else f"the number {self.value:g}"
 
-
-STORED = {
-    "vector": "a stored tensor of at most one dimension",
-    "row": "a stored tensor of which one dimension is not 1",
-    "any": "a stored tensor",
-}
+STORED = ("vector", "row", "any")
+"""Stored tensors: of at most one dimension, of which one dimension is not 1, any."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ class Pattern:
     anchors: tuple[str, ...]
     ends: tuple[str, ...]
     numbers: Mapping[str, Number]
-    stored: Mapping[str, str]  # name -> a key of STORED
+    stored: Mapping[str, str]  # name -> one of STORED
     private: frozenset[str] = frozenset()  # read by the region alone, as all is that comes after the anchor
     since: int = 0  # the opset from which a region can be written as the operator that it stands for, 0 for never
     joined: bool = False  # whether it is a region only where a target makes one kernel of it
@@ -113,7 +107,7 @@ class Pattern:
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
-        """By node, itself and all names before it."""
+        """The names that each node is computed from, itself included."""
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:
             operands = {name for call in node.calls for name in call.operands}

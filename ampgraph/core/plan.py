@@ -258,7 +258,7 @@ class Plan:
 
 
 def _json_line(value: Any) -> str:
-    """As JSON on one line."""
+    """Plain data as JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -140,7 +140,8 @@ class Ranges:
             raise AmpError("AMP403", message, hint=hint)
 
     def scaled(self, renamed: Mapping[str, tuple[str, int]]) -> Ranges:
-        """The same where values of the main graph, by name, have another name and hold 2^-e of what they held."""
+        """These ranges after values of the main graph were renamed and scaled. ``renamed``: by old name, the new one
+        and e, where the value holds 2^-e of what it held."""
         held = {escaped(name): self.values.get(escaped(name)) for name in renamed}
         new = {escaped(to): known.scaled(e) for name, (to, e) in renamed.items() if (known := held[escaped(name)])}
         kept = {key: known for key, known in self.values.items() if key not in held}
@@ -222,7 +223,7 @@ def _range_from_row(row: Any) -> Range:
 
 
 def _json_line(value: Any) -> str:
-    """As JSON on one line."""
+    """Plain data as JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 

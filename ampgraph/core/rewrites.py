@@ -99,7 +99,7 @@ class Rewrite:
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Self:
-        """The same of a row of plan format 1, whose ``inputs`` are the texts among the fields, in their order."""
+        """A rewrite from a row of plan format 1, whose ``inputs`` are the texts among the fields, in their order."""
         return cls(name, scope, nodes, *row["inputs"])
 
 
@@ -141,7 +141,7 @@ def _old_name(row: Mapping[str, Any]) -> str:
 
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """By name the classes of all rewrites: those of the modules in the packages of `HOMES`."""
+    """The classes of all rewrites by name: those of the modules in the packages of `HOMES`."""
     found: dict[str, type[Rewrite]] = {}
     for home in HOMES:
         package = import_module(home)

@@ -118,7 +118,7 @@ def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int 
 
 
 def _equal_pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
-    """At most `PARTS` pieces of one length, but for the last."""
+    """The values in at most `PARTS` pieces of one length; the last may be shorter."""
     size = math.ceil(len(values) / PARTS) or 1
     return [values[start : start + size] for start in range(0, len(values), size)]
 

@@ -14,10 +14,11 @@ Reader = Callable[[Any], Any]
 
 @cache
 def reader(hint: Any) -> Reader:
-    """What reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples, lists, sets,
-    mappings by name and dataclasses of such; what is annotated as an object is taken as it is.
+    """A function that reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples,
+    lists, sets, mappings by name and dataclasses of these; what is annotated as object is taken as it is.
 
-    It raises ValueError for data of any other type."""
+    It raises ValueError for data of any other type.
+    """
     origin, inside = get_origin(hint), get_args(hint)
     if hint is str:
         return _read_text

@@ -70,3 +70,19 @@ def downstream(
                 for use in flow.uses[one]:
                     yield use
                     work += further(flow.ops[use.op]) if use.op != NONE else ()
+
+
+def carried(
+    ops: Iterable[Op],
+    starts: Callable[[Op], bool],
+    carries: Callable[[Op], bool],
+    copies: Callable[[int], Collection[int]] | None = None,
+) -> set[int]:
+    """What operators that start something make, and what others make of that which carry it on; ``ops`` in the order
+    of the model, ``copies`` as in `downstream`."""
+    found = set[int]()
+    for op in ops:
+        if starts(op) or (not found.isdisjoint(op.inputs) and carries(op)):
+            for value in op.outputs:
+                found.update(copies(value) if copies is not None else (value,))
+    return found

@@ -22,12 +22,13 @@ MODEL_SUFFIXES = {".onnx", ".mindir"}
 
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """As `refuse_output`, the model's data files among the sources."""
+    """Raises AmpError as `refuse_output` does, with the model's data files among the sources."""
     refuse_output(output, [*sources, *graph.data_files()], option)
 
 
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """As `refuse_overwriting`, and AMP105 for a result that would be named like a model of the other format."""
+    """Raises AmpError as `refuse_overwriting` does, and AMP105 for a result that would be named like a model of the
+    other format."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")

@@ -53,7 +53,7 @@ class FlowBuilder:
         return op
 
     def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
-        """A read of a value by an operator, or by an output of a scope (``op`` is NONE)."""
+        """Adds a read of a value by an operator, or by an output of a scope (``op`` is NONE)."""
         if value.container and unit != NONE and value.unit != NONE:
             self.flow.merge((unit, value.unit))  # no Cast exists for a container
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))

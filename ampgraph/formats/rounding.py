@@ -51,7 +51,7 @@ class Rounder:
         return rounded
 
     def parts(self, data: Array) -> Iterator[Array]:
-        """The same piece by piece, each in the memory of the one before: fresh pages cost more."""
+        """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
         kept = np.empty(min(BLOCK, data.size), self.dtype)
         for part in pieces(data):
             self.round(part, kept[: part.size])
@@ -99,6 +99,6 @@ class Rounder:
 
 
 def _plain_cast(part: Array, place: Array) -> None:
-    """numpy's cast of ``part`` to the type of ``place``, which it fills; overflow gives inf without a warning."""
+    """Casts ``part`` by numpy to the type of ``place``, and fills that; overflow gives inf without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

@@ -129,7 +129,7 @@ class Search:
         return frozenset(found[sizes.index(min(sizes))])
 
     def _finite(self) -> tuple[frozenset[int], Sequence[float]]:
-        """The units without which nothing is finite, and what the others make then."""
+        """The units that must be float32 for a finite result, and the errors that the others make then."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)

@@ -90,7 +90,7 @@ def check_file(file: ListFile, classes: Sequence[str] = CLASSES) -> None:
 
 
 def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
-    """Each operator is known, has a reason, and stands in one class."""
+    """Checks that each operator is known, has a reason, and stands in one class."""
     seen: dict[str, tuple[str, str]] = {}
     for cls in classes:
         for key, reason in file.data.get(cls, {}).items():
@@ -104,7 +104,7 @@ def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
 
 
 def _check_reason(file: ListFile, table: str, key: str, reason: object) -> None:
-    """A reason is text that is not empty."""
+    """Checks that a reason is text, and not empty."""
     if not isinstance(reason, str):
         message = f"the value of '{key}' is {type_name(reason)}, not a reason"
         raise mistake(file, table, key, message, f'write {key} = "why"' if "::" not in key else f'"{key}" = "why"')
@@ -113,7 +113,7 @@ def _check_reason(file: ListFile, table: str, key: str, reason: object) -> None:
 
 
 def _check_tied(file: ListFile) -> None:
-    """Tied slots: groups of type variables that the operator has, and a reason."""
+    """Checks tied slots: groups of type variables that the operator has, and a reason."""
     for key, entry in file.data.get("tied", {}).items():
         check_operator(file, "tied", key)
         hint = f'write {key} = {{ groups = [["T1", "T2"]], reason = "why" }}'
@@ -130,7 +130,7 @@ def _check_tied(file: ListFile) -> None:
 
 
 def _check_float32(file: ListFile, table: str) -> None:
-    """Slots that stay float32: type variables that the operator has, each with a reason."""
+    """Checks slots that stay float32: type variables that the operator has, each with a reason."""
     for key, slots in file.data.get(table, {}).items():
         check_operator(file, table, key)
         if not isinstance(slots, dict):
@@ -142,7 +142,7 @@ def _check_float32(file: ListFile, table: str) -> None:
 
 
 def _check_level(file: ListFile, level: str, entries: object) -> None:
-    """A level's keys and their values are known ones."""
+    """Checks that a level's keys and their values are known ones."""
     table = f"levels.{level}"
     check_known(file, table, "", level, "level", LEVELS)
     if not isinstance(entries, dict):

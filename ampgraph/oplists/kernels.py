@@ -86,7 +86,7 @@ class Broken:
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """By low type."""
+        """Why the kernel fails, by low type."""
         given = {"float16": self.float16, "bfloat16": self.bfloat16}
         return {low: why for low, why in given.items() if why}
 
@@ -225,6 +225,8 @@ class Kernels:
     """The type in which its kernels add up products of low values."""
     fused_sums: bool = False
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
+    stepwise: frozenset[str] = frozenset()
+    """Operators whose kernel rounds each step of a formula or of a sum to that type."""
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)

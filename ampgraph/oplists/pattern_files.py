@@ -48,6 +48,7 @@ def shipped_patterns() -> tuple[Pattern, ...]:
 
 @cache
 def _shared_file() -> ListFile:
+    """The file of numbers and conventions that all files of patterns share."""
     return read_file(data_folder() / "patterns" / SHARED)
 
 

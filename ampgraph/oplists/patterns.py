@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.matching import Match, Mismatch, PatternSet
+from ..core.matching import Match, PatternSet
 from .pattern_files import BIAS, conventions, shipped_patterns
 
 PRODUCT = "Product"
@@ -43,11 +43,6 @@ def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
     """Every product with the Add of a stored vector to its result, as a region."""
     return (_region_of_match(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
-
-
-def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
-    """Why no pattern, or none of a kind, is there at an operator where one could start; the nearest first."""
-    return [reason for reason in region_patterns().mismatches(flow, op) if kind in ("", reason.kind)]
 
 
 def _region_of_match(flow: Dataflow, match: Match) -> Region:

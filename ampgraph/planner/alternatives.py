@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -36,7 +35,7 @@ def _by_auto(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     recipe = replace(options.recipe, level=OTHER)
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
     saved, count = len(plan.casts) - len(other.casts), len(plan.casts)
-    text = f"--level {OTHER} would save {saved} of {count} Cast{'s' * (count > 1)}"
+    text = f"optional: --level {OTHER} takes {count - saved:,} Casts instead of {count:,}"
     return [Note("level", "", text)] if saved > 0 else []
 
 
@@ -51,9 +50,9 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
     if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
-    steps, casts = math.sqrt(held / 12), f"{more} Cast{'s' * (more != 1)} more" if more > 0 else "no more Casts"
-    text = f"--fp32-stream would keep {held} addition{'s' * (held > 1)} to a residual stream in float32, for {casts}"
-    return [Note("stream", "", f"{text}: in {options.dtype} their roundings add up to {steps:.1f} steps")]
+    casts = f"{more} more Cast{'s' * (more != 1)}" if more > 0 else "no more Casts"
+    text = f"keeps {held} addition{'s' * (held > 1)} of the residual stream in float32 for {casts}"
+    return [Note("stream", "", f"optional, more exact: --fp32-stream {text}")]
 
 
 def _additions(decided: DecidedModel, plan: Plan) -> int:

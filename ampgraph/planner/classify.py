@@ -263,7 +263,8 @@ class MaskedRows:
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """Every such place."""
+    """Every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target makes one kernel of
+    that with the products behind."""
     flow, options = facts.flow, facts.options
     for op in flow.ops:
         form = options.kernels.attention.get(op.kind)

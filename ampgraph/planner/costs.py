@@ -79,12 +79,12 @@ class Costs:
 
     @cached_property
     def _roots(self) -> Sequence[int]:
-        """By value id, the root whose guess holds for all of its size."""
+        """For each value, by id, the value whose guessed size holds for all of its size."""
         return same_size_roots(self.flow, self.options)
 
     @cached_property
     def _members(self) -> Mapping[int, Sequence[int]]:
-        """By value, those further down that have its size."""
+        """By root, the values further down that have its size."""
         members: dict[int, list[int]] = {}
         for value, root in enumerate(self._roots):
             if value != root:
@@ -142,7 +142,7 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs, byte: int) -> tuple[
 
 
 def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
-    """By value id, the id of a value of the same size as far up as operators go that keep the number of elements.
+    """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements.
 
     It is the value itself where there is none: two values with one root have the same size.
     """

@@ -77,9 +77,11 @@ class Decisions:
         return self.sides[self.roots[unit]]
 
     def is_high(self, unit: int) -> bool:
+        """Whether the unit is float32; False for no unit."""
         return unit != NONE and self.sides[self.roots[unit]] == HIGH
 
     def is_low(self, unit: int) -> bool:
+        """Whether the unit is low; False for no unit."""
         return unit != NONE and self.sides[self.roots[unit]] == LOW
 
     def why(self, unit: int) -> Why | None:

@@ -57,7 +57,7 @@ class FlowNetwork:
         return len(self._arcs) - 1
 
     def connect(self, tail: int, head: int, there: Capacity, back: Capacity = 0) -> None:
-        """What may flow from one node to another, and back."""
+        """Adds a pair of arcs: ``there`` may flow from ``tail`` to ``head``, ``back`` the other way."""
         arc = len(self._heads)
         self._arcs[tail].append(arc)
         self._arcs[head].append(arc + 1)
@@ -65,7 +65,7 @@ class FlowNetwork:
         self._left += (there, back)
 
     def supply(self, node: int, capacity: Capacity) -> None:
-        """What may flow from the source to a node; to the sink where it is negative."""
+        """Adds what may flow from the source to a node; to the sink where ``capacity`` is negative."""
         self._excess[node] += capacity
         if capacity < 0:
             self.suspect(node)

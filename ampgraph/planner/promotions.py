@@ -36,7 +36,7 @@ class Promotion:
 
     @property
     def kind(self) -> str:
-        """Its product's, else its first node's."""
+        """The kind of its product, else of its first node."""
         return next((kind for kind in self.kinds if has(kind, "products")), self.kinds[0] if self.kinds else "")
 
 
@@ -150,8 +150,8 @@ def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
 
 
 def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str, ...]:
-    """As few patterns as name every unit of the operators. Control-flow nodes and calls are not named: that would name
-    all inside, and their own types follow their neighbours."""
+    """The fewest patterns that name every unit of the operators. Control-flow nodes and calls are left out: naming them
+    would name all inside."""
     covered: set[int] = set()
     patterns: dict[str, None] = {}
     holders = {scope.op for scope in flow.scopes}

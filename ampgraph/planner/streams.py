@@ -63,7 +63,7 @@ class StreamFinder:
 
     @cached_property
     def carried(self) -> Mapping[int, Carried]:
-        """By addition, what becomes of its result."""
+        """What becomes of each addition's result."""
         return {op.id: self._carried(op) for op in self.facts.flow.ops if self._adds(op)}
 
     def _adds(self, op: Op) -> bool:

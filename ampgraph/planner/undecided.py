@@ -29,6 +29,7 @@ class Undecided(OpenProblem):
         self._drawing = self._survey()
 
     def side(self, unit: int) -> int:
+        """The side of a unit; FREE for one that the cut decides."""
         return self._sides[unit]
 
     def extra(self, unit: int) -> int:
@@ -54,7 +55,7 @@ class Undecided(OpenProblem):
 
     @cached_property
     def _tied(self) -> Mapping[int, Sequence[int]]:
-        """By free unit, those for which it decides."""
+        """The units that each free unit decides for."""
         tied: dict[int, list[int]] = {}
         for unit, root in enumerate(self._roots):
             if self._sides[root] == FREE:

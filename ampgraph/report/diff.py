@@ -144,7 +144,7 @@ def _weight_types(flow: Dataflow) -> dict[str, str]:
 
 
 def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
-    """By name, what differs between two tables; what one of them lacks is ``none`` there."""
+    """The entries in which two tables differ; what one of them lacks is ``none`` there."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:

@@ -88,13 +88,18 @@ class Speed(Data):
     measured: str = ""
     reason: str = ""
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is gained, as far as that is known."""
+        return all(one.high <= 1.0 for one in self.devices) and self.reason != UNKNOWN
+
     def __str__(self) -> str:
         if self.reason:
             return self.reason
         notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
-            notes.append(f"slower: --dim {named}={TRIED} estimates more at once")
+            notes.append(f"--dim {named}={TRIED} estimates for that size")
         notes += [] if self.measured else ["no GPU was measured"]
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
@@ -150,9 +155,8 @@ def devices() -> tuple[Device, ...]:
 
 
 def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """Of a float32 model: values between the parts of what the target makes one kernel of. Those are norms and GELUs in
-    several operators, and pairs that its table joins; where it has none, whatever is done by element with what one
-    operator makes."""
+    """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
+    and pairs by its table; without a table, all that is done element by element to one operator's result."""
     for region in regions(flow):
         for op in region.ops:
             if op is not region.result:

@@ -14,8 +14,10 @@ from ..core.selection import named
 from ..core.shown import Shown
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
-from ..planner.assemble import DecidedModel, Price, Reason, reasons_of
-from ..planner.cut import LAUNCH
+from ..planner.assemble import UNDECIDED, DecidedModel
+from ..planner.costs import extra_of, net_of
+from ..planner.cut import INFINITE, LAUNCH, Problem
+from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
 from .lines import Rows, columns, first, in_rows, plural, titled
@@ -220,7 +222,7 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside, taken = _float32_inside(options, op.kind, listing), folded_into_product(flow, options, op)
-    slots = tuple(_slot_report(flow, reason) for reason in reasons_of(decided, op))
+    slots = _slots_of(decided, op)
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -275,25 +277,58 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
 
 
-def _slot_report(flow: Dataflow, reason: Reason) -> SlotReport:
-    """A slot's values, type, reason, and what either type costs."""
+def _slots_of(decided: DecidedModel, op: Op) -> tuple[SlotReport, ...]:
+    """The decisions of an operator in the order of its slots; none where it has no float32 tensor."""
+    together: dict[int, list[str]] = {}
+    for name, unit in op.slots.items():
+        together.setdefault(decided.settled.find(unit), []).append(name)
+    return tuple(_slot_report(decided, op, names, root) for root, names in together.items())
+
+
+def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int) -> SlotReport:
+    """Slots of an operator that are decided together: what they hold, why they have their type, what either costs."""
+    flow, settled = decided.flow, decided.settled
+    find, why = settled.find, settled.whys[root] or UNDECIDED
+    own = [use for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE]
+    values = [use.value for use in own if find(use.unit) == root]
+    values += [v for v in op.outputs if flow.values[v].unit != NONE and find(flow.values[v].unit) == root]
+    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and find(u.id) == root}
     return SlotReport(
-        slot=", ".join(reason.slots),
-        values=tuple(dict.fromkeys(flow.values[v].name for v in reason.values)),
-        dtype=reason.dtype,
-        rule=reason.why.rule,
-        reason=reason.why.text,
-        shared=tuple(label(flow, flow.ops[other]) for other in reason.shared),
-        cost=Cost(_choice_of(flow, reason.low), _choice_of(flow, reason.float32))
-        if reason.low and reason.float32
-        else None,
+        slot=", ".join(slots),
+        values=tuple(dict.fromkeys(flow.values[v].name for v in values)),
+        dtype=decided.options.dtype if settled.sides[root] == LOW else FLOAT32,
+        rule=why.rule,
+        reason=why.text,
+        shared=tuple(label(flow, flow.ops[other]) for other in sorted(shared)),
+        cost=_cost(decided, root) if settled.ranks[root] == CUT else None,
     )
 
 
-def _choice_of(flow: Dataflow, price: Price) -> Choice:
-    """What one type costs: bytes, kernel starts, the Casts and tensors that are paid for."""
-    casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
-    return Choice(price.bytes, price.starts, casts, weights)
+def _cost(decided: DecidedModel, root: int) -> Cost:
+    """What low and float32 cost for one decision while all others stay: bytes, kernel starts, the Casts and tensors
+    that are paid for."""
+    flow, task = decided.flow, decided.task
+    costs, sides, find = task.costs, decided.settled.sides, decided.settled.find
+    touched = [
+        value.id
+        for value in flow.values
+        if (value.unit != NONE and find(value.unit) == root)
+        or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
+    ]
+    found = {value: net_of(task, value, costs) for value in touched}
+    nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
+    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
+    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others})
+    problem.extra[root] = extra_of(task, root, flow.ops, costs)
+
+    def choice(side: int) -> Choice:
+        total = problem.cost({root: side})
+        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
+        casts, weights = ([v for v in paid if v.weight == stored] for stored in (False, True))
+        names = (tuple(v.name for v in some) for some in (casts, weights))
+        return Choice(total if total < INFINITE else None, sum(costs.starts(v.id) for v in casts), *names)
+
+    return Cost(choice(LOW), choice(HIGH))
 
 
 EXAMPLES = 3

@@ -83,7 +83,7 @@ class Fusions:
     nodes: tuple[OptimizedNode, ...] = ()
 
     def lines(self) -> list[str]:
-        """Its part of the report of `inspect`."""
+        """The lines that `inspect` prints of it."""
         sides = [side for side in (self.before, self.after) if side]
         if not sides:
             return [f"fused operators and placement on {self.device}: cannot be told: {self.note}"]
@@ -117,7 +117,7 @@ def fused_operators(
     builder: str = "",
     dims: Mapping[str, int] | None = None,
 ) -> Fusions:
-    """Both models as ``provider`` would run them, by the onnxruntime of the interpreter ``python``, or of this one.
+    """What ``provider`` would run of both models, by the onnxruntime of the interpreter ``python``, or of this one.
 
     ``builder``: an engine is built for the target instead, by the package of that extra; ``dims``: for these sizes of
     open dimensions. Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named

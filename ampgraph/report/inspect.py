@@ -65,7 +65,7 @@ class Changes:
         return {**asdict(self), "changed": changed}
 
     def lines(self) -> list[str]:
-        """Its part of the report."""
+        """The lines that `inspect` prints of it."""
         size = f"{self.nodes:+,} nodes, {self.casts:+,} casts, {self.bytes:+,} bytes of weights"
         lines = [f"  {len(names):>6,} {kind}: {before} -> {now}" for (kind, before, now), names in self.changed.items()]
         for what, counts in (("only in the original", self.gone), ("only here", self.new)):
@@ -94,7 +94,7 @@ class Inspection(Shown):
 
     @property
     def weight_bytes(self) -> int:
-        """Of all stored tensors."""
+        """Bytes of all stored tensors."""
         return sum(stored.bytes for stored in self.weights.values())
 
     def to_dict(self) -> JsonObject:

@@ -14,23 +14,21 @@ def plural(count: int, word: str) -> str:
 
 
 def rewrite_line(what: str, count: int) -> str:
-    """``3 groups of nodes written as one LayerNormalization (norm) each``."""
-    if what.endswith("(exponent)"):
+    """``3 groups of nodes written as one LayerNormalization each (norm)``."""
+    done, _, name = what.rpartition(" (")
+    name = name.removesuffix(")")
+    if name == "exponent":
         return what
-    if what.endswith("(cast)"):
-        return f"{plural(count, 'Cast')} of the file that did nothing taken away (cast)"
-    if what.endswith("(pad)"):
-        return f"{plural(count, 'Pad')} of the file that added nothing taken away (pad)"
-    if what.endswith("(stored)"):
-        return f"{plural(count, 'stored tensor')} stored as added to scores, no moves between (stored)"
-    if what.endswith("(number)"):
-        return f"{plural(count, 'number')} of known sizes, which no runtime computes beforehand, stored (number)"
-    if " and " in what:
-        return f"{plural(count, 'node')} written as {what} each"
-    if what.endswith("(half)"):
-        return f"{plural(count, 'group')} of nodes written as {what}: the form that the target fuses"
-    row = f"{plural(count, 'group')} of nodes written as one {what} each"
-    return f"{row}: the form that the target fuses" if what.endswith(("(quotient)", "(squares)")) else row
+    groups, nodes = plural(count, "group") + " of nodes", plural(count, "node")
+    said = {
+        "cast": f"{plural(count, 'Cast')} of the file that did nothing removed",
+        "pad": f"{plural(count, 'Pad')} of the file that added nothing removed",
+        "stored": f"{plural(count, 'stored tensor')} stored as added to scores, no moves between",
+        "number": f"{plural(count, 'known number')} stored instead of computed",
+        "half": f"{groups} written as {done}, which the target runs as one kernel",
+    }.get(name) or (f"{nodes} written as {done} each" if " and " in done else f"{groups} written as one {done} each")
+    fused = ", which the target runs as one kernel" if name in ("quotient", "squares") else ""
+    return f"{said}{fused} ({name})"
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
@@ -58,11 +56,17 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, whole words where there are any."""
+    """A text of at most ``most`` characters, cut between words where there are any."""
     if len(text) <= most:
         return text
     start = text[: most - 3]
     return (start[: start.rfind(" ")] if " " in start[most // 2 :] else start) + "..."
+
+
+def middle_left_out(name: str, most: int) -> str:
+    """At most so many characters of a name, of which both ends tell something."""
+    half = (most - 3) // 2
+    return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
 
 
 def finite(error: float, digits: str = ".3g", other: str = "not finite") -> str:

@@ -43,7 +43,7 @@ class QuantizedParts(Data):
 
 
 def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
-    """Of a model, beside what it was made from; nodes are known by the values that they write."""
+    """The quantized parts of a model beside its reference; nodes are known by the values that they write."""
     ours = {_first_output_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
     theirs = {_first_output_name(model, op): op for op in model.ops if op.outputs}
     kept: Counter[str] = Counter()

@@ -117,7 +117,7 @@ class EventLog:
         self._writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Everything is in the file then."""
+        """Writes what is still held, so that the file has everything."""
         if self._writer is not None:
             self._writer.close()
 

@@ -88,7 +88,7 @@ class Sensitivity(Shown):
         return columns([head, *rows], ">") + ([f"and {more:,} more"] if more > 0 else [])
 
     def to_json(self) -> str:
-        """The same as text."""
+        """The table as JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:

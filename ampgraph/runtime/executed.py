@@ -209,7 +209,7 @@ class ExecutedSession:
 
 
 def _port_places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
-    """By name, the place among the runtime's ports, which may have further names or others."""
+    """The place of each name among the runtime's ports, which may have further names or others."""
     by_name = {name: place for place, port in enumerate(ports) for name in port["names"]}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}

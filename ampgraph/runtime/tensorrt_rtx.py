@@ -87,7 +87,7 @@ class Kernel:
 
     @property
     def dtype(self) -> str:
-        """Its float types as a report names them: `float16`, `float16->float32`, or an empty string."""
+        """The kernel's float types as a report names them: `float16`, `float16->float32`, or an empty string."""
         reads, makes = "/".join(sorted(self.reads)), "/".join(sorted(self.makes))
         return reads if reads == makes or not makes else makes if not reads else f"{reads}->{makes}"
 
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def said(self) -> str:
-        """In a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
+        """The engine in a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
         types = ", ".join(f"{count} {dtype}" for dtype, count in sorted(self.types.items()))
         return f"{len(self.kernels)} kernels ({types}), {self.attentions} attentions, {self.size / 1e6:.1f} MB"
 

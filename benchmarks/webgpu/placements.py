@@ -55,6 +55,11 @@ HEAD: dict[str, object] = {
     "fallback": "cpu",
     "executes": "webgpu",
     "accumulates": "float16",
+    "stepwise": [
+        *("AveragePool", "BatchNormalization", "Erf", "Exp", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish"),
+        *("InstanceNormalization", "LayerNormalization", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum"),
+        *("ReduceSumSquare", "Sigmoid", "Softmax", "Tanh"),
+    ],
     "wrong": {"Conv": ["channels_by_3", "groups_by_4"], "ConvTranspose": ["even_groups_into_one"]},
     "lacks": {"bfloat16": "WGSL has no bfloat16"},
     "newest_opset": KEPT,
@@ -68,6 +73,7 @@ COMMENT = """
 # float16 was placed on WebGPU, it was run beside the CPU.
 #
 # accumulates: products add up in it, each product and each sum rounded (tests/webgpu).
+# stepwise: each step of their formula or sum is rounded to it (formats/onnx/accumulators.py; tests/webgpu).
 # wrong: operators that are computed wrongly in every type, and when (planner/rules/faults.py; tests/webgpu).
 # lacks: low types of which it has nothing. newest_opset: the newest to which a model is moved for it.
 # [float32_inside]: right although a sum inside is beyond float16. [tied], [refused], [broken]: as in tensorrt.toml;

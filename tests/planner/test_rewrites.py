@@ -105,10 +105,10 @@ def said(given: ModelProto) -> str:
 
 def test_forms_are_named_and_matched() -> None:
     assert said(rms(INVERSES["Reciprocal"])).startswith(
-        "1 group of nodes written as one Div (quotient) each: the form that"
+        "1 group of nodes written as one Div each, which the target runs as one kernel (quotient)"
     )
     assert said(gelu(GELUS["swapped"])).startswith(
-        "1 group of nodes written as x * y, halved last (half): the form that"
+        "1 group of nodes written as x * y, halved last, which the target runs as one kernel (half)"
     )
     assert ampgraph.explain(gelu(GELUS["swapped"]), "h").region == "its region is written as x * y, halved last (half)"
     assert ampgraph.explain(rms(INVERSES["1 / root"]), "i").region == "its region is written as one Div (quotient)"
@@ -359,7 +359,7 @@ def test_pads_are_told() -> None:
     # explain and summary say so
     model = given(BODIES[18], 18)
     assert "did nothing and is taken away" in ampgraph.explain(model, "p").region
-    assert rewrite_line("Pad (pad)", 1) == "1 Pad of the file that added nothing taken away (pad)"
+    assert rewrite_line("Pad (pad)", 1) == "1 Pad of the file that added nothing removed (pad)"
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_the_check_names_it_where_it_lessens_an_error_near_the_tolerance(tmp_pat
     (verdict,) = [one.message.verdict for one in warned if isinstance(one.message, ampgraph.PrecisionWarning)]
     assert verdict.doubtful and verdict.stream is not None and verdict.error is not None
     assert verdict.stream < 0.8 * verdict.error
-    assert str(verdict).endswith(f"give --data, or try: --fp32-stream (tried: error {verdict.stream:.2g})")
+    assert str(verdict).endswith(f", or with --fp32-stream (tried: error {verdict.stream:.2g})")
 
 
 def root_mean_squares(blocks: int) -> ModelProto:
@@ -303,7 +303,7 @@ def test_what_auto_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
         measure.casts(m) for m in (model, ampgraph.convert(model, "O2"), ampgraph.convert(model, "auto"))
     )
     assert at_o2 - at_auto == 1
-    assert said(model) == [f"--level auto would save 1 of {at_o2 - given} Casts"]
+    assert said(model) == [f"optional: --level auto takes {at_o2 - given - 1} Casts instead of {at_o2 - given}"]
     assert not said(model, level="auto") and not said(model, policy="pytorch")
     monkeypatch.setattr(alternatives, "MOST", 10)
     assert not said(model)

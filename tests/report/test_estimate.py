@@ -163,7 +163,7 @@ def test_open_dimensions_are_said() -> None:
         (
             0.9,
             {"image": 224, "batch": 1},
-            "(image=224, batch=1, slower: --dim batch=64 estimates more at once, no GPU was measured)",
+            "(image=224, batch=1, --dim batch=64 estimates for that size, no GPU was measured)",
         ),
         (1.0, {"batch": 1}, "(batch=1, no GPU was measured)"),
         (0.9, {"batch": 8}, "(batch=8, no GPU was measured)"),

@@ -31,6 +31,7 @@ def read_constants(values: MindirValues, main: Scope) -> None:
 
 
 def _read_constant(values: MindirValues, node: Message, name: str, given: Message | None, main: Scope) -> Item:
+    """What a MindIR Constant stands for: a stored tensor, a number, a tuple of these; None for a monad."""
     if given is None or given.type in view.MONADS:
         return None
     found = [tensor for tensor in view.elements(given) if tensor is not None]
@@ -46,7 +47,7 @@ def _read_constant(values: MindirValues, node: Message, name: str, given: Messag
 
 
 def read_parameters(values: MindirValues, main: Scope) -> None:
-    """A parameter is one value; of one that the model writes, every Load is another."""
+    """Adds parameters to the dataflow, a value each; of one that the model writes, every Load is a value of its own."""
     written = _written_parameters(values)
     for tensor in values.model.graph.parameter:
         key = tensor.ref_key or tensor.name
@@ -129,6 +130,7 @@ def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> 
 
 
 def _cells_of(op: Op) -> list[tuple[str, str]]:
+    """(attribute, class) of the cells around an operator, by its scope name."""
     return view.cells(op.name)
 
 
@@ -156,6 +158,7 @@ class MindirReader(Functions):
             mark_step(self.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
+        """Reads the nodes of one graph in order; ``names``: what its inputs and constants stand for."""
         self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
@@ -164,6 +167,7 @@ class MindirReader(Functions):
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
+        """What the result of a node stands for: a call's, a structural node's or an operator's."""
         kind = self.kind(node)
         if kind in CALLS:
             return self.call(kind, node, index, scope)
@@ -228,7 +232,7 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """The read of one value that a graph returns."""
+        """Adds the read that one value returned by a graph is."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"

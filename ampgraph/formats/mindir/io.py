@@ -97,18 +97,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def is_mindir(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is named like a MindIR file, or starts like one; False for what cannot be read."""
-    path = Path(path)
-    if path.suffix == ".mindir":
-        return True
-    try:
-        with content(path, ".mindir") as data:
-            return looks_like(data) == "MindIR"
-    except AmpError:
-        return False
-
-
 def load(path: str | os.PathLike[str]) -> MindirFile:
     """Reads a model; its external tensors stay on disk, mapped when they are read.
 
@@ -178,7 +166,7 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
 
 
 def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """The same bytes under another name, data files included, for a model in which nothing changes.
+    """Copies a model's file to another name, data files included, for a model in which nothing changes.
 
     Raises AmpError: AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input.
     """
@@ -202,6 +190,7 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
+    """Raises AmpError AMP106 for one of the inputs, AMP105 for a folder or a name that is no text."""
     if any(same_file(path, source) for source in sources):
         hint = "choose another name with -o"
         raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
@@ -218,6 +207,7 @@ def _data_folder(path: Path) -> Path:
 
 
 def _write_model(model: Message, temporary: Path, path: Path) -> None:
+    """Serialises the model to a temporary file; AmpError AMP105 beyond protobuf's 2 GiB."""
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf

@@ -42,6 +42,7 @@ _MESSAGE_TYPE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
 def _message_classes() -> dict[str, Any]:
+    """protobuf's classes for the messages of the table, by name."""
     file = descriptor_pb2.FileDescriptorProto(name="ampgraph/mindir.proto", package="ampgraph.mindir", syntax="proto2")
     for name, words in _MESSAGES.items():
         message = file.message_type.add(name=name)

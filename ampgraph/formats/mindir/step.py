@@ -225,6 +225,7 @@ class _GradientOwners:
             self.of[source] = [value for value in self.ends if self._alike(value, source)]
 
     def _alike(self, one: int, other: int) -> bool:
+        """Whether two values have one shape."""
         return self.flow.values[one].shape == self.flow.values[other].shape
 
     def _owner(self, op: Op, kind: str) -> Op | None:
@@ -245,6 +246,7 @@ class _GradientOwners:
         return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _maker(self, value: int, kind: str) -> Iterator[Op]:
+        """The forward operator of this kind that makes a value, if there is one."""
         maker = self.flow.writer(value)
         if maker is not None and maker.kind == kind:
             yield maker
@@ -267,13 +269,14 @@ class _GradientOwners:
         return found
 
     def _handed(self, op: Op) -> Iterable[int]:
+        """The operands that a gradient operator hands on unchanged but for their shape."""
         places = PASSING[op.kind]
         inputs = op.inputs if places is None else [op.inputs[place] for place in places if place < len(op.inputs)]
         return (source for source in inputs if source != NONE)
 
     def _name_results(self, op: Op, owner: Op) -> None:
-        """What the results of a gradient are gradients of: operands of the forward operator, not those that it reads if
-        there are others, as the gradient of one factor reads the other."""
+        """Notes what the results of a gradient are gradients of: operands of the forward operator ``owner``, and of
+        these rather those that the gradient does not read (the gradient of one factor reads the other)."""
         for result in op.outputs:
             alike = [source for source in owner.inputs if source != NONE and self._alike(source, result)]
             alike = [source for source in alike if not self._is_constant(source)]
@@ -319,6 +322,7 @@ class _StatusCheck:
         self.fresh = FreshNames(view.all_names(model))
 
     def replace(self) -> int:
+        """Replaces the check of the register by finite checks; returns how many gradients these look at."""
         gone = self._chain()
         ends = [n for n in self.graph.node if self.kinds[n.output[0]] == "ReduceAll" and n.input[0] in gone]
         gradients = self._gradients()
@@ -346,6 +350,7 @@ class _StatusCheck:
         return found
 
     def _waits(self, name: str) -> bool:
+        """Whether a name is a Depend's, which only orders nodes."""
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
@@ -358,6 +363,7 @@ class _StatusCheck:
         return list(waited.input) if waited is not None and self.kinds[waited.output[0]] in view.TUPLES else []
 
     def _refuse(self) -> NoReturn:
+        """Raises AmpError AMP205 for a check of unknown form."""
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:
@@ -390,7 +396,7 @@ class _StatusCheck:
         return node
 
     def _write(self, nodes: list[Message], result: str, gone: set[str]) -> None:
-        """The graph's new nodes; states no longer wait for what is gone."""
+        """Writes the graph's new nodes; states no longer wait for those that are gone."""
         kept = []
         for node in nodes:
             copy = type(node)()

@@ -112,12 +112,12 @@ class MindirValues(FlowBuilder):
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
-        """A value keeps its type; one that a given Cast made has it already."""
+        """Keeps a value's type as it is, for the reason ``why``; one that a given Cast made has it already."""
         if value.unit != NONE and value.low_source == NONE:
             self.flow.merge((value.unit, self.fixed_unit(f"held {len(self.flow.units)}", why)))
 
     def tie(self, value: Value, unit: int) -> None:
-        """One type for a value and a reader that no cast can stand in front of."""
+        """Gives one type to a value and a reader in front of which no Cast can stand."""
         if value.weight or value.low_source != NONE:
             self.flow.merge((unit, self.fixed_unit(f"tied {len(self.flow.units)}", NO_PLACE)))
         elif value.unit != NONE:
@@ -185,25 +185,27 @@ class MindirMemory(MindirValues):
         self._rewriting: list[Op] = []  # operators that write their first operand and give it back
 
     def share(self, one: int, other: int) -> None:
-        """Two values lie in the same memory."""
+        """Notes that two values lie in the same memory."""
         self._shares[self._find(one)] = self._find(other)
         self._seen |= {one, other}
 
     def changes(self, value: int) -> None:
-        """A value is written in place."""
+        """Notes that a value is written in place."""
         self._changed.add(value)
 
     def rewrites(self, op: Op) -> None:
-        """An operator writes its first operand and gives it back."""
+        """Notes that an operator writes its first operand and gives it back."""
         self._rewriting.append(op)
 
     def _find(self, value: int) -> int:
+        """The value that stands for all in one memory."""
         while value in self._shares and self._shares[value] != value:
             value = self._shares[value]
         return value
 
     def hold_shared(self) -> None:
-        """What is written in place is never cast: the copy would be written, or read too early."""
+        """Keeps the type of all that is written in place: a Cast would be a copy, which is written instead, or read too
+        early."""
         given = {source for source, _ in self.flow.passed}
         for op in self._rewriting:  # in order: what one that is seen gives back is seen too
             if op.inputs[0] in given or self._is_seen(op.inputs[0]):
@@ -219,6 +221,7 @@ class MindirMemory(MindirValues):
         return not single or self.flow.values[value].producer == NONE or value in self._seen
 
     def _hold_rewriting(self, op: Op) -> None:
+        """Keeps the types of an operator that writes its first operand in place and gives it back."""
         first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -113,7 +112,7 @@ def primitive(model: Message, kind: str, fresh: FreshNames) -> str:
 
 
 def add_type(node: Message, dtype: int, dims: Iterable[int]) -> None:
-    """The type and the dimensions of the one tensor that a new node makes."""
+    """Writes type and dimensions of the one tensor that a new node makes."""
     tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add(data_type=dtype)
     tensor.dims.extend(dims)
 
@@ -206,9 +205,6 @@ def plain_array(value: Plain) -> Array | None:
     except ValueError:  # a ragged list
         return None
     return array if array.dtype.kind in "ifb" else None
-
-
-_CLASS = re.compile(r"-[^-/]*$")
 
 
 def cells(domain: str) -> list[tuple[str, str]]:

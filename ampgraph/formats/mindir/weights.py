@@ -47,6 +47,7 @@ class MindirFile:
 
     @property
     def where(self) -> str:
+        """The file as messages name it."""
         return str(self.path or "model")
 
 
@@ -68,6 +69,7 @@ def tensors(model: Message) -> Iterator[Message]:
 
 
 def _attribute_tensors(attributes: Message) -> Iterator[Message]:
+    """The tensors in attributes, those in nested values included."""
     for attribute in attributes:
         if attribute.HasField("t"):
             yield attribute.t
@@ -119,6 +121,8 @@ def check_tensors(file: MindirFile) -> None:
 
 
 def _check_external(file: MindirFile, tensor: Message, sizes: dict[str, int]) -> None:
+    """Raises AmpError AMP103 where an external tensor does not fit its data file; ``sizes``: of data files that were
+    looked at."""
     location, offset, length = place(file, tensor)
     if location not in sizes:
         sizes[location] = _data_size(file, location, tensor)
@@ -160,14 +164,17 @@ def _expected_bytes(file: MindirFile, tensor: Message) -> int | None:
 
 
 def _element_count(file: MindirFile, tensor: Message) -> int:
+    """How many elements a tensor has by its shape. Raises AmpError AMP102 for an impossible one."""
     return elements_in(tensor.dims, _name_in_messages(tensor), file.where)
 
 
 def _numpy_type(kind: str) -> DType:
+    """The numpy type of an element type; bfloat16 is ml_dtypes'."""
     return LOW_TYPES.get(kind) or np.dtype(kind)
 
 
 def _name_in_messages(tensor: Message) -> str:
+    """A tensor as messages name it, shortened."""
     return f"parameter '{str(tensor.ref_key or tensor.name)[:200]}'"
 
 
@@ -199,6 +206,7 @@ def elements(file: MindirFile, tensor: Message) -> Array:
 
 
 def _mapped_elements(file: MindirFile, tensor: Message, dtype: DType) -> Array:
+    """The elements of an external tensor, mapped read-only from its data file."""
     _check_external(file, tensor, {})
     location, offset, length = place(file, tensor)
     if not length:
@@ -212,6 +220,7 @@ def _mapped_elements(file: MindirFile, tensor: Message, dtype: DType) -> Array:
 
 
 def _inline_elements(tensor: Message, dtype: DType) -> Array:
+    """The elements of a tensor that lie in the model's file, in whichever field it has them."""
     if raw := tensor.raw_data:
         return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
     if tensor.float_data:
@@ -228,7 +237,7 @@ def _inline_elements(tensor: Message, dtype: DType) -> Array:
 
 
 def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | None = None) -> None:
-    """A float32 Tensor message becomes float16 or bfloat16, rounded to nearest even; external data when it is saved.
+    """Makes a float32 Tensor message float16 or bfloat16, rounded to nearest even; an external one when it is saved.
 
     Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. Raises AmpError
     (AMP102 damaged, AMP103 bad external data), and ValueError for what is not float32.

@@ -168,7 +168,7 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
-    """Of some tensors those whose bytes lie in a data file, also where one is wrapped to be rounded when it is read."""
+    """The tensors among these whose bytes lie in a data file, also behind one that is rounded when it is read."""
     for tensor in tensors:
         source = tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
         if type(source) is not InFile and isinstance(source, ir.ExternalTensor):

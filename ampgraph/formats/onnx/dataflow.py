@@ -54,9 +54,10 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
 
 
 def _refuse_without_cast(values: OnnxValues, low: str) -> None:
-    """Before a Cast to the low type came, nothing can be low, whatever operators of other domains take.
+    """Keeps float32 what operators of other domains would take low, at opsets from before a Cast to the low type.
 
-    Functions have opsets of their own: what goes in and comes out of one is cast in it."""
+    Functions have opsets of their own: what goes in and comes out of one is cast in it.
+    """
     flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
     main = flow.opset or opset_of_ir(values.model.ir_version or 0)
     versions = [env.opsets.get("", env.opsets.get("ai.onnx", main)) for env in values.environments]
@@ -147,7 +148,8 @@ class OnnxReader(OnnxOperators):
     # -- operators with bodies --------------------------------------------------------------------------------------
 
     def _if(self, at: Caller) -> None:
-        """Matching outputs of the branches and the If share a type; the branches themselves decide freely."""
+        """Reads an If: matching outputs of its branches share a type with its own; the branches decide freely
+        inside."""
         self._reads(at, {})
         branches = [
             self._body(at, name, at.node.attributes[name].as_graph(), 1, []) for name in ("then_branch", "else_branch")
@@ -162,7 +164,7 @@ class OnnxReader(OnnxOperators):
                 self.flow.passed.append((value.id, at.op.outputs[position]))
 
     def _loop(self, at: Caller) -> None:
-        """A state has one type on entry, in the body and on exit."""
+        """Reads a Loop: each state has one type on entry, in the body and on exit."""
         states = at.op.inputs[2:]
         formals: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]
         units: dict[int, int] = {}
@@ -178,7 +180,7 @@ class OnnxReader(OnnxOperators):
         self.flow.passed += zip(body.outputs[1 : len(states) + 1], body.inputs[2:], strict=False)
 
     def _scan(self, at: Caller) -> None:
-        """States as in Loop; a scanned tensor has the type of its slices."""
+        """Reads a Scan: states as in a Loop; a scanned tensor has the type of its slices."""
         skip = 1 if at.env.opsets.get("", 9) < 9 else 0  # Scan-8 takes sequence lengths first
         scanned = int(self.attribute(at.op, "num_scan_inputs") or 0)
         inputs = at.op.inputs[skip:]
@@ -197,7 +199,7 @@ class OnnxReader(OnnxOperators):
         self.flow.passed += zip(body.outputs[: len(states)], body.inputs, strict=False)
 
     def _call(self, at: Caller) -> None:
-        """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
+        """Reads a call of a model-local function as a scope of its own, so that each call can be decided by itself."""
         function = self.model.functions[at.node.domain, at.node.op_type, at.node.overload]
         attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
         attributes |= {name: at.env.resolve(a) for name, a in at.node.attributes.items()}

@@ -107,7 +107,7 @@ class OnnxEditor(Readers):
     # -- types ------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """The value now has this element type; attributes that name the type of its operator's output follow."""
+        """Gives a value another element type; attributes that name the type of its operator's output follow."""
         self._edited = True
         native = self.value(value)
         self.note_type(native, dtype)
@@ -158,12 +158,12 @@ class OnnxEditor(Readers):
         return round_together(self.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
-        """``value`` is read at the given uses, in the place of what was read there."""
+        """Has the given uses read ``value`` in the place of what they read."""
         self._edited = True
         self.give_native(self.value(value), uses)
 
     def rename(self, value: Value, ending: str) -> None:
-        """A value that holds other numbers now has a name of its own. See `NodeEditor.rename`."""
+        """Gives a value that holds other numbers now a name of its own. See `NodeEditor.rename`."""
         self._edited = True
         self.value(value).name = self.fresh(f"{value.name}_{ending}")
 
@@ -307,12 +307,12 @@ class OnnxGraphEditor(OnnxEditor):
         return self.handle(native, scope, dtype_name(kind))
 
     def number(self, op: Op, name: str, number: float) -> None:
-        """An attribute of an operator holds another number."""
+        """Changes the number in an operator's attribute."""
         self._edited = True
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type and shape."""
+        """Changes the numbers of a stored tensor, which keeps its type and shape."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
@@ -321,7 +321,7 @@ class OnnxGraphEditor(OnnxEditor):
         native.shape = ir.Shape(numbers.shape)
 
     def stand_in(self, value: Value, old: Value) -> None:
-        """``value`` is read wherever ``old`` was, under its name."""
+        """Has all readers of ``old`` read ``value``, which takes over its name."""
         self._edited = True
         self.instead(self.value(old), self.value(value))
 
@@ -340,6 +340,6 @@ class OnnxGraphEditor(OnnxEditor):
     # -- metadata ---------------------------------------------------------------------------------------------------
 
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
-        """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""
+        """Writes types and reasons of operators and new Casts, and what is said of the model, into the metadata."""
         rows = [(self.node(op), dtype, reason) for op, dtype, reason in reasons]
         describe(self.model, [*rows, *((node, to, CAST) for node, to in self.casts_made)], about)

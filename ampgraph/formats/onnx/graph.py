@@ -44,6 +44,7 @@ class OnnxGraph(RunnableOnnx):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
+        """Reads an ONNX file. Raises AmpError 1xx and 2xx."""
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
         graph._known_sorted, graph._weights_inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
@@ -126,6 +127,7 @@ class OnnxGraph(RunnableOnnx):
         return f"opset {versions.get('', versions.get('ai.onnx', 0))}"
 
     def metadata(self) -> Mapping[str, str]:
+        """The metadata of the model, by key."""
         return self.model.metadata_props
 
     def interface(self) -> list[str]:
@@ -143,6 +145,7 @@ class OnnxGraph(RunnableOnnx):
         return known
 
     def census(self) -> Census:
+        """Nodes, Casts and bytes of stored tensors by type, in all graphs."""
         nodes = casts = 0
         weights: dict[str, list[int]] = {}
         for graph in self._graphs():
@@ -155,18 +158,21 @@ class OnnxGraph(RunnableOnnx):
         return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
 
     def data_files(self) -> list[Path]:
+        """The files that hold weights of the model; empty where all are inside."""
         if self._weights_inside:
             return []
         taken: set[Path] = self.model.graph.meta.get(onnx_io.TAKEN, set())
         return sorted(taken | {Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Writes the model and its data file, whole or not at all."""
         if is_mindir(path):
             hint = "give it a name that ends in .onnx"
             raise AmpError("AMP105", "an ONNX model cannot be written as MindIR", where=os.fspath(path), hint=hint)
         onnx_io.save(self.model, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Copies the file and its data files to another name."""
         onnx_io.copy_unchanged(source, target)
 
     def digest(self) -> str:
@@ -201,6 +207,7 @@ def _attribute_text(attribute: ir.Attr) -> str:
 
 
 def _tensor_text(tensor: ir.TensorProtocol) -> str:
+    """A stored tensor as the digest has it: type and shape, and the numbers of a small one."""
     small = tensor.dtype != ir.DataType.STRING and nbytes(tensor) <= 256
     shape = ",".join(map(str, dims(tensor)))
     return f"{dtype_name(tensor.dtype)}:[{shape}]:{tensor.tobytes().hex() if small else ''}"

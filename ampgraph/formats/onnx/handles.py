@@ -80,6 +80,7 @@ class Variants:
             node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
 
     def _copy(self, function: ir.Function) -> tuple[ir.Function, _FunctionCopy]:
+        """Another function like this one under a free name, with what its nodes and values are in the copy."""
         self.copied = True
         copy = function.clone()
         number = 1
@@ -93,12 +94,15 @@ class Variants:
         return copy, copies
 
     def node(self, scope: int, native: ir.Node) -> ir.Node:
+        """A node of the file as this scope's copy has it."""
         return self._copies[scope].nodes.get(native, native)
 
     def value(self, scope: int, native: ir.Value) -> ir.Value:
+        """A value of the file as this scope's copy has it."""
         return self._copies[scope].values.get(native, native)
 
     def graph(self, scope: int, native: ir.Graph | ir.Function) -> ir.Graph | ir.Function:
+        """A graph of the file as this scope's copy has it."""
         return self._copies[scope].graphs.get(native, native)
 
 
@@ -119,6 +123,8 @@ class Handles:
         return self._variants.leader[scope]
 
     def value(self, value: Value) -> ir.Value:
+        """The native value of a handle: in the copy that its scope uses, and after edits that put another in its
+        place."""
         native: ir.Value = value.native
         native = self._variants.value(value.scope, native) if self._variants.copied else native
         while native in self._instead:
@@ -132,10 +138,12 @@ class Handles:
         self._instead[old] = new
 
     def node(self, op: Op) -> ir.Node:
+        """The native node of an operator, in the copy that its scope uses."""
         native: ir.Node = op.native
         return self._variants.node(op.scope, native) if self._variants.copied else native
 
     def graph(self, scope: int) -> ir.Graph | ir.Function:
+        """The native graph of a scope, in the copy that it uses."""
         return self._variants.graph(scope, self.flow.scopes[scope].native)
 
     def op(self, scope: str, index: int) -> Op | None:
@@ -194,9 +202,6 @@ def _unseen_names(graph: ir.Graph) -> Iterator[str]:
         yield from (value.name or "" for value in node.outputs)
 
 
-Parent = ir.Graph | ir.Function
-
-
 class Placing(Handles):
     """Puts nodes into graphs. It knows the order of what it placed, so a node can go behind the last of several."""
 
@@ -208,9 +213,11 @@ class Placing(Handles):
         self._index: dict[ir.Node, int] = {}  # nodes of the file -> their place in it
 
     def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
-        """A node goes right behind another; without one before the first that was there, after what came before so.
+        """Places a node right behind ``anchor``; without one, in front of all nodes of the file, behind those placed so
+        before.
 
-        One that is there already moves."""
+        One that is there already moves.
+        """
         graph = self.graph(scope)
         if anchor is not None and anchor.graph is not getattr(graph, "graph", graph):
             anchor = None  # it stands around this graph
@@ -297,7 +304,7 @@ class Casts(Placing):
 
 
 def copy_layer(source: ir.Node, target: ir.Node) -> None:
-    """A new node belongs to the layer of the one that it serves."""
+    """Gives a new node the layer of the node that it serves."""
     for key in LAYER_KEYS:
         if key in source.metadata_props:
             target.metadata_props[key] = source.metadata_props[key]
@@ -319,7 +326,7 @@ class Readers(Casts):
         }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
-        """``result`` is read at the given uses from now on."""
+        """Has the given uses read ``result``."""
         for use in uses:
             scope, op, position = self.at(use)
             if op is not None:

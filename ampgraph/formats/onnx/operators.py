@@ -103,7 +103,7 @@ class OnnxValues(FlowBuilder):
         return value
 
     def results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
-        """The results of an operator, whose types are yet to be found."""
+        """Adds an operator's results, whose types are yet to be found."""
         values, uses, table, outputs = self.flow.values, self.flow.uses, env.table, op.outputs
         for native in natives:
             number = table[native] = len(values)
@@ -125,7 +125,7 @@ class OnnxValues(FlowBuilder):
         return value
 
     def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
-        """Stored tensors. One that is listed as an input can be overridden: it is an input."""
+        """Adds a graph's stored tensors. One that is listed as an input too is an input: callers may replace it."""
         for native in graph.initializers.values():
             if native not in env.table and native.const_value is not None:
                 value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
@@ -156,7 +156,7 @@ class OnnxValues(FlowBuilder):
         return self.environments[op.scope].attribute(op.native, name)
 
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
-        """The same for readers that know no format: a tensor is a numpy array."""
+        """The value of an attribute for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
         if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
             plain: AttributeValue = value
@@ -291,7 +291,8 @@ class OnnxOperators(OnnxValues):
             value.dtype, value.container, value.unit = dtype, container, unit
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
-        """An input of a slot of type ``dtype`` that is a container or has another type, which is noted."""
+        """Adds a read of a slot of type ``dtype`` by a container or a value of another type, which is noted as a
+        conflict."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
@@ -363,7 +364,7 @@ class OnnxOperators(OnnxValues):
     def _opaque(
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
-        """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
+        """Reads an operator of unknown schema, or whose types are its own business: float32 in and out stays so."""
         named = NO_TYPES if found is not None else _types_by_list(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:

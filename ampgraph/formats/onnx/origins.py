@@ -53,10 +53,11 @@ class Origins:
 
 
 def origin_of_node(node: ir.Node) -> Origin | None:
-    """The same of one node. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``.
+    """What a node was exported from. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``.
 
     torch.onnx.export(dynamo=True) writes the line of the exported graph that a node belongs to, ``%linear :
-    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it."""
+    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it.
+    """
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:

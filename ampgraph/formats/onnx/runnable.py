@@ -18,7 +18,7 @@ from ...core.runnable import Declared, Sums
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
-from .accumulators import EXACT, Accumulators, models
+from .accumulators import computed_again
 from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
@@ -62,12 +62,16 @@ class OnnxStrictEditor:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
-        """A pair of Casts behind the operator; the value between them, or behind them, takes the name over."""
+        """Puts a pair of Casts (to low and back) behind the operator; the value between or behind them takes over the
+        name."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
         raw.name = self._fresh(f"@{value.id}")  # short: a runtime copies names of tens of thousands of values
-        summed, found = self._summed(sums, value.dtype) if sums is not None else ([], raw)
+        summed: list[ir.Node] = []
+        found = raw
+        if sums is not None:
+            summed, found = computed_again(sums, value.dtype, self._opset, self._to, self._fresh)
         casts = [self._cast(found, value.dtype, name if stays_low else self._fresh(f"@{value.id}_low"))]
         if uses or not stays_low:
             wide_name = self._fresh(f"{name}_f32") if stays_low else name
@@ -75,17 +79,8 @@ class OnnxStrictEditor:
         maker.graph.insert_after(maker, [*summed, *casts])
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
 
-    def _summed(self, sums: Sums, dtype: str) -> tuple[list[ir.Node], ir.Value]:
-        """What computes an operator again with an accumulator of the low type, and its result."""
-        node: ir.Node = sums.op.native
-        if not models(sums.op.kind, self._opset, sums.shapes):
-            return [], node.outputs[0]
-        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, sums.shapes)
-        found.meta[EXACT] = node.outputs[0]
-        return made, found
-
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
-        """A Cast behind what makes the value, or before all nodes."""
+        """Puts a Cast to float32 behind what makes the value; before all nodes for an input or weight."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -102,7 +97,7 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, cast.outputs[0], low if stays_low else cast.outputs[0])
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """A Cast before the operator."""
+        """Puts a Cast to the low type before the operator."""
         node: ir.Node = op.native
         source = node.inputs[position]
         assert source is not None and node.graph is not None
@@ -111,7 +106,7 @@ class OnnxStrictEditor:
         node.replace_input_with(position, cast.outputs[0])
 
     def store_float32(self, value: Value) -> None:
-        """The same numbers in float32."""
+        """Stores the same numbers in float32."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
             value.native.const_value = _upcast(tensor)
@@ -123,7 +118,7 @@ class OnnxStrictEditor:
         return node
 
     def _put_first(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Before the nodes that were there, behind what came before them so."""
+        """Places a node in front of all nodes of the file, behind those placed so before."""
         first = self._first.setdefault(graph, next(iter(graph), None))
         if first is None:
             graph.append(node)
@@ -176,7 +171,7 @@ class OnnxStrictEditor:
     # -- types --------------------------------------------------------------------------------------------------------
 
     def declare_float32(self, value: Value) -> None:
-        """A low element type becomes float32, inside containers too."""
+        """Declares a low input or output float32, inside containers too."""
         value.native.type = _wide_type(value.native.type)
 
     def forget_annotations(self, scope: Scope) -> None:
@@ -271,8 +266,6 @@ class RunnableOnnx(EditableGraph):
         """The graph without functions, itself where there are none: their formals have no types to rewrite."""
         if not self.model.functions:
             return self
-        from .runnable import inlined
-
         folder = self.folder()
         flat = inlined(onnx_io.to_proto(self.model))
         return self._of(onnx_io.deserialize(flat, Path(folder) if folder else None))

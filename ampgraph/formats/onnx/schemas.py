@@ -41,7 +41,7 @@ class Schema:
 
 
 def kind_of(domain: str, op_type: str) -> str:
-    """``Conv`` for the default domain, ``domain::Op`` for the others."""
+    """An operator as lists name it: ``Conv`` of the default domain, ``domain::Op`` of the others."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}::{op_type}"
 
 

@@ -70,7 +70,7 @@ class OnnxShapes:
         return tuple(b if follows or isinstance(b, int) else a for a, b in zip(shape, inferred, strict=True))
 
     def sized(self, inputs: Mapping[str, Sequence[int]]) -> Mapping[str, Shape]:
-        """By name, what onnx infers of the main graph's values where its inputs have these shapes."""
+        """Shapes that onnx infers for the main graph's values, by name, where its inputs have these shapes."""
         found = infer(self.model, doubted=True, typed=self.typed, inputs=inputs)
         return {name: shape for name, info in found.items() if (shape := _tensor_shape(info)) is not None}
 

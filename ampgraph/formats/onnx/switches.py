@@ -82,7 +82,7 @@ class LowParts:
 
     @staticmethod
     def of(model: ir.Model, flow: Dataflow) -> LowParts:
-        """Of a model that will be made strict in place."""
+        """The low parts of a model, before it is made strict in place."""
         graphs = list(all_graphs(model))
         low = {value.id for value in flow.values if value.dtype in LOW}
         nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
@@ -148,7 +148,8 @@ class _Switches:
             yield node
 
     def _number(self, rounded: set[ir.Value]) -> None:
-        """A switch for each node that rounds; one that is exact goes with the first that reads it and is not."""
+        """Gives each node that rounds a switch; one that only moves numbers shares that of the first node that computes
+        with them."""
         computes = [node for node in self._nodes if node in self._parts.nodes and node.inputs and not _casts(node)]
         later = [node for node in computes if not rounded.intersection(node.outputs) and _exact(node)]
         for node in computes:
@@ -219,7 +220,7 @@ class _Switches:
     # -- switches -----------------------------------------------------------------------------------------------------
 
     def _switch_all(self, raw: ir.Value, wide: ir.Value, flag: int) -> None:
-        """All that read a rounded value read it so, or as it was made.
+        """Has all readers of a rounded value read it rounded, or as it was made, as the switch of its node says.
 
         A low node rounds what it reads too: it would have a Cast there if the maker were in float32. What computes in
         float32 has no switch of its own.
@@ -280,7 +281,7 @@ class _Switches:
         return self._conditions[flags]
 
     def _add_input(self) -> None:
-        """The truth values as one input, picked apart before all nodes."""
+        """Adds the input that holds all switches, and picks them apart before all nodes."""
         given = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([len(self._members)]))
         self._main.inputs.append(given)
         first = next(iter(self._main), None)

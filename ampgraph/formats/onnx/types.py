@@ -57,7 +57,7 @@ def native_type(container: str, dtype: str) -> ir.TypeProtocol:
 
 
 def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
-    """The same type with another element; ``container`` where the file does not annotate it."""
+    """A type with another element type; ``container`` where the file does not annotate it."""
     if type(kind) is ir.TensorType or (kind is None and not container):  # nearly all; onnx_ir's types are slow to ask
         return ir.TensorType(dtype)
     if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):

@@ -15,11 +15,10 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.borders import Borders
 from ...core.dataflow import NONE, Dataflow, Op
-from ...oplists.traits import Trait, has
 from ...oplists.traits import at as at_place
+from ...oplists.traits import has
 
 VERY_NEGATIVE = -1e3
-ON_THE_WAY: tuple[Trait, ...] = ("passes_on", "additions")  # to the Softmax of a mask, and Where
 LARGE = 1 << 20  # elements: a constant above it is no set of numbers to compare with
 
 Size = Callable[["int | str | None"], int]

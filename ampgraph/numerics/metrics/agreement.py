@@ -93,7 +93,7 @@ class Scores(Spread):
     over_all: bool = False
 
     def counting(self) -> list[float]:
-        """All of them."""
+        """The errors of all samples."""
         return self.errors
 
     @property

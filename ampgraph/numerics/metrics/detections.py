@@ -27,7 +27,8 @@ class Pairing:
         return 2 * len(self.pairs), sum(self.rows)
 
     def aligned(self, reference: Array, result: Array) -> tuple[Array, Array]:
-        """Both with partners beside each other; beside a row without partner stand zeros."""
+        """The rows of reference and result with partners beside each other; zeros stand beside a row without
+        partner."""
         ours, theirs = (list(rows) for rows in zip(*self.pairs, strict=True)) if self.pairs else ([], [])
         lost, new = (np.setdiff1d(np.arange(n), used) for n, used in zip(self.rows, (ours, theirs), strict=True))
         want = np.concatenate([reference[ours], reference[lost], np.zeros_like(reference, shape=_like(result, new))])
@@ -36,7 +37,7 @@ class Pairing:
 
 
 def _like(array: Array, rows: Array) -> tuple[int, ...]:
-    """The shape of such rows of an array."""
+    """The shape of an array with as many rows as ``rows``."""
     return (len(rows), *array.shape[1:])
 
 

@@ -46,7 +46,7 @@ class OutputPart:
 
     @property
     def name(self) -> str:
-        """As `[:, 4:84]`, behind the name of the output."""
+        """The part as an index, `[:, 4:84]`, which stands behind the output's name."""
         first, last = int(self.places.min()), int(self.places.max())
         whole = len(self.places) == last - first + 1
         some = f"{first}:{last + 1}" if last > first else str(first)

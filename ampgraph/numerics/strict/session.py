@@ -4,7 +4,7 @@ ONNX Runtime's CPU provider wraps float16 nodes in Casts and deletes the round t
 hides float16. Here every low value is retyped to float32 and rounded by an explicit float32 -> low -> float32 pair,
 which the runtime keeps at every optimisation level: each operator computes in float32 from rounded inputs and each low
 output is rounded once. Where a target's kernels accumulate in the low type (`accumulates` in its kernel table), so do
-products here; what other kernels do inside their accumulators is not modelled.
+products here, and functions that they compute step by step (`stepwise`); what other kernels do inside is not modelled.
 """
 
 from __future__ import annotations
@@ -251,7 +251,8 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
         op.kind, flow.opset, "T", low
     ):
         return None
-    return Sums(op, tuple(flow.shape(i) for i in op.inputs if i != NONE), kernels.fused_sums)
+    shapes = tuple(flow.shape(i) for i in op.inputs if i != NONE)
+    return Sums(op, shapes, kernels.fused_sums, op.kind in kernels.stepwise)
 
 
 def _low(value: Value) -> bool:
@@ -300,7 +301,8 @@ class _Writer:
         for value in low:
             kept = value.id in self._kept
             if kept or not exact:
-                self._edit.round_all(value, stays_low=kept, sums=self._sums.get(op.id))
+                sums = self._sums.get(op.id) if value.id == op.outputs[0] else None
+                self._edit.round_all(value, stays_low=kept, sums=sums)
 
     def border(self, scope: Scope) -> None:
         """Declares the graph's inputs and outputs: in the types that they had, or in float32."""

@@ -89,7 +89,7 @@ def compared(value: Result, twin: Result | None) -> Observed:
 
 
 def _numbers(value: Any) -> Array:
-    """As float32 or float64, in which differences are taken."""
+    """A value as float32 or float64, in which differences are taken."""
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
@@ -232,7 +232,8 @@ class Tracer:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _paired(self) -> dict[str, str]:
-        """By value of the model, the reference's value: of the same name, or before Casts that were added."""
+        """The reference's value for each value of the model: of the same name, or the one before Casts that were
+        added."""
         known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
         twins = {n: n for n in self.dtypes if n in known and self._tensor(0, n) in FLOATS}
         for site in self.sites:

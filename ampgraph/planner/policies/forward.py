@@ -22,7 +22,8 @@ from ..regions import Regions
 
 
 class ForwardTypes(ABC):
-    """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float
+    """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float32,
+    both by representative. ``given``: what was decided before, and no rule changes.
 
     ``given``: what is decided before any rule is asked, and what no rule changes.
     """

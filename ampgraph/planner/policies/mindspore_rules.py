@@ -112,7 +112,7 @@ class Rules(ForwardTypes):
         return use.unit != NONE and self.is_low(use.unit)
 
     def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
-        """The outermost cell around an operator that is one of ``known`` and makes such operators."""
+        """The outermost cell around an operator that is one of ``known`` and makes operators of its kind."""
         cells = self.cells[op.id]
         for depth, (_, kind) in enumerate(cells, 1):
             if op.kind in known.get(kind, ()):
@@ -124,9 +124,11 @@ class O0(Rules):
     """MindSpore's level O0: nothing is cast."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Always: nothing is low at this level."""
         return "nothing is asked to be low at this level"
 
     def _settle_borders(self) -> bool:
+        """Makes every unit float32."""
         changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
         return any(changed)
 
@@ -315,7 +317,8 @@ class Auto(Rules):
         return changed
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
-        """By MindSpore's own lists of operators; others take the widest type of their operands."""
+        """Why a slot is float32 at level auto, by MindSpore's own lists; an operator in none takes the widest type of
+        its operands."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if op.kind in self.rules.auto_white:
@@ -400,12 +403,13 @@ def paths(cells: Cell, containers: Set[str]) -> set[str]:
 
 
 def is_of(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner`` is a cell such as the last of ``cells``."""
+    """Whether ``owner``, which has a parameter, is the last one of ``cells``."""
     return _owner_pattern(cells, containers, "$").search(_owner_prefix(owner)) is not None
 
 
 def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner`` is such a cell or inside one; else it is around it, and handed its parameter down."""
+    """Whether ``owner``, which has a parameter, is the last one of ``cells`` or inside it; else it handed the parameter
+    down."""
     return _owner_pattern(cells, containers, "").search(_owner_prefix(owner)) is not None
 
 
@@ -524,7 +528,7 @@ def _softmax_notes(rules: O3) -> Iterator[Note]:
 
 
 def _made_tensors(rules: O3) -> Iterator[Note]:
-    """Constants such as `ops.ones` or `ops.arange` make, which keep a type that was asked for."""
+    """Notes on constants as `ops.ones` or `ops.arange` make them, which keep a type that was asked for."""
     for value in rules.flow.values:
         if not value.weight or value.parameter or not value.shape or value.dtype != FLOAT32:
             continue

@@ -156,7 +156,7 @@ class _MxnetTypes:
                 self.known[result] = {self.options.dtype if self._is_low(value) else FLOAT32}
 
     def _copy(self, op: Op, source: int) -> None:
-        """A copy in the type that an operator reads is there for whatever follows."""
+        """Notes that a copy in the type that an operator reads exists for whatever follows."""
         units = [u.unit for u in self.flow.uses[source] if u.op == op.id and u.unit != NONE] if source != NONE else []
         if not units:
             return

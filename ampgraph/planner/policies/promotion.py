@@ -193,7 +193,8 @@ class PromotedTypes(ForwardTypes):
         return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
 
     def roundings(self) -> list[Rounding]:
-        """What such a call gives to readers that compute in float32: it was low in between."""
+        """Results of calls that are float32 inside alone (norms on low data) as float32 readers get them: rounded to
+        low in between."""
         found = []
         for value in self.flow.values:
             if value.producer == NONE or value.dtype != FLOAT32 or self.calls[value.producer].at != INSIDE:

@@ -258,7 +258,7 @@ class _TensorFlowTypes:
                 self._add_edge(self.flow.values[outer[value.id]].unit, value.unit)
 
     def _add_edge(self, source: int, target: int) -> None:
-        """An edge of the data flow, once."""
+        """Adds an edge of the data flow, once."""
         if source != target and source not in self.items[target].before:
             self.items[target].before.append(source)
             self.items[source].after.append(target)

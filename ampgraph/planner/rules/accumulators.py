@@ -79,6 +79,10 @@ def _branches(facts: Facts, op: Op) -> int:
 def depth(facts: Facts, op: Op) -> int:
     """How many products are added up into one element, with open dimensions guessed."""
     dims = [facts.sizes.dims(value) for value in op.inputs[:2]]
+    if equation := facts.flow.attribute(op, "equation"):
+        left, _, result = str(equation).replace(" ", "").partition("->")
+        sizes = dict(zip(left.partition(",")[0], dims[0], strict=False))
+        return math.prod(size for letter, size in sizes.items() if letter not in result)
     if facts.traits.has(op.role, "channels_by_rows"):
         return math.prod(dims[1][1:])
     if facts.traits.positions(op.role, "biased"):

@@ -13,7 +13,6 @@ from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
-STEPS = 16  # operators looked back for constants in a row
 
 
 @looks(
@@ -70,10 +69,17 @@ def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
     return "Exp overflows float16 above 11.09 and its sum has no upper bound", [op, *chain]
 
 
-@looks("long-sum", "sums", trigger="a sum of more elements than the type counts to", action="float32 for the sum")
+@looks(
+    "long-sum",
+    "sums",
+    trigger="a sum of more elements than the type counts to, or than is known where the target adds up in the type",
+    action="float32 for the sum",
+)
 def long_sum(sight: Sight, op: Op) -> Spoilt:
     """From so many elements on a running sum in the low type no longer changes by adding one."""
     dtype = sight.facts.options.dtype
+    if sight.facts.options.kernels.accumulates == dtype and sight.facts.sizes.is_open(op):
+        return f"{op.kind} adds up places in {dtype}, however many there are: their sum may leave its range", [op]
     if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.counts):
         return None
     return f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]

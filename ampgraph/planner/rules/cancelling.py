@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
-from ...core.walk import upstream
+from ...core.walk import carried, upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -89,11 +89,8 @@ class Cancelling:
     def _multiplied(self) -> set[int]:
         """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
-        found = set[int]()
-        for op in self.flow.with_roles(making | self.keeping | self.traits.operators("scalings")):
-            if self._multiplies(op) or not found.isdisjoint(op.inputs):
-                found.update(op.outputs)
-        return found
+        ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
+        return carried(ops, self._multiplies, lambda op: True)
 
     def _weights(self, path: Path) -> Path:
         """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
@@ -173,14 +170,12 @@ class Cancelling:
     @cached_property
     def _powers(self) -> set[int]:
         """Values that are sums of squares and of what else is added to them."""
-        found = set[int]()
-        for op in self.flow.ops if self.squares else ():
-            carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (
-                carries and (not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs))
-            ):
-                found.update(op.outputs)
-        return found
+
+        def carries(op: Op) -> bool:
+            known = not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs)
+            return known and self._adds(op)
+
+        return carried(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
 
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 

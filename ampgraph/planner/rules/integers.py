@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Note, Why
-from ...core.walk import downstream, upstream
+from ...core.walk import carried, downstream, upstream
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -46,14 +46,14 @@ def integer_sums(sight: Sight, decided: Decisions) -> Findings:
 
 def _summed(facts: Facts) -> Collection[int]:
     """Integers that are sums of products, or made of such."""
-    flow, traits, found = facts.flow, facts.traits, set[int]()
-    for op in flow.ops if flow.with_roles(traits.operators("integer_products")) else ():
-        carries = traits.has(op.role, "integer_arithmetic") and any(v in found for v in op.inputs)
-        if carries or traits.has(op.role, "integer_products"):
-            for value in op.outputs:
-                if value != NONE and flow.values[value].dtype not in (FLOAT32, "bool"):
-                    found |= facts.borders.copies(value)
-    return found
+    flow, made, carries = facts.flow, *map(facts.traits.operators, ("integer_products", "integer_arithmetic"))
+
+    def integers(value: int) -> Collection[int]:
+        whole = value != NONE and flow.values[value].dtype not in (FLOAT32, "bool")
+        return facts.borders.copies(value) if whole else ()
+
+    ops = flow.ops if flow.with_roles(made) else ()
+    return carried(ops, lambda op: op.role in made, lambda op: op.role in carries, integers)
 
 
 def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:

@@ -119,7 +119,7 @@ def _first_node(entry: _DrawnFolder | int) -> int:
 
 
 def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
-    """At most ``width`` entries: neighbours go into folders of one size."""
+    """The entries, at most ``width``: neighbours go into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]

@@ -70,7 +70,7 @@ class Page:
     met: bool = True
 
     def html(self) -> str:
-        """The same page has the same text."""
+        """The page as HTML; the same page gives the same text."""
         data = json.dumps(self._data(), ensure_ascii=True, separators=(",", ":"))
         words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}
         return _PLACE.sub(lambda found: words.get(found[1]) or _asset(found[1]), _asset("page.html"))
@@ -108,7 +108,7 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
-        """By bar, the length that stands for the whole width: bars of one kind have one scale."""
+        """The length that stands for the whole width of each bar: bars of one kind share it."""
         most: dict[str, Json] = {}
         for bar in self.bars:
             kind = bar.label.split()[0]
@@ -258,7 +258,7 @@ def _reasons_in_metadata(seen: Seen) -> Reasons:
 def _guards_in(drawing: Drawing) -> list[str]:
     """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
-    return sorted(held - ORDINARY.keys() - set(names()))
+    return sorted(held - ORDINARY - set(names()))
 
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:

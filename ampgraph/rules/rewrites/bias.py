@@ -35,10 +35,12 @@ class Bias(RewriteRule):
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """What the product reads: its operands before the constant became its bias."""
         return self.read
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Bias]:
+        """Every product with one constant added behind it that can become its bias."""
         flow, named = known.flow, named_ops(known)
         for op in flow.with_roles(known.traits.operators("biased")):
             after = _added_to(flow, known.traits, op) if op.slots and not in_function(flow, op) else None
@@ -49,6 +51,7 @@ class Bias(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Bias:
+        """From a row of plan format 1."""
         return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:

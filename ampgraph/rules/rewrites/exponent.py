@@ -43,7 +43,8 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
-        return f"{len(self.exponents)} values scaled by powers of two, as {self.reason} ({self.name})"
+        values = f"{len(self.exponents)} value{'s' * (len(self.exponents) > 1)}"
+        return f"{values} scaled by powers of two, as {self.reason} ({self.name})"
 
     @property
     def said(self) -> str:

@@ -41,9 +41,8 @@ class Average:
 
 
 def lost_for_inference(model: ir.Model) -> tuple[Note, ...]:
-    """What is said of a model that torch has exported for inference, which folds BatchNormalization into convolutions
-    and leaves Dropout out. Its older exporter gives such weights numbers for names, its newer one says what it fused,
-    and from where in the module each node is, which `export_for_training` takes out."""
+    """Notes on a model that torch exported for inference, where BatchNormalization is folded into convolutions and
+    Dropout left out: seen by weights with numbers for names (older exporter), or by what it says itself (newer one)."""
     if model.producer_name != "pytorch" or any(node.op_type == "Dropout" for node in model.graph):
         return ()
     found = [
@@ -111,6 +110,7 @@ def initializer_of(value: ir.Value | None) -> ir.Value | None:
 
 
 def _set_inference(node: ir.Node) -> None:
+    """Makes a BatchNormalization one of inference: running outputs become the given statistics."""
     for old, value in zip(node.outputs[1:], node.inputs[3:5], strict=False):
         assert value is not None
         old.replace_all_uses_with(value, replace_graph_outputs=True)
@@ -142,6 +142,7 @@ def _write_out(b: Builder, node: ir.Node) -> None:
 
 
 def _known_rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
+    """The rank of the data. Raises AmpError AMP212 where it is not known."""
     if x.shape is None:
         message, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
         raise AmpError("AMP212", message, where=place_of(node), hint=hint)
@@ -149,6 +150,8 @@ def _known_rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
 
 
 def _lower_one(b: Builder, node: ir.Node, running: list[Average]) -> None:
+    """Computes the batch's mean and variance for one node, puts them in its statistics' place, and notes how the
+    running ones move."""
     x, _scale, _bias, *given = node.inputs
     old_mean, old_variance = (initializer_of(value) or value for value in given)
     assert x is not None and old_mean is not None and old_variance is not None

@@ -84,6 +84,7 @@ def _in_the_plane(plane: Function) -> Function:
 
 
 def _always(node: torch.fx.Node) -> bool:
+    """Every node of an operator is written out."""
     return True
 
 
@@ -95,6 +96,7 @@ def _is_smoothed(node: torch.fx.Node) -> bool:
 
 
 def _without_heads(node: torch.fx.Node) -> bool:
+    """Whether an attention has no axis of heads, which torch's exporter needs."""
     query: Any = node.args[0]
     return bool(query.meta["val"].dim() != 4)
 
@@ -125,7 +127,7 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def distances(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
-    """Of all pairs of rows. The gradient of a distance of 0 is 0, as torch has it."""
+    """The distances of all pairs of rows (cdist). The gradient of a distance of 0 is 0, as torch has it."""
     away = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
         return (away != 0).to(away.dtype).sum(-1)
@@ -188,6 +190,7 @@ def scattered(x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, 
 
 
 def _scattered_mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
+    """scatter_reduce by mean: sums divided by how many numbers each place gets."""
     hits = _hits_by_place(x, axis, index, source)
     if include_self:
         return x.scatter_add(axis, index, source) / (hits + 1)
@@ -290,6 +293,7 @@ def real_to_complex(x: Tensor, axes: Sequence[int], scaling: int, onesided: bool
 
 
 def complex_to_complex(x: Tensor, axes: Sequence[int], scaling: int, forward: bool) -> Tensor:
+    """torch's _fft_c2c as products with cosines and sines, axis by axis."""
     return _as_complex(
         _fourier(_real_and_imaginary(x), [axis % x.dim() for axis in axes], forward), _fft_scale(x, axes, scaling)
     )
@@ -321,19 +325,23 @@ def _cosines_and_sines(size: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _product_along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
+    """The product of one axis with a matrix."""
     return (x.transpose(axis, -1) @ matrix).transpose(axis, -1)
 
 
 def _real_and_imaginary(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A complex tensor as two real ones."""
     real, imaginary = torch.view_as_real(x).unbind(-1)
     return real, imaginary
 
 
 def _as_complex(pair: tuple[Tensor, Tensor], factor: float) -> Tensor:
+    """Two real tensors, times a factor, as a complex one."""
     return torch.view_as_complex(torch.stack([part * factor for part in pair], -1))
 
 
 def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) -> tuple[Tensor, Tensor]:
+    """The Fourier transform over some axes of a complex tensor in two real parts; ``forward``: with exp(-i)."""
     real, imaginary = pair
     for axis in axes:
         size = int(real.shape[axis])
@@ -345,7 +353,8 @@ def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) ->
 
 
 def _fft_scale(x: Tensor, axes: Sequence[int], scaling: int) -> float:
-    """By torch's number: 0 none, 1 one over the root of the size, 2 one over the size."""
+    """The factor of a Fourier transform by torch's number: 0 none, 1 one over the root of the size, 2 one over the
+    size."""
     size = math.prod(int(x.shape[axis]) for axis in axes)
     return (1.0, size**-0.5, 1.0 / size)[scaling]
 
@@ -378,6 +387,7 @@ class GradientsWritten(torch.nn.Module):
         self.add_module("traced by make_fx", traced)
 
     def forward(self, *args: object) -> object:
+        """Runs the traced function on the module's own parameters."""
         parameters = [self.get_parameter(name) for name in self.names]
         return self.get_submodule("traced by make_fx")(parameters, *args)
 

@@ -75,6 +75,8 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
 
 
 def _difference(here: Array, there: Array) -> str:
+    """How an output of the exported graph differs from the module's, in words; "" where it does not, beyond
+    `TOLERANCE`."""
     if here.shape != there.shape:
         return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
     if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():
@@ -87,6 +89,7 @@ def _difference(here: Array, there: Array) -> str:
 
 
 def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
+    """Raises AmpError AMP214 where a gradient of the exported graph differs from the module's by more than `SLOPE`."""
     largest = max((float(np.abs(array).max(initial=0)) for array in wanted.values()), default=0.0)
     if not np.isfinite(largest):
         return
@@ -101,6 +104,7 @@ def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
 
 
 def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
+    """The graph with Dropout switched off."""
     copy = read_forward(model)
     for node in copy.graph.all_nodes():
         if node.op_type == "Dropout":
@@ -109,12 +113,15 @@ def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
 
 
 def _feeds_of(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
+    """The examples by input of the graph; None where their number is another one."""
     given = [value.detach().cpu().numpy() for value in _tensors(args)]
     names = [value.name or "" for value in graph.inputs]
     return dict(zip(names, given, strict=True)) if len(names) == len(given) else None
 
 
 def _run_graph(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
+    """The values named, by ONNX Runtime; None where it is not installed. Raises AmpError AMP214 where it refuses the
+    graph."""
     try:
         import onnxruntime
     except ImportError:
@@ -192,6 +199,7 @@ def _evaluated(
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
+    """The tensors in nested arguments, in order."""
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

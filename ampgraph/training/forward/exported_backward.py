@@ -148,8 +148,7 @@ def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def _gradient_outputs(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
-    """By parameter, the output that is its gradient: as the user named it, as torch says it, or by the output's
-    name."""
+    """The output that is each parameter's gradient: as the user named it, as torch says it, or by the output's name."""
     graph = model.graph
     outputs, stored = _outputs(graph), [name for name, value in graph.initializers.items() if value.dtype in FLOATS]
     for name, output in named.items():

@@ -86,6 +86,7 @@ def negative_log_likelihood(
 
 
 def _reduced(b: Builder, losses: ir.Value, weights: ir.Value, reduction: str) -> ir.Value:
+    """Losses summed, or divided by the sum of ``weights`` (1 where that is 0), as ``reduction`` says."""
     if reduction == "none":
         return losses
     axes = range(b.rank(losses))
@@ -108,6 +109,7 @@ def mse(b: Builder, output: ir.Value, target: ir.Value) -> ir.Value:
 
 
 def _class_axis(logits: ir.Value, labels: ir.Value) -> int:
+    """The axis of the classes: the second one, if the others are those of the labels; else the last."""
     assert logits.shape is not None and labels.shape is not None
     found = list(logits.shape)
     return 1 if _same_sizes([found[0], *found[2:]], list(labels.shape)) else len(found) - 1
@@ -120,6 +122,7 @@ def _same_sizes(one: Sequence[int | ir.SymbolicDim], other: Sequence[int | ir.Sy
 
 
 def _as_float32(b: Builder, value: ir.Value) -> ir.Value:
+    """The value cast to float32; itself if it is."""
     if value.dtype == FLOAT:
         return value
     return b.typed(b.op("Cast", value, to=int(FLOAT)), FLOAT, *(value.shape or ()))
@@ -134,7 +137,8 @@ def is_loss(node: ir.Node) -> bool:
 
 
 def lower_losses(graph: ir.Graph) -> int:
-    """Rewrites every such node of a flat graph, and returns how many.
+    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat graph; returns how
+    many.
 
     Raises AmpError AMP212 for one of whose inputs the rank is not known.
     """
@@ -152,6 +156,7 @@ def lower_losses(graph: ir.Graph) -> int:
 
 
 def _lower_loss(b: Builder, node: ir.Node) -> None:
+    """Writes a loss node in simple operators, in float32."""
     scores, labels, weight = (*node.inputs, None)[:3]
     assert scores is not None and labels is not None
     b.rank(labels)
@@ -198,4 +203,5 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
 
 
 def _same_numbers(node: ir.Node) -> bool:
+    """Whether a node hands numbers on, reshaped or in another type."""
     return has(kind_of(node), "casts") or has(kind_of(node), "reshapes")

@@ -35,6 +35,7 @@ LEAST, LARGEST, CHANCES = -(2**31), 2.0**31 - 1, 2.0**32  # of int32
 
 
 def _int64(b: Builder, number: int) -> ir.Value:
+    """An int64 constant."""
     return b.constant(np.array(number, np.int64))
 
 
@@ -54,7 +55,8 @@ def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.V
 
 
 def stream_key(seed: int, number: int) -> int:
-    """As the paper wants keys: odd, and the hexadecimal digits of either half differ from each other and from 0."""
+    """A key for Squares as its paper wants them: odd, and the hexadecimal digits of either half differ from each other
+    and from 0."""
     noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     key = 0
     for half in range(2):
@@ -97,6 +99,7 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: 
 
 
 def _trains(b: Builder, node: ir.Node) -> bool:
+    """Whether a Dropout is active. Raises AmpError AMP205 where the graph computes that."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     given = b.given(mode)
     if mode is not None and given is None:
@@ -106,6 +109,7 @@ def _trains(b: Builder, node: ir.Node) -> bool:
 
 
 def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
+    """The outputs of a Dropout that drops nothing: its data, and a mask of True."""
     x = node.inputs[0]
     assert x is not None
     found = [b.typed(b.op("Identity", x), x)]
@@ -137,6 +141,7 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
 
 
 def _computed_threshold(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """As `_threshold_and_factor`, for a ratio that the graph computes."""
     wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
     place = b.op("Add", b.op("Mul", wide, _float64(b, CHANCES)), _float64(b, LEAST))
     border = b.op("Cast", b.op("Min", place, _float64(b, LARGEST)), to=int(INT32))
@@ -146,6 +151,7 @@ def _computed_threshold(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tupl
 
 
 def _float64(b: Builder, number: float) -> ir.Value:
+    """A float64 constant."""
     return b.constant(np.array(number, np.float64))
 
 
@@ -184,6 +190,7 @@ def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
 
 
 def _times_two_plus_one(b: Builder, value: ir.Value) -> ir.Value:
+    """2 x + 1, an odd number for any int32."""
     two, one = (b.constant(np.array(number, np.int32)) for number in (2, 1))
     return b.op("Add", b.op("Mul", value, two), one)
 
@@ -192,6 +199,7 @@ def _times_two_plus_one(b: Builder, value: ir.Value) -> ir.Value:
 
 
 def is_random(node: ir.Node) -> bool:
+    """Whether a node draws random numbers (Dropout aside)."""
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
@@ -217,6 +225,7 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
 
 
 def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
+    """The result of a random node (uniform, normal, Bernoulli) as a function of the step and a key."""
     like = node.inputs[0] if node.inputs else None
     sizes = attribute(node, "shape", ()) if like is None else like.shape
     dims = None if sizes is None else list(sizes)

@@ -108,11 +108,13 @@ def fix_batch(model: ir.Model, batch: int) -> None:
 
 
 def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
+    """The size of the first axis."""
     assert value.shape is not None
     return value.shape[0]
 
 
 def _batch_symbol(value: ir.Value) -> str:
+    """The name of the first axis where it is open; "" for a number."""
     first = _first_size(value)
     return str(first.value or "") if isinstance(first, ir.SymbolicDim) else ""
 

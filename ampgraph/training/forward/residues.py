@@ -39,6 +39,7 @@ def lower_residues(graph: ir.Graph) -> int:
 
 
 def _lower_cast_like(b: Builder, node: ir.Node) -> None:
+    """CastLike as the Cast that it is; AmpError AMP210 where the type is unknown."""
     x, like = node.inputs
     assert x is not None and like is not None
     if like.dtype is None:
@@ -50,6 +51,7 @@ def _lower_cast_like(b: Builder, node: ir.Node) -> None:
 
 
 def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
+    """SplitToSequence, whose pieces are read by SequenceAt, as one Split; AmpError AMP210 for other readers."""
     x, axis, sequence = node.inputs[0], attribute(node, "axis", 0), node.outputs[0]
     sizes = b.given(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
     if x is None or sizes is None or x.shape is None or not attribute(node, "keepdims", 1):
@@ -76,6 +78,7 @@ def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
 
 
 def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
+    """Has readers of the node's result read ``new``, and removes the node."""
     old = node.outputs[0]
     if old.is_graph_output():  # a piece may be several outputs
         new = b.typed(b.op("Identity", new), new)
@@ -84,6 +87,7 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
 
 
 def _refused(node: ir.Node, message: str) -> AmpError:
+    """The error for a form that cannot be rewritten, with how to export instead."""
     hint = "export with ampgraph.export_for_training, which writes Cast and Split"
     return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
 
@@ -102,6 +106,7 @@ def _lower_transposed_product(b: Builder, node: ir.Node) -> None:
 
 
 def _is_transposed_by_vector(node: ir.Node) -> bool:
+    """Whether a MatMul multiplies a transposed matrix and a vector."""
     pair = [value for value in node.inputs if value is not None and value.shape is not None]
     if node.op_type != "MatMul" or len(pair) < 2 or min(len(value.shape or ()) for value in pair) != 1:
         return False

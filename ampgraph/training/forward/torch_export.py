@@ -145,6 +145,7 @@ def _exported(
 def _program(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
+    """The model that torch's exporter writes, not optimised; ``shapes``: torch.export's dynamic shapes."""
     from .decompositions import decomposed
 
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
@@ -213,13 +214,13 @@ def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
-    """By name of a parameter, the first name under which the module has it (tied weights have several)."""
+    """The first name under which the module has each parameter, by any of its names (tied weights have several)."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
 
 
 def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """One initializer for each parameter, under the first of its names."""
+    """Leaves one initializer for each parameter, under the first of its names."""
     for name, first in _first_names(parameters).items():
         value = graph.initializers.get(name)
         if value is None or name == first:
@@ -237,7 +238,8 @@ def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> Non
 
 
 def _train_dropout(graph: ir.Graph) -> None:
-    """Dropout inside of scaled_dot_product_attention trains too: the exporter forgets to say so, and it is removed."""
+    """Has Dropout inside of scaled_dot_product_attention train: the exporter forgets to say so, and it would be
+    removed."""
     b = Builder(graph, "export")
     for node in graph:
         if node.op_type == "Dropout" and len(node.inputs) < 3:
@@ -246,7 +248,7 @@ def _train_dropout(graph: ir.Graph) -> None:
 
 
 def _optimize(model: ir.Model, states: Collection[str]) -> None:
-    """onnxscript's optimizer, which cannot touch what is an input: running statistics, and ``states``."""
+    """Runs onnxscript's optimizer with running statistics and ``states`` as inputs, which it cannot touch."""
     import onnxscript.optimizer
 
     graph = model.graph
@@ -268,7 +270,7 @@ def _optimize(model: ir.Model, states: Collection[str]) -> None:
 
 
 def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """The exporter's list of parameters, without second names and without those that are not trained."""
+    """Reduces the exporter's list of parameters to those that are trained, under one name each."""
     first = _first_names(parameters)
     trained = {first[name] for name, parameter in parameters.items() if parameter.requires_grad}
     for props in (model.graph.metadata_props, model.metadata_props):
@@ -310,10 +312,13 @@ def refuse_old_forms(module: torch.nn.Module) -> None:
 
 
 def _mask_is_causal(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Stands in for nn.Transformer's look at a mask: what the caller says."""
     return bool(is_causal)
 
 
 def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
+    """The power iteration of spectral_norm with its weight detached."""
+
     def run(self: object, weight: Any, iterations: int) -> None:
         iterate(self, weight.detach(), iterations)
 
@@ -410,6 +415,7 @@ def takes_gradients(error: BaseException) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
+    """The stack frames that an error came through, those of its causes included."""
     for part in _chain(error):
         yield from (frame for frame, _ in walk_tb(part.__traceback__))
 
@@ -425,6 +431,7 @@ def _had_local(error: BaseException, kind: str) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -180,7 +180,7 @@ class Term:
         return Term(self.b, self.b.constant(array), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> Term:
-        """In another type; itself if it has that."""
+        """The value in another type; itself if it has that."""
         return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:

@@ -27,7 +27,6 @@ from ...formats.mindir.step import NOT_IN_A_FILE, STANDS_FOR
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import TENSOR_KINDS
 
-MONADS = (schema.UMONAD, schema.IOMONAD)
 LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}
 _numbers = itertools.count()
 
@@ -63,6 +62,7 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
 
 
 def _not_cut(path: Any, why: str) -> AmpError:
+    """The error for a file that MindSpore cannot differentiate, even in pieces."""
     message = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
     return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
 
@@ -88,6 +88,8 @@ class _GraphPieces:
         self.result = self.origin(model.graph.output[0].name)
 
     def _sort_in(self, node: Any) -> None:
+        """Puts a node where it belongs: constants and tuples aside, live operators into steps of their own, the rest
+        into the last step."""
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node
@@ -107,6 +109,7 @@ class _GraphPieces:
             self._put(node, len(self.steps) - 1)
 
     def _put(self, node: Any, place: int) -> None:
+        """Adds a node to a step, and notes the shape of its result."""
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
         shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
@@ -114,6 +117,7 @@ class _GraphPieces:
             self.tensors[node.output[0]] = shapes[0].tensors[0]
 
     def _writes(self, node: Any) -> bool:
+        """Whether a node writes a parameter in place."""
         primitive = self.primitives.get(node.op_type.removeprefix("REF::"))
         return primitive is not None and any(entry.name == "side_effect_mem" for entry in primitive.attribute)
 
@@ -134,6 +138,7 @@ class _GraphPieces:
         return found
 
     def _constant(self, name: str) -> Any:
+        """The Python value of a constant that a node reads. Raises AmpError AMP205 for a computed one."""
         origin = self.origin(name)
         if origin not in self.constants:
             raise _not_cut(self.path, f"'{name}' is not a constant")
@@ -172,6 +177,7 @@ class _GraphPieces:
         return _compiled(lines, scope)
 
     def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
+        """The source lines that call a live operator and take its results apart."""
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
@@ -248,6 +254,7 @@ def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
 
 
 def _padding_and_format(given: dict[str, Any]) -> tuple[str, str]:
+    """Padding mode and layout of a convolution or pool."""
     return given["pad_mode"], given["format"]
 
 

@@ -41,9 +41,11 @@ class MindirInputs(StepInputs):
         self.layout, self.parts, self.ports = layout, 1, dict(ports)
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
+        """A batch as arrays of the file's types. Raises AmpError AMP503."""
         return super().checked(self._narrowed(batch))
 
     def _whole(self, arrays: Feeds) -> dict[str, Array]:
+        """Arrays of all samples, checked, in the file's types."""
         return super()._whole(self._narrowed(arrays))
 
     def _narrowed(self, arrays: Feeds) -> Feeds:
@@ -54,6 +56,7 @@ class MindirInputs(StepInputs):
 
 
 def _narrow(port: Port, value: Any) -> Any:
+    """Whole numbers in the port's type. Raises AmpError AMP503 for one that it does not hold."""
     array = value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
     if array is None or not port.dtype.startswith(("int", "uint")) or not array.size:
         return value
@@ -102,8 +105,8 @@ class MindirTrainer:
         return StepResult(_as_number, loss, _FiniteFlag(overflow), scale)
 
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
-        """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
-        and for what is no row of numbers from 0."""
+        """Sets the learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its
+        own, and for what is no row of numbers from 0."""
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
             message = "the step has its own schedule of learning rates"
             raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
@@ -152,6 +155,7 @@ class MindirTrainer:
             self._assign(name, state[name])
 
     def _assign(self, name: str, value: Any) -> None:
+        """Writes a parameter on the device."""
         parameter = self.parameters[name]
         array = np.asarray(value).reshape(parameter.shape)
         self._ms.ops.assign(parameter, self._ms.Tensor(array, parameter.dtype))
@@ -176,10 +180,12 @@ class _FiniteFlag:
         self.overflow = overflow
 
     def asnumpy(self) -> Array:
+        """Whether all gradients were finite, as an array."""
         return np.asarray(np.logical_not(self.overflow.asnumpy()))
 
 
 def _as_number(value: Any) -> Any:
+    """A MindSpore tensor of one element as a scalar."""
     return value.asnumpy().reshape(())
 
 

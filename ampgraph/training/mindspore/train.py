@@ -131,6 +131,8 @@ class TrainStep:
             return self._updated(*self._step(scale, *tensors))
 
     def _updated(self, loss: Any, finite: Any) -> StepResult[Any]:
+        """The result of a step; a loss scale of ours is updated on the host. Raises AmpError AMP506 when its patience
+        ends."""
         policy, state = self._scale, self._state
         if isinstance(policy, DynamicLossScale) and state is not None:
             finite = bool(_as_array(finite))
@@ -196,6 +198,7 @@ class TrainStep:
 
 
 def _parameters_of(ms: ModuleType, scaler: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters of a loss scaler, by name."""
     for name, value in vars(scaler).items():
         if isinstance(value, ms.Parameter):
             yield name, value
@@ -204,6 +207,7 @@ def _parameters_of(ms: ModuleType, scaler: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _checkpoint_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a checkpoint. Raises AmpError AMP105 for a name that MindSpore would change."""
     if Path(path).suffix != ".ckpt":
         raise AmpError("AMP105", "MindSpore's checkpoints are named *.ckpt", where=str(path), hint="name it so")
     return Path(path)
@@ -227,6 +231,8 @@ def _scale_of(ms: ModuleType, given: Any) -> Any:
 
 
 def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> None:
+    """Raises AmpError AMP322 for what is no optimizer, has a loss scale of its own, or holds other parameters than the
+    file's."""
     if not isinstance(optimizer, ms.nn.Optimizer):
         message = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
         raise AmpError("AMP322", message, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")
@@ -242,4 +248,5 @@ def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> No
 
 
 def _as_array(value: Any) -> Any:
+    """A MindSpore tensor as an array; a number as it is."""
     return value.asnumpy() if hasattr(value, "asnumpy") else value

@@ -213,7 +213,7 @@ class Binding:
         return self._step(batch, {entry.name: self._lent(entry) for entry in self._shared()})
 
     def run_own(self, batch: Mapping[str, Array]) -> Made:
-        """The same on the part of a batch that is this process's own: all of it."""
+        """One step on this process's part of a batch: all of it, where there is one process."""
         return self.run(batch)
 
     def _step(self, batch: Mapping[str, Array], given: Mapping[str, Held]) -> Made:
@@ -316,7 +316,7 @@ class CapturedBinding(Binding):
         return binding
 
     def run(self, batch: Mapping[str, Array]) -> Made:
-        """As `Binding.run`, whole or not at all: the old state is left as it is until the step is done."""
+        """One step, as `Binding.run`: the old state stays as it is until the step is done."""
         self._refuse_torn()
         turn = self._turn
         for name, array in batch.items():

@@ -123,7 +123,8 @@ def digest_of(state: Mapping[str, Array | Late]) -> str:
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> None:
-    """Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays then."""
+    """Writes a checkpoint. Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays
+    then."""
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
@@ -140,8 +141,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
 
 
 def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
-    """The safetensors format: the size of the header, the header, the numbers. Raises OSError for everything that the
-    file system refuses."""
+    """Writes the safetensors format: the size of the header, the header, the numbers. Raises OSError for everything
+    that the file system refuses."""
     header: dict[str, Any] = {"__metadata__": metadata}
     order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
     for name in order:
@@ -189,7 +190,8 @@ def _safetensors_bytes(array: Array) -> memoryview:
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
-    """Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is cut short."""
+    """Reads a checkpoint. Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is
+    cut short."""
     path = Path(path)
     if not path.is_file():
         message = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"

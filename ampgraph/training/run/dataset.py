@@ -51,7 +51,7 @@ class Dataset:
     note: str = ""  # what `prepare` does beyond types and axes
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The same samples, and ``more`` done to their rows; ``note`` tells it from others."""
+        """The samples, and ``more`` done to their rows; ``note`` tells the result from others."""
         first = self.prepare
         return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
@@ -126,11 +126,11 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}
 
     def digest(self) -> str:
-        """Of its size alone: its order may be another one each time."""
+        """A digest of its size alone: its order may be another one each time."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The same stream whose batches are prepared by ``more`` too; ``note`` says so in the checkpoint's digest."""
+        """The stream with batches prepared by ``more`` too; ``note`` says so in the checkpoint's digest."""
         named = self.named
         return replace(self, named=lambda given: more(named(given)), note=f"{self.note}{note}\n")
 
@@ -238,8 +238,9 @@ def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, 
 
 
 def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """A column that has the name of an input is its own; of the others the last, or the one named ``labels``, holds the
-    labels, and the rest in their order are the only other input. Raises ValueError for what is no number."""
+    """The arrays of a table (.csv): a column with an input's name is that input; of the others the last, or the one
+    named ``labels``, holds the labels, and the rest is the only other input. Raises ValueError for what is no
+    number."""
     first = file.readline().decode().strip()
     names = [name.strip(" \"'") for name in first.split(",")]
     if re.fullmatch(r"[-+.,\deE\s]+", first):  # numbers: there are no names

@@ -109,7 +109,7 @@ class Evaluator:
 
 
 def _batch_sums(kind: str, result: Array, labels: Array | None, samples: int) -> tuple[float, int, int]:
-    """Of a batch, in float64: a sum of losses, of how many, and how many labels are right."""
+    """The sum of losses of a batch, in float64, of how many, and how many labels are right."""
     if labels is None or kind not in ("cross_entropy", "mse"):
         return float(result.reshape(())) * samples, samples, 0
     scores = result.astype(np.float64)

@@ -282,13 +282,15 @@ class _TrainingRun:
             raise AmpError("AMP504", f"{row} steps in a row overflowed: training is lost", hint=LOST)
 
     def _check_epoch(self, scale: float) -> None:
-        """A scale below 1 protects nothing any more: what overflows then is not the scaling's doing."""
+        """Raises AmpError AMP504 where no step of the epoch was finite and the loss scale is below 1: what overflows
+        then is not the scaling's doing."""
         if scale < 1 and not any(self.finite[-self.steps :]):
             message = f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}"
             raise AmpError("AMP504", f"{message}: training is lost", hint=LOST)
 
     def _check_scale(self, scale: float) -> None:
-        """A scale whose inverse is no number makes weights infinite; one that is infinite skips every step.
+        """Raises AmpError for a loss scale whose inverse is no number, which makes weights infinite, or that is
+        infinite, which skips every step.
 
         A float64 scale just beyond float32 is neither: the next step overflows, is skipped, and shrinks it.
         """

@@ -97,7 +97,7 @@ class TorchGroup(Ranks):
         return found
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
-        """A tensor of rank ``source``, into the one that is given. Raises AmpError AMP509."""
+        """Sends a tensor of rank ``source`` into the given one on every rank. Raises AmpError AMP509."""
         with _torch_errors_reported():
             _torch_distributed().distributed.broadcast(tensor, group=self.group, group_src=source)
         self._finish()

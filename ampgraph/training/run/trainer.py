@@ -121,8 +121,8 @@ class Trainer:
         return _step_result(self.layout, *self._binding.run(batch))
 
     def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
-        """The learning rate of every update from the first on; the last one holds for all that follow. For a step with
-        several groups of parameters: such a table by the pattern of a group.
+        """Sets the learning rate of every update from the first on; the last one holds for all that follow. For a step
+        with several groups of parameters: a table by the pattern of each group.
 
         Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
         """
@@ -301,7 +301,7 @@ def _common_state(step: TrainingStep, other: TrainingStep) -> list[str]:
 
 
 def _refuse_constants(step: TrainingStep, other: TrainingStep) -> None:
-    """What the other step trains must be no constant of this one: it would stay as it was."""
+    """Raises AmpError where a constant of this step is trained by the other one: it would stay as it was."""
     trained = {entry.name for entry in other.layout.of(PARAMETER)}
     stored = trained_model(step, step.initial_state).graph.initializers
     frozen = [name for name in stored if name in trained and name not in step.initial_state]

@@ -49,7 +49,8 @@ class CutStep:
 
 
 def cut(step: TrainingStep) -> CutStep:
-    """Both graphs of a step. Raises AmpError AMP206 for one that does not say what its gradients are."""
+    """The two graphs of a step, gradients and update. Raises AmpError AMP206 for a step that does not say what its
+    gradients are."""
     proto, folder = session_model(step)
     model = onnx_io.deserialize(proto, Path(folder) if folder else None)
     infer(model)
@@ -209,7 +210,7 @@ def _not_cuttable(why: str) -> AmpError:
 
 
 def rounded_once(made: CutStep) -> CutStep:
-    """The same step, its models changed: low gradients leave the first graph in float32, and the second rounds them."""
+    """The cut step, its models changed: low gradients leave the first graph in float32, and the second rounds them."""
     wide = _UnroundedCopies(made.gradients.model.graph)
     low = {name: dtype for name in made.summed if (dtype := wide.output(name)) is not None}
     drop_unread(made.gradients.model)
@@ -248,7 +249,8 @@ class _UnroundedCopies:
         return self.made[value]
 
     def _copy(self, value: ir.Value) -> ir.Value:
-        """In float32. What only moves numbers moves unrounded ones; any other operator computes from rounded ones."""
+        """A low value computed in float32: moves of numbers move unrounded ones, any other operator computes from
+        rounded ones."""
         node = value.producer()
         if node is None or len(node.outputs) > 1 or bodies(node):
             return self.b.cast(value, FLOAT)

@@ -8,7 +8,7 @@ graph, or computes it at once. Style: google-deepmind/jmp (``DynamicLossScale.ad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -328,38 +328,6 @@ def _scaled_by(policy: DynamicLossScale, scale: Term, factor: float, divides: bo
     whole = not divides and float(np.float32(factor)) == factor and rule.product == WIDE
     wide = scale if whole else scale.cast(ir.DataType.from_numpy(np.dtype(rule.product)))
     return (wide / factor if divides else wide * factor).cast(scale.dtype)
-
-
-# -- MindSpore's five, by name ----------------------------------------------------------------------------------------
-
-
-def _fixed_manager(loss_scale: float = 128.0, drop_overflow_update: bool = True) -> LossScale:
-    """MindSpore's FixedLossScaleManager, by its own arguments."""
-    return StaticLossScale(loss_scale, skip=drop_overflow_update)
-
-
-def _dynamic_manager(init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> LossScale:
-    """MindSpore's DynamicLossScaleManager, by its own arguments."""
-    return DynamicLossScale.preset(
-        "mindspore-manager", init=init_loss_scale, growth=scale_factor, interval=scale_window
-    )
-
-
-def _update_cell(loss_scale_value: float, scale_factor: int, scale_window: int) -> LossScale:
-    """MindSpore's DynamicLossScaleUpdateCell, by its own arguments."""
-    return DynamicLossScale.preset("mindspore-cell", init=loss_scale_value, growth=scale_factor, interval=scale_window)
-
-
-MINDSPORE: dict[str, Callable[..., LossScale]] = {
-    "StaticLossScaler": lambda scale_value: StaticLossScale(scale_value),
-    "DynamicLossScaler": lambda scale_value, scale_factor, scale_window: DynamicLossScale.mindspore(
-        scale_value, scale_factor, scale_window
-    ),
-    "FixedLossScaleManager": _fixed_manager,
-    "DynamicLossScaleManager": _dynamic_manager,
-    "DynamicLossScaleUpdateCell": _update_cell,
-}
-"""MindSpore's name -> the policy of the same behaviour; arguments, their names and defaults are MindSpore's."""
 
 
 # -- numbers as users give them, checked one by one -------------------------------------------------------------------

@@ -24,8 +24,8 @@ class _RepeatedNorm(NamedTuple):
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
-    """Each kind and shape by itself, of at most ``longest`` numbers together, and where launches saved are worth more
-    than the bytes that it costs. The results are the same to the bit."""
+    """Has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the launches
+    saved are worth the bytes moved. The results are the same to the bit."""
     alike: dict[tuple[object, ...], list[_RepeatedNorm]] = {}
     for node in graph:
         key = _alike_key(node)
@@ -52,8 +52,8 @@ def _first_reader(graph: ir.Graph, norms: Sequence[_RepeatedNorm]) -> ir.Node | 
 
 
 def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
-    """By which norms are alike enough for one node: operator, shape, type, axes (not the first), constant scale. None
-    for other nodes."""
+    """What norms that one node may compute have in common: operator, shape, type, axes (not the first), constant scale.
+    None for other nodes."""
     if not has(node.op_type, "norms") or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
     data, scale = _uncast_data(node), node.inputs[1]

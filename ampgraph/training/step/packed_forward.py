@@ -55,7 +55,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """By name, the stored tensors that `pack` leaves out."""
+    """The stored tensors that `pack` leaves out, by name."""
     stored = {value.name or "": value.const_value for value in graph.initializers.values()}
     return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
 

@@ -46,7 +46,7 @@ class _PartBetweenNorms:
 
     @property
     def products(self) -> list[ir.Node]:
-        """Its products (MatMul, Conv): what low types make faster."""
+        """The products (MatMul, Conv) of this part, which low types make faster."""
         return [node for node in self.nodes if has(node.op_type, "products")]
 
     @property

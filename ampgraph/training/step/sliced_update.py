@@ -31,7 +31,7 @@ class Segment:
     end: int
 
     def within(self, spans: Mapping[int, Span]) -> Segment:
-        """Those of them that are wanted."""
+        """The part of the segment that the spans ask for."""
         low, high = (self.start, self.end) if self.run is None else spans.get(self.run, (self.start, self.end))
         low, high = max(low, self.start), min(high, self.end)
         return replace(self, start=low, end=max(low, high))
@@ -95,14 +95,14 @@ class SlicedUpdate:
         self._made: dict[ir.Value, ir.Value] = {}
 
     def take(self, state: ir.Value) -> None:
-        """State becomes a vector of its part alone. All of it is taken before any `output`."""
+        """Makes state a vector of this rank's part alone. All of it is taken before any `output`."""
         part = ir.Value(name=state.name, type=state.type, shape=ir.Shape([self._length(state)]))
         state.name = self.b.fresh(f"whole/{state.name}")
         self.graph.inputs.append(part)
         self._made[state] = part
 
     def output(self, whole: ir.Value) -> None:
-        """An output gives its part alone, under its name."""
+        """Makes an output give this rank's part alone, under its name."""
         part = self._part(whole)
         name, whole.name = whole.name, self.b.fresh(f"whole/{whole.name}")
         given = self.b.typed(self.b.op("Identity", part), part)
@@ -140,7 +140,7 @@ class SlicedUpdate:
         return made
 
     def _copy(self, node: ir.Node) -> None:
-        """What a node makes of parts. Those without an element are left out where several are joined or parted."""
+        """Repeats a node on the parts of its operands; empty parts are left out of a Concat or Split."""
         outputs = [value for value in node.outputs if self._length(value)]
         read = [value for value in node.inputs if value is not None]
         if has(node.op_type, "by_element"):

@@ -101,7 +101,7 @@ class StepLayout:
         return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
-        """As the text that the model's metadata holds; shapes that the graph says are left out."""
+        """The layout as the text that the model's metadata holds; shapes that the graph says are left out."""
         data = asdict(self)
         for entry in data["states"]:
             if entry["shape"] is None:
@@ -110,7 +110,7 @@ class StepLayout:
 
     @staticmethod
     def from_json(text: str, where: str = "") -> StepLayout:
-        """Raises AmpError AMP206 for what no step graph of ours says."""
+        """Reads a layout. Raises AmpError AMP206 for what no step graph of ours says."""
         try:
             data = json.loads(text)
             if data["version"] != VERSION:
@@ -171,7 +171,7 @@ class TrainingStep:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> TrainingStep:
-        """Raises AmpError AMP1xx for the file, AMP206 for one that is no step graph."""
+        """Reads a step's file. Raises AmpError AMP1xx for the file, AMP206 for one that is no step graph."""
         from ...formats.onnx.graph import OnnxGraph
 
         model = OnnxGraph.load(path).model

@@ -24,7 +24,6 @@ from .training_step import Run
 from .update_graph import UpdateGraph
 
 Value = ir.Value
-FLOAT = int(ir.DataType.FLOAT)
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 

@@ -73,7 +73,7 @@ class UpdateGraph:
             self._alike.append((outer, inner))
 
     def choose(self, olds: Sequence[Value], old: Value, new: Value, alone: bool = False) -> None:
-        """``new`` follows on state, unless the step does not hold."""
+        """Notes that state ``olds`` becomes ``new``, unless the step does not hold (gradients overflowed)."""
         self._choices.append(NextState(tuple(olds), old, new, alone))
 
     def commit_choices(self, holds: Value | None) -> None:

@@ -187,7 +187,7 @@ def raised(b: Builder, value: Value) -> Value:
 
 
 def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """Its pieces, one behind the other."""
+    """The pieces of a vector, of these sizes, one behind the other."""
     return [vector] if len(sizes) == 1 else b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)
 
 
@@ -202,7 +202,8 @@ def size(value: Value) -> int:
 
 
 def _low_casts_pay(low: int, numbers: int) -> bool:
-    """Whether the others are cast and taken apart with the low ones: else these are put side by side once more."""
+    """Whether to cast and take apart float32 parameters together with the low ones: else they are put side by side once
+    more."""
     return 10 * (numbers - low) <= LAUNCH + 8 * low
 
 

@@ -27,8 +27,8 @@ no_gradient(
 
 
 def function(kind: str, formula: Callable[..., Term], reason: str = "", **defaults: float) -> None:
-    """The rule of a function y of one operand: what ``formula`` makes of g, x, y and its attributes. ``reason``: why it
-    is computed in float32."""
+    """Registers the gradient of a function y of one operand: ``formula`` of g, x, y and its attributes. ``reason``: why
+    it is computed in float32."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Term:
         x, y, g_ = b.terms(operand(node), node.outputs[0], g)
@@ -106,7 +106,8 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
 
 
 def operation(*kinds: str, formula: Callable[..., Sequence[Term | None]]) -> None:
-    """The rule of a function y of several operands: what ``formula`` makes of g, y and them, for each of them."""
+    """Registers the gradients of a function y of several operands: ``formula`` of g, y and the operands gives one for
+    each."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Sequence[Term | None]:
         return formula(*b.terms(g, node.outputs[0], *node.inputs))
@@ -199,7 +200,7 @@ def _gelu_tanh(x: Term, g: Term) -> Term:
 
 @gradient("Clip")
 def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
-    """As torch: the borders themselves let the gradient through. What was cut off goes to its border."""
+    """Gradients of Clip, as torch's: the bounds themselves let it through; what was cut off goes to its bound."""
     low, high = (*node.inputs[1:], None, None)[:2]
     x, found = b.terms(operand(node), given)
     lowest, highest = (None if bound is None else Term(b, bound, x.value) for bound in (low, high))
@@ -236,6 +237,6 @@ def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
 
 @gradient("Range", constant=(1,))
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """Of start, limit and delta, by y = start + n delta."""
+    """Gradients of start, limit and delta, by y = start + n delta."""
     count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
     return _sum_of_all(b, g), None, _sum_of_all(b, b.op("Mul", g, count))

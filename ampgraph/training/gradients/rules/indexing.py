@@ -113,8 +113,8 @@ def product(b: Builder, sizes: Sequence[Value]) -> Value:
 
 @gradient("ScatterElements")
 def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """Of data and updates: overwritten data have none, data that were added to keep theirs, a maximum's goes to
-    whatever equals it."""
+    """Gradients of data and updates: overwritten data get none, data that were added to keep theirs, a maximum's goes
+    to whatever equals it."""
     x, indices, updates = (operand(node, n) for n in range(3))
     axis = b.axis(node, x, 0)
     if attribute(node, "reduction", "none") in ("max", "min"):
@@ -126,8 +126,8 @@ def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, 
 
 
 def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
-    """Of a ScatterElements that takes the extreme: shared evenly among all that equal the result, as by torch's
-    scatter_reduce."""
+    """Gradients of a ScatterElements that takes the extreme: shared evenly among all that equal the result, as by
+    torch's scatter_reduce."""
     x, indices, updates = (operand(node, n) for n in range(3))
     y = node.outputs[0]
     kind = int(x.dtype or FLOAT)

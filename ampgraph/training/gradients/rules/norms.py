@@ -77,7 +77,7 @@ def _projected(b: Builder, node: ir.Node, d: Term, normal: Term, inverse: Term, 
 
 @gradient("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
 def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Value | None = None) -> list[Value | None]:
-    """Of data and scale; ``dinverse``: of the second output, 1 / root mean square. xh = x / sqrt(mean(x^2) +
+    """Gradients of data and scale; ``dinverse``: of the second output, 1 / root mean square. xh = x / sqrt(mean(x^2) +
     epsilon)."""
     with b.float32(KEEP):
         x, scale = _raised(b, node)[:2]
@@ -95,7 +95,7 @@ def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Valu
 
 @gradient("InstanceNormalization")
 def instance_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value | None]:
-    """Of data, scale and bias; mean and deviation are over the spatial axes of each sample and channel."""
+    """Gradients of data, scale and bias; mean and deviation are over the spatial axes of each sample and channel."""
     with b.float32(KEEP):
         x, scale, _ = _raised(b, node)
         g, axes = _raise(b, given, x), list(range(2, b.rank(x.value)))
@@ -128,7 +128,7 @@ def group_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value |
 
 @gradient("BatchNormalization", constant=(3, 4))
 def batch_normalization(b: Builder, node: ir.Node, given: Value, *_: Value | None) -> list[Value | None]:
-    """With given statistics; or with those of the data, then what they bring is part of the data's gradient."""
+    """Gradients with given statistics; or with those of the data, whose own gradient is then part of the data's."""
     if attribute(node, "training_mode", 0):
         raise Unsupported("BatchNormalization in training mode is differentiated after lower_batch_norm")
     with b.float32(KEEP):

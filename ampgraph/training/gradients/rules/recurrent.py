@@ -189,7 +189,7 @@ class Direction:
         return scan(self.b, step, last, given, backwards=not self.backwards)
 
     def activations(self, *usual: str, others: bool = False) -> list[str]:
-        """Those of this direction, in small letters. Raises Unsupported for ``others`` than the usual ones."""
+        """The activations of this direction, in lower case. Raises Unsupported for ``others`` than the usual ones."""
         found = attribute(self.node, "activations") or list(usual) * 2
         names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
         own = [name.lower() for name in names[self.number * len(usual) : (self.number + 1) * len(usual)]]
@@ -261,12 +261,13 @@ def _tanh_slope(value: Term) -> Term:
 
 @gradient("RNN")
 def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Of X, W, R, B and the initial state; one gate."""
+    """Gradients of X, W, R, B and the initial state of an RNN; one gate."""
     return recurrent(b, node, gradients, 1, _rnn)
 
 
 def _rnn(side: Direction) -> SideGradients:
-    """With d the gradient of h: that of its sum is d f', and R brings it to the step before."""
+    """The backward of one direction of an RNN. With d the gradient of h: that of its sum is d f', and R brings it to
+    the step before."""
     b, [name] = side.b, side.activations("Tanh", others=True)
     if name not in ("tanh", "relu"):
         raise Unsupported(f"RNN with {name} has no gradient here, only with Tanh and Relu")
@@ -286,7 +287,7 @@ def _rnn(side: Direction) -> SideGradients:
 
 @gradient("LSTM")
 def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Of X, W, R, B and the initial states; four gates, in ONNX's order i, o, f, c."""
+    """Gradients of X, W, R, B and the initial states of an LSTM; four gates, in ONNX's order i, o, f, c."""
     return recurrent(b, node, gradients, 4, _lstm)
 
 

@@ -100,7 +100,7 @@ def reduce_extreme(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("ReduceProd")
 def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The product of the others: y / x; beside one 0 only that one has a gradient, beside two none has."""
+    """The product of the other elements: y / x; beside one 0 only that one has a gradient, beside two none has."""
     x = operand(node)
     zero, one = b.number(0, x), b.number(1, x)
     none = b.op("Equal", x, zero)
@@ -116,7 +116,8 @@ def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def reduction(kind: str, formula: Callable[..., Term], reason: str = "") -> None:
-    """The rule of an operator that reduces axes: what ``formula`` makes of g, x, y, and of what spreads such over x."""
+    """Registers the gradient of an operator that reduces axes: ``formula`` of g, x, y, and of what spreads g and y over
+    x."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Term:
         with b.float32(reason):

@@ -37,8 +37,8 @@ class Way:
 
 @gradient("Resize")
 def resize(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The transposed product along each axis that changes its size; a repetition a whole number of times is a sum
-    instead."""
+    """The gradient of Resize: the transposed product along each axis that changes its size; a repetition a whole number
+    of times is a sum instead."""
     x, y, way = operand(node), node.outputs[0], _way(node)
     rank = b.rank(x)
     sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]

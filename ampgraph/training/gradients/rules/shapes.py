@@ -17,13 +17,13 @@ Value = ir.Value
 
 @gradient("Reshape", "Flatten")
 def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient in the shape of the input."""
+    """The gradient of Reshape and Flatten: in the shape of the input."""
     return b.reshaped(g, operand(node))
 
 
 @gradient("Squeeze", "Unsqueeze")
 def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    """By the axes, if they are known and there are some: Squeeze takes none for all, Unsqueeze for none."""
+    """The gradient of Squeeze and Unsqueeze: by the axes if they are known, else in the shape of the input."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     given = b.given(axes)
     if given is None or given.size == 0:
@@ -33,14 +33,15 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
-    """By the inverse permutation; without ``perm`` the axes are reversed, which is its own inverse."""
+    """The gradient of Transpose, by the inverse permutation; without ``perm`` the axes are reversed, which is its own
+    inverse."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
 
 @gradient("Expand", broadcasts=True)
 def expand(b: Builder, node: ir.Node, g: Value) -> Value:
-    """As it is: the driver sums it over the axes that were expanded."""
+    """The gradient of Expand: the driver sums it over the axes that were expanded."""
     return g
 
 
@@ -60,7 +61,7 @@ def tile(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Concat")
 def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """Cut into the pieces again."""
+    """The gradients of Concat's operands: the pieces again."""
     inputs = [value for value in node.inputs if value is not None]
     if len(inputs) == 1:
         return [g]
@@ -191,13 +192,13 @@ def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step:
 
 @gradient("Trilu")
 def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The same triangle of the gradient."""
+    """The gradient of Trilu: the same triangle of it."""
     return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
 
 
 @gradient("SpaceToDepth")
 def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Moved back by DepthToSpace."""
+    """The gradient of SpaceToDepth: moved back by DepthToSpace."""
     return b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize"))
 
 

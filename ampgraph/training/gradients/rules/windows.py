@@ -184,7 +184,7 @@ def _output_padding(b: Builder, w: Windows, g: Value, like: Value) -> list[int] 
 
 @gradient("Conv")
 def conv(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """Of data [B, C, ...], weight and bias."""
+    """Gradients of Conv's data [B, C, ...], weight and bias."""
     x, weight = operand(node), operand(node, 1)
     w = windows_of(b, node, _kernel_sizes(b, node, weight), x, g)
     dx = spread(b, g, weight, w, x, int(attribute(node, "group", 1)))
@@ -412,7 +412,7 @@ def _ones_kernel(b: Builder, like: Value, w: Windows, share: float) -> Value:
 
 @gradient("GlobalAveragePool")
 def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The mean's share for every place."""
+    """The gradient of GlobalAveragePool: the mean's share for every place."""
     x = operand(node)
     return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
 
