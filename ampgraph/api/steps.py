@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..oplists.options import Options
-    from ..report.estimate import Place, Speed
+    from ..report.estimate import Inside, Speed
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -127,7 +127,7 @@ class Conversion:
     summary: Summary | None = None
     verdict: CheckVerdict | None = None
     ranges: Ranges | None = None
-    inside: Collection[Place] = ()
+    inside: Inside | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -170,7 +170,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     notes = made_plan.notes
     notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
     lists = chosen = None
-    inside: Collection[Place] = ()
+    inside: Inside | None = None
     if job.report:
         from ..planner.resolve import lists_of_plan
 
@@ -179,7 +179,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
             from ..report.estimate import fused_values
 
             notes += alternatives(flow, options, made_plan)
-            inside = frozenset(fused_values(flow, options))
+            inside = fused_values(flow, options, made_plan.rewrites)
         lists = lists_of_plan(made_plan) if options is None else options.lists
         chosen = choices(made_plan, flow, lists, None if options is None else options.ranges)
     progress("converting", 0, 0)
@@ -331,9 +331,9 @@ def _estimated_speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
     """How much faster the result is; None for a plan that was given, whose options are not known."""
     if done.options is None or flow is None:
         return None
-    from ..report.estimate import speed_of
+    from ..report.estimate import NOTHING, speed_of
 
-    return speed_of(flow, done.options, done.inside)
+    return speed_of(flow, done.options, done.inside or NOTHING)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def read(model: Any, target: str = "cuda", **more: Any) -> GraphReader:
     graph, _ = adapters.load(model)
     graph.prepare()
     flow, options = graph.dataflow(), resolve(Recipe(target=target, **more), "ONNX")
-    return GraphReader(flow, options, frozenset(fused_values(flow, options)))
+    return GraphReader(flow, options, fused_values(flow, options))
 
 
 def speed(model: Any, **more: Any) -> Speed | None:
