@@ -40,7 +40,7 @@ Place = tuple[str, str]
 """A value by its scope and name, which keep in a conversion."""
 
 
-FORMS = frozenset({"gelu", "half", "quotient", "squares"})
+FORMS = frozenset({"half", "quotient"})
 """Rewrites after which the target makes one kernel of what it made several of."""
 
 
@@ -67,7 +67,7 @@ class Device:
     launch: tuple[float, float]
     casts: Mapping[str, tuple[float, float]]
     source: str
-    measured: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict)
 
     def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
         """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
@@ -97,11 +97,11 @@ class DeviceSpeed(Data):
 @dataclass(frozen=True)
 class Speed(Data):
     """An estimate of speed by device of the target, for these ``sizes`` of open dimensions, or ``reason``: why there
-    is none. ``measured``: what estimates for the target were held against, empty where nothing was."""
+    is none. ``measured``: what estimates for the target were held against, by device."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    measured: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -116,7 +116,9 @@ class Speed(Data):
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
             notes.append(f"--dim {named}={TRIED} estimates for that size")
-        notes += [] if self.measured else ["no GPU was measured"]
+        if len(self.measured) < len(self.devices):
+            some = f"measured on the {', '.join(self.measured)} alone"
+            notes.append(some if self.measured else "no GPU was measured")
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
 
@@ -148,8 +150,9 @@ def speed_of(flow: Dataflow, options: Options, inside: Inside = NOTHING) -> Spee
         return None
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
-    measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
-    return Speed(tuple(estimate(before, after, device, options.target) for device in known), found.open_sizes, measured)
+    target = options.target
+    measured = {device.name: device.measured[target] for device in known if target in device.measured}
+    return Speed(tuple(estimate(before, after, device, target) for device in known), found.open_sizes, measured)
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
@@ -161,7 +164,8 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
-    return DeviceSpeed(device.name, round(low * excess, 1), round(high / excess, 1))
+    least = round(low * excess, 1)
+    return DeviceSpeed(device.name, least, min(round(high / excess, 1), 2 * least))
 
 
 @cache
