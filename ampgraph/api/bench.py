@@ -149,8 +149,8 @@ class _TimedModel:
 
 
 def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_TimedModel]:
-    """A lane for each model; the first model, the base of the ratios, also under each low type that the runtime can be
-    told."""
+    """A ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low type that the
+    runtime can be told."""
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
             lane = _TimedModel(runtime, os.fspath(model), threads, hint)

@@ -125,12 +125,18 @@ def _address(metric: str | Function | None) -> str | None:
 def mode_of(done: Conversion) -> str:
     """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
     mode, job = done.job.checking.mode or "", done.job
-    return mode if mode != "off" and done.changed and not job.dry_run and lowers(done.plan) else ""
+    doubted = (done.changed and lowers(done.plan)) or (done.graph.format == "ONNX" and misnamed(done.plan))
+    return mode if mode != "off" and doubted and not job.dry_run else ""
 
 
 def lowers(plan: Plan) -> bool:
     """Whether a plan makes anything low, so that there is something to check."""
     return any(decision.dtype in LOW for decision in plan.decisions)
+
+
+def misnamed(plan: Plan) -> bool:
+    """Whether a model has an operator of ONNX's own that no opset knows: a runtime tells whether it can be run."""
+    return any(decision.why.rule == "unknown" and "::" not in decision.kind for decision in plan.decisions)
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:

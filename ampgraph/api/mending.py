@@ -133,8 +133,8 @@ class Mending:
         return self.attempt((*held, *patterns)) if patterns else None
 
     def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
-        """The cheapest pins of which a strict run predicts that they mend the model, confirmed by a conversion; None if
-        there are none in time."""
+        """Tries the cheapest pins that a strict run predicts to be enough, and aims lower where the conversion leaves
+        more; the last trial, None if none was made."""
         until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
         search = replace(search, late=lambda: time.monotonic() > until)
 

@@ -69,7 +69,8 @@ def planned(
 def settled_plan(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """As `planned`, of a sorted graph whose shapes are not doubted."""
+    """The plan of a sorted graph whose shapes are not doubted, and the dataflow that it speaks of, as `planned` gives
+    them."""
     digest = graph.digest() if options.ranges is not None or not passing else ""
     options = heeding(graph, options)
     if options.ranges is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from ..core.dataflow import Dataflow
+from ..core.dataflow import FLOAT32, Dataflow
 from ..core.errors import AmpError, Unmatched, nearest
 from ..core.graph import LOW, Graph
 from ..core.plan import Note, Plan
@@ -34,8 +34,13 @@ if TYPE_CHECKING:
     from ..oplists.options import Options
 
 
+LOWERED = frozenset({"", FLOAT32, *LOW})
+"""Types of inputs and outputs that may be low, or are; none stands for one that the file does not say."""
+
+
 def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
-    """The graph inputs and outputs that are to be low. Raises AmpError AMP305 for a word that means none."""
+    """The graph inputs and outputs that are to be low. Raises AmpError AMP305 for a word that means none, or asks it of
+    what is no float32 tensor."""
     words = list(io)
     if not words:
         return frozenset()
@@ -49,12 +54,15 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
         matched = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
         if kind not in ("low", "keep") or not matched:
             problem = f"'{word}' matches no input or output" if not matched else f"'{word}' does not say =low or =keep"
-            known = nearest(pattern, names) or f"there are: {', '.join(names[:8])}"
+            known = nearest(pattern, list(names)) or f"there are: {', '.join(list(names)[:8])}"
             raise (
                 AmpError("AMP305", problem, hint=known)
                 if matched
                 else Unmatched("AMP305", problem, hint=known, word=word)
             )
+        if kind == "low" and LOWERED.isdisjoint(names[name] for name in matched):
+            problem = f"'{word}' asks for what cannot be low: '{matched[0]}' is {names[matched[0]]}"
+            raise Unmatched("AMP305", problem, hint="omit it: only float32 tensors become low", word=word)
         chosen = chosen | set(matched) if kind == "low" else chosen - set(matched)
     return frozenset(chosen)
 

@@ -28,7 +28,6 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..oplists.operators import OpLists
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .calibrate import Measuring
@@ -105,7 +104,7 @@ class Conversion:
 
     Attributes:
         graph: as it is now.
-        lists: those of the plan, where a summary is asked for.
+        known: the options, of a plan that was given what it says of them, where a summary is asked for.
         options: with which the plan was made; None for a plan that was given. ``ranges``: that were measured for it.
         changed: whether it differs from the model.
         output: the file for it; None where there is none, or the check that had to be met was not.
@@ -118,7 +117,7 @@ class Conversion:
     graph: Graph
     back: adapters.Back
     plan: Plan
-    lists: OpLists | None
+    known: Options | None
     options: Options | None
     changed: bool
     output: Path | None
@@ -169,26 +168,26 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
         made_plan, flow = pipeline.followed(plan, graph)
     notes = made_plan.notes
     notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
-    lists = chosen = None
+    known = chosen = None
     inside: Inside | None = None
     if job.report:
-        from ..planner.resolve import lists_of_plan
+        from ..planner.resolve import options_of_plan
+        from ..report.estimate import fused_values
 
         if options is not None:
             from ..planner.alternatives import alternatives
-            from ..report.estimate import fused_values
 
             notes += alternatives(flow, options, made_plan)
-            inside = fused_values(flow, options, made_plan.rewrites)
-        lists = lists_of_plan(made_plan) if options is None else options.lists
-        chosen = choices(made_plan, flow, lists, None if options is None else options.ranges)
+        known = options_of_plan(made_plan, job.recipe, graph.format) if options is None else options
+        inside = fused_values(flow, known, made_plan.rewrites)
+        chosen = choices(made_plan, flow, known.lists, known.ranges)
     progress("converting", 0, 0)
     given = options is None  # its faults are not ours
     edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
     changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
     ranges = None if options is None else options.ranges
     return Conversion(
-        job, graph, back, made_plan, lists, options, changed, output, before, chosen, ranges=ranges, inside=inside
+        job, graph, back, made_plan, known, options, changed, output, before, chosen, ranges=ranges, inside=inside
     )
 
 
@@ -209,7 +208,8 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
 def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent, *, as_made: bool = False
 ) -> tuple[Graph, Options, frozenset[str]]:
-    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low.
+    """The steps before planning, for verbs that write nothing: a graph, how to plan it, which inputs and outputs
+    are low.
 
     ``as_made``: for the target that a converted file was made for, where the recipe names none."""
     from ..planner.resolve import made_for, resolve
@@ -291,20 +291,20 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
 
 def report(done: Conversion) -> Summary | None:
     """The summary, where one was asked for."""
-    if done.before is None or done.choices is None or done.lists is None:
+    known = done.known
+    if done.before is None or done.choices is None or known is None:
         return None
     job = done.job
     written = None if job.dry_run or done.output is None else str(done.output)
     model = os.fspath(job.source) if job.source is not None else "in memory"
     summary = summarize(
-        done.plan, done.choices, done.before, done.graph.census(), done.lists, model=model, output=written,
+        done.plan, done.choices, done.before, done.graph.census(), known.lists, model=model, output=written,
         changed=done.changed,
     )  # fmt: skip
-    known = done.options is not None and done.graph.format == "ONNX"
-    flow = done.graph.dataflow(done.plan.dtype) if known else None
-    notes = (*summary.notes, *map(asdict, _advice(summary, done, flow)))
-    said = "" if written else _without_file(done)
-    return replace(summary, notes=notes, check=done.verdict, speed=_estimated_speed(done, flow), without_file=said)
+    flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
+    notes = (*summary.notes, *map(asdict, _advice(summary, job, known, flow)))
+    said, speed = "" if written else _without_file(done), _estimated_speed(known, flow, done.inside)
+    return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=said)
 
 
 def _without_file(done: Conversion) -> str:
@@ -314,26 +314,26 @@ def _without_file(done: Conversion) -> str:
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
-def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
+def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
     """Notes on what other options would gain, and on what the target's own tools have to be told."""
-    integers = frozenset() if done.lists is None or summary.lowered else done.lists.traits.operators("quantized")
-    if not integers.issuperset(held.kind for held in summary.opset) and done.job.recipe.opset is None:
+    integers = frozenset() if summary.lowered else known.lists.traits.operators("quantized")
+    if not integers.issuperset(held.kind for held in summary.opset) and job.recipe.opset is None:
         text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)
-    if flow is not None and done.options is not None and done.options.kernels.builder:
+    if flow is not None and known.kernels.builder:
         from ..report.engine_shapes import shape_words
 
-        if words := shape_words(flow, done.options):
+        if words := shape_words(flow, known):
             yield Note("shapes", "", words)
 
 
-def _estimated_speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
-    """How much faster the result is; None for a plan that was given, whose options are not known."""
-    if done.options is None or flow is None:
+def _estimated_speed(known: Options, flow: Dataflow | None, inside: Inside | None) -> Speed | None:
+    """How much faster the result is; None for MindIR."""
+    if flow is None:
         return None
     from ..report.estimate import NOTHING, speed_of
 
-    return speed_of(flow, done.options, done.inside or NOTHING)
+    return speed_of(flow, known, inside or NOTHING)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from ..core.recipe import DEFAULTS, OPTIONS, Option
 from ..core.shown import Shown, plain
 from ..core.spellings import KEEP_IO
 from .completion import completes
-from .terminal import Volume, done, guarded, progress, set_volume, show, show_json
+from .terminal import Volume, guarded, ignore_interrupts, progress, set_volume, show, show_json
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def command(
             with around(), progress() as bar:
                 bar.as_json = as_json
                 found = body(bar, **values)
-                done()
+                ignore_interrupts()
             if found is not None:
                 found.tell(as_json or values.get("form") == "json")
 

@@ -19,7 +19,7 @@ from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from ..core.shown import plain
 from ..core.verdict import CheckVerdict
 from .command import HTML, MODEL, CommandOutput, argument, command, option, recipe_fields, switch
-from .terminal import Display, done, signals_wait, verbose
+from .terminal import Display, ignore_interrupts, signals_wait, verbose
 
 PIPE = "-"
 OF_PARTS = ("fp32", "low", "io", "dims")
@@ -204,7 +204,7 @@ def _convert_one(
         written = result.summary.output if result.summary else None
         built = check_build(written, pipe.model, runtime, data, dict(recipe.dims)) if builds and written else None
         pipe.deliver()
-        done()
+        ignore_interrupts()
     summary = result.summary
     assert summary is not None  # the job asks for one
     if PIPE in (model, output):

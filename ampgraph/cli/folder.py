@@ -61,7 +61,7 @@ class Done:
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """What became of the model, one of `STATES`."""
         if "error" in self.found:
             return "failed"
         report: Any = self.found["report"]
@@ -212,7 +212,11 @@ class _Work:
         files = [path, *_data_files(path)]
         inputs = _digests(files, self.source)
         entry: Any = self.before.get(name)
-        if entry and [entry["options"], entry["inputs"]] == [self.digest, inputs] and self._stands(entry["written"]):
+        if (
+            entry
+            and [entry["options"], entry["inputs"]] == [self.digest, inputs]
+            and self._is_unchanged(entry["written"])
+        ):
             return Done(name, entry["found"], inputs, skipped=True, written=entry["written"])
         size = sum(file.stat().st_size for file in files if file.is_file())
         with self.room.of(PER_BYTE * size + FIXED):
@@ -222,7 +226,7 @@ class _Work:
             written = _digests([place, *_data_files(place)], self.target)
         return Done(name, found, inputs, written=written)
 
-    def _stands(self, written: Mapping[str, str]) -> bool:
+    def _is_unchanged(self, written: Mapping[str, str]) -> bool:
         """Whether files still have the digests that the manifest has."""
         return all(_file_digest(self.target / name) == digest for name, digest in written.items())
 

@@ -43,7 +43,7 @@ def quiet() -> bool:
 
 
 def verbose() -> bool:
-    """Whether all is to be said."""
+    """Whether the user asked for all that can be said (--verbose)."""
     return _volume.get() is Volume.VERBOSE
 
 
@@ -64,7 +64,7 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
-            done()
+            ignore_interrupts()
         except AmpError as error:
             _print_trace()
             message = AmpError(error.code, error.message, where=error.where)
@@ -157,7 +157,7 @@ def signals_wait() -> Iterator[None]:
         handlers[signal.Signals(got)](got, frame)
 
 
-def done() -> None:
+def ignore_interrupts() -> None:
     """Ignores Ctrl-C from here on, where it comes too late to undo anything."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

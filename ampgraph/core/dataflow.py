@@ -100,7 +100,7 @@ class Unit:
     version: int = 0  # since_version of the operator's schema
     opset: int = 0  # of the operator's domain, where the operator stands
     freed_at: int = 0  # where its opset has no Cast for it: the first one that has
-    border: bool = False  # what crosses the border of a body or a function: it follows its neighbours
+    crosses: bool = False  # it crosses the boundary of a body or a function: it follows its neighbours
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class Dataflow:
         self.unknown_kinds: set[str] = set()  # operators without a schema
         self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
         self.parameters_copied = True  # whether a parameter can be stored in both types
-        self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the border of a body or function)
+        self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the boundary of a body or function)
         self.weights = weights
         self.attribute = attribute
         self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0
@@ -218,11 +218,11 @@ class Dataflow:
         fixed_low: bool = False,
         version: int = 0,
         opset: int = 0,
-        border: bool = False,
+        crosses: bool = False,
     ) -> int:
         """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
-        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border=border))
+        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, crosses=crosses))
         self._parent.append(unit)
         return unit
 

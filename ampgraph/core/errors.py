@@ -74,7 +74,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _without_function(line: str) -> str:
-    """``... /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words`` as ``... file.cc:12: words``."""
+    """A line of a C++ trace without the function: ``... file.cc:12: words`` of ``... /long/path/file.cc:12 bool f(int
+    (*)(), T) [with T = float] words``."""
     found = _SOURCE.search(line)
     end = None if found is None else _closing_bracket(line, line.find("(", found.end()))
     if found is None or end is None:

@@ -96,7 +96,7 @@ class Editor(Protocol):
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
+        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
         ...
 
     def remove(self, op: Op) -> bool:
@@ -248,8 +248,8 @@ class Graph(Protocol):
         """The version of the format that the model is written in: ``opset 18``, ``mind_ir_version 3``."""
         ...
 
-    def interface(self) -> list[str]:
-        """Names of the inputs and outputs that may change their type."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs and outputs that may change their type, with the type; empty where the file says none."""
         ...
 
     def dimensions(self) -> set[str]:

@@ -288,7 +288,7 @@ class View:
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
 
     def _is_stored(self, value: int) -> bool:
-        """Whether a number is in the file and no caller replaces it."""
+        """Whether a value is stored; where ``overridable``, also an input that has a default."""
         item = self.flow.values[value]
         return item.weight or (self.overridable and item.default)
 
@@ -462,6 +462,6 @@ class Matcher:
         return found
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
-        """Goes back to an earlier choice: forgets what was seen since."""
+        """Goes back to an earlier choice of the search: forgets the values and operators that were bound since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]

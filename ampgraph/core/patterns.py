@@ -93,7 +93,7 @@ class Pattern:
     stored: Mapping[str, str]  # name -> one of STORED
     private: frozenset[str] = frozenset()  # read by the region alone, as all is that comes after the anchor
     since: int = 0  # the opset from which a region can be written as the operator that it stands for, 0 for never
-    joined: bool = False  # whether it is a region only where a target makes one kernel of it
+    fused_only: bool = False  # whether it is a region only where a target makes one kernel of it
 
     @cached_property
     def writers(self) -> Mapping[str, Node]:

@@ -150,7 +150,7 @@ class Ranges:
     # -- to look at ---------------------------------------------------------------------------------------------------
 
     def _widest(self) -> list[tuple[str, Range]]:
-        """The values that reach farthest, as notebooks show them."""
+        """The values whose magnitudes reach farthest with their ranges, as many as notebooks show."""
         return sorted(self.values.items(), key=lambda item: -item[1].absmax)[:SHOWN]
 
     def __repr__(self) -> str:

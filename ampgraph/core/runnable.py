@@ -112,7 +112,7 @@ class RunnableGraph(Graph, Protocol):
         ...
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> NodeEditor:
-        """See `Graph.editor`."""
+        """An editor of the graph. See `Graph.editor`."""
         ...
 
     def part(

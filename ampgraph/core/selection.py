@@ -76,10 +76,9 @@ def hint(flow: Dataflow, pattern: str) -> str:
     """What to try instead of a pattern that names nothing."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":
-        return (
-            nearest(rest, sorted({op.kind for op in flow.ops if op.slots}))
-            or "see `ampgraph inspect` for the operators"
-        )
+        kinds = sorted({op.kind for op in flow.ops if op.slots})
+        elsewhere = [kind for kind in kinds if kind.endswith(f"::{rest}")]  # of another domain than ONNX's
+        return nearest((elsewhere or [rest])[0], kinds) or "see `ampgraph inspect` for the operators"
     if sort == "scope":
         return (
             nearest(rest, sorted({flow.layer(op) for op in flow.ops} - {""})) or "see `ampgraph inspect` for the layers"

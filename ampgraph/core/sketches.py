@@ -40,6 +40,11 @@ def markup(text: str) -> str:
     return text if isinstance(text, Html) else html.escape(text)
 
 
+def heading(text: str, behind: str = "") -> Html:
+    """A line in bold, and what stands behind it."""
+    return Html(f"<p><b>{markup(text)}</b>{markup(behind)}</p>")
+
+
 def folded(title: str, lines: Sequence[str]) -> Html:
     """Lines of a report behind a title that opens them."""
     text = html.escape("\n".join(lines))

@@ -69,7 +69,7 @@ def _read_number(given: Any) -> float:
 
 
 def _reader_of_words(words: tuple[Any, ...]) -> Reader:
-    """Reads one of the words."""
+    """A function that reads one of some words (a Literal), and refuses any other."""
 
     def read(given: Any) -> Any:
         if given not in words:

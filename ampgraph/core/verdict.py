@@ -167,8 +167,8 @@ class CheckVerdict(Data):
         stream = f"--fp32-stream (tried: error {self.stream:.2g})" if self.stream is not None else ""
         if self.doubtful:
             data = "--data DIR, samples of your own, which decide it" if self.generated else ""
-            ways = ", or with ".join(filter(None, [data, stream]))
-            return ways and f"convert again with {ways}"
+            given = ", or with ".join(filter(None, [data, stream]))
+            return given and f"convert again with {given}"
         if not self.missed:
             return ""
         if self.repair:

@@ -39,7 +39,7 @@ def upstream(
     """The operators that made some values, those that made what these read, and so on, each once.
 
     ``further``: the values before an operator that are followed. ``origins``: what a value is passed from across the
-    borders of bodies and functions (`Borders.origins`), which are not crossed without it."""
+    boundaries of bodies and functions (`Crossings.origins`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -59,8 +59,8 @@ def downstream(
 ) -> Iterator[Use]:
     """The uses of some values, of what their readers make, and so on, of each value once; outputs of a scope too.
 
-    ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the borders of
-    bodies and functions (`Borders.copies`), which are not crossed without it."""
+    ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the boundaries of
+    bodies and functions (`Crossings.copies`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()

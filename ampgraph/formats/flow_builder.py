@@ -68,7 +68,7 @@ class FlowBuilder:
         unit = op.slots[slot] = self.fixed_unit(slot, why, op.id, admits)
         return unit
 
-    def border_unit(self, slot: str, low: bool, why: str) -> int:
+    def boundary_unit(self, slot: str, low: bool, why: str) -> int:
         """The unit of an input or output of the model, which is low where the user wants it."""
         if low:
             return self.flow.new_unit(NONE, slot, LOW_TYPES, fixed_low=True)

@@ -118,17 +118,17 @@ class Search:
             return frozenset()
         if self.left(everything) > aim:
             return None
-        forced, weights = self._finite()
+        forced, weights = self._forced_units()
         rest = [unit for unit in everything if unit not in forced]
         density = [weights[unit] / max(self.costs[unit], 1) for unit in everything]
         found: list[list[int]] = []
         for worth in (density, weights):
             first = self._first(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
-            found.append(self._leaner([*first, *sorted(forced)], aim, len(self.known) + self.runs))
+            found.append(self._without_needless([*first, *sorted(forced)], aim, len(self.known) + self.runs))
         sizes = [(sum(self.costs[unit] for unit in held), len(held)) for held in found]
         return frozenset(found[sizes.index(min(sizes))])
 
-    def _finite(self) -> tuple[frozenset[int], Sequence[float]]:
+    def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
         """The units that must be float32 for a finite result, and the errors that the others make then."""
         forced = frozenset[int]()
         while True:
@@ -165,7 +165,7 @@ class Search:
             left -= weights[unit]
         return len(ranked)
 
-    def _leaner(self, held: list[int], aim: float, end: int) -> list[int]:
+    def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
         """The units without those that are not needed: tried without a quarter of them, then less, from the last on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():

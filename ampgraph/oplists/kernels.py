@@ -81,7 +81,7 @@ class Broken:
     odd: bool = False
     """Only nodes that make an odd number of elements, as far as sizes are known. Beside `runs`, if that is given."""
 
-    borders: bool = False
+    at_boundary: bool = False
     """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
 
     @cached_property
@@ -93,7 +93,7 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.odd, self.borders)
+        operands = (self.without, self.computed, self.gives, self.odd, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
@@ -160,7 +160,7 @@ Place = Literal["", "stored", "number", "vector"]
 
 
 @dataclass(frozen=True)
-class Join:
+class PairFusion:
     """A fusion of two operators, of which the second alone reads what the first makes."""
 
     name: str
@@ -183,6 +183,8 @@ class Attention:
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
     early: frozenset[str] = frozenset()
     """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
+    across: frozenset[str] = frozenset()
+    """Low types in which scores of an operand that another product reads are fused only where that one is scaled."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ class Kernels:
     """The level of our policy that is best there, where nobody says one; the policy's own if empty."""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
-    joined: tuple[Join, ...] = ()
+    fused_pairs: tuple[PairFusion, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
@@ -244,19 +246,19 @@ class Kernels:
     """By the operator that a region stands for."""
 
     @cached_property
-    def taken(self) -> Mapping[str, Mapping[str, str]]:
+    def folded_into(self) -> Mapping[str, Mapping[str, str]]:
         """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
-        for join in self.joined:
-            for first, then in join.pairs if join.where == "stored" else ():
-                found.setdefault(first, {})[then] = join.name
+        for pair in self.fused_pairs:
+            for first, then in pair.pairs if pair.where == "stored" else ():
+                found.setdefault(first, {})[then] = pair.name
         return MappingProxyType(found)
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
         """By product, the fusion that takes a number which scales an operand or the result into its kernel."""
-        by_number = [join for join in self.joined if join.where == "number"]
-        products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
+        by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
+        products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
@@ -333,7 +335,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
     data = {**own_file(f"kernels/{targets[target]}").data, "target": target}
     data |= {
         "entries": data.pop("kernels", {}),
-        "joined": [{"name": n, **row} for n, row in data.pop("joined", {}).items()],
+        "fused_pairs": [{"name": n, **row} for n, row in data.pop("fused_pairs", {}).items()],
     }
     if "fallback" in data:
         data["fallback"] = load_kernels(data["fallback"], model_format)

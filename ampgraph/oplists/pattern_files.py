@@ -70,7 +70,7 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
     functions = {**_read_functions(shared), **_read_functions(file)}
     numbers = _numbers_of(file, shared)
     private, since = frozenset(data.get("private", ())), data.get("since", 0)
-    common = tuple(anchors), tuple(ends), numbers, _stored_names(file), private, since, data.get("joined", False)
+    common = tuple(anchors), tuple(ends), numbers, _stored_names(file), private, since, data.get("fused_only", False)
     for variant, text in variants.items():
         nodes = _parsed_function(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
         written = list(expand(Pattern(kind, variant, nodes, *common), functions))

@@ -83,14 +83,14 @@ def _region_of_match(flow: Dataflow, match: Match) -> Region:
 @cache
 def region_patterns() -> PatternSet:
     """The patterns that are shipped, but for products with their bias and what only some targets know."""
-    shipped = [pattern for pattern in shipped_patterns() if pattern.kind != BIAS and not pattern.joined]
+    shipped = [pattern for pattern in shipped_patterns() if pattern.kind != BIAS and not pattern.fused_only]
     return PatternSet(shipped, conventions())
 
 
 @cache
-def joined_patterns(kinds: frozenset[str]) -> PatternSet:
+def fused_only_patterns(kinds: frozenset[str]) -> PatternSet:
     """Patterns of operators that are regions only where the target has one kernel for them."""
-    return PatternSet([one for one in shipped_patterns() if one.joined and one.kind in kinds], conventions())
+    return PatternSet([one for one in shipped_patterns() if one.fused_only and one.kind in kinds], conventions())
 
 
 @cache

@@ -45,7 +45,7 @@ def classify(facts: Facts) -> Classes:
     """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
     flow = facts.flow
     classes = [_class(facts, op) for op in flow.ops]
-    return Classes(classes, _verdicts(facts), _first(facts), _unlisted(facts, classes))
+    return Classes(classes, _verdicts(facts), _ties_and_holds(facts), _unlisted(facts, classes))
 
 
 def classify_validity(facts: Facts) -> Classes:
@@ -56,12 +56,12 @@ def classify_validity(facts: Facts) -> Classes:
         op = facts.flow.ops[unit.op] if unit.op != NONE else None
         key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits, unit.fixed, unit.fixed_low)
         if key not in known:
-            known[key] = _valid(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
+            known[key] = _verdict_by_validity(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
         found.append(known[key])
-    return Classes((), found, _first(facts), ())
+    return Classes((), found, _ties_and_holds(facts), ())
 
 
-def _first(facts: Facts) -> list[Tie | Hold]:
+def _ties_and_holds(facts: Facts) -> list[Tie | Hold]:
     """What goes before any verdict: ties of slots, and holds that nothing can lift."""
     first: list[Tie | Hold] = [tie for rows in masked_rows(facts) for tie in rows.ties]
     tied, kernels, broken = facts.options.lists.tied, facts.options.kernels.tied, broken_kernels(facts)
@@ -92,7 +92,7 @@ def _verdicts(facts: Facts) -> list[Verdict]:
         left_to_cut = _left_to_cut(facts, owner) if owner is not None and owner.role in unlike else ""
         left_to_cut = left_to_cut or (attends.get(owner.id, "") if owner is not None else "")
         follows = owner is not None and owner.follows != NONE
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, left_to_cut, follows)
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses, left_to_cut, follows)
         if key not in known:
             known[key] = _verdict(facts, unit, owner, left_to_cut)
         verdicts.append(known[key])
@@ -109,16 +109,17 @@ def _class(facts: Facts, op: Op) -> str:
 
 def _is_boundary(flow: Dataflow, op: Op) -> bool:
     """Whether all its slots are types of inputs and outputs (a body's, a function's), so that it computes nothing."""
-    return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
+    return bool(op.slots) and all(flow.units[u].crosses for u in op.slots.values())
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
-    """``left_to_cut``: why this very operator is left to the cut at this level, whatever its class."""
+    """The verdict on a slot by validity, else by its list. ``left_to_cut``: why this very operator is left to the cut
+    at this level, whatever its class."""
     options = facts.options
-    valid = _valid(facts, unit, op)
+    valid = _verdict_by_validity(facts, unit, op)
     if valid is not None:
         return valid
-    if op is None or unit.border:
+    if op is None or unit.crosses:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
     if options.kernels.is_cast_elsewhere(op.kind, unit.opset, unit.slot.split("@")[0], options.dtype):
         text = (
@@ -143,7 +144,7 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
     )
 
 
-def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
+def _verdict_by_validity(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     """The verdict on a slot where its place in the model, its schema or its kernel leave no choice; else None."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
@@ -151,7 +152,7 @@ def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
         unknown = op is not None and op.kind in facts.flow.unknown_kinds
         rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
-    invalid = _invalid(facts, unit, op) if op else None
+    invalid = _why_invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
 
 
@@ -164,8 +165,9 @@ def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
 
 
 def is_declared(options: Options, op: Op) -> bool:
-    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind."""
-    return op.kind in options.lists.edited or f"op:{op.kind}" in options.low
+    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind or
+    name. A pattern that happens to match it does not say so."""
+    return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
 def _often_unlike(facts: Facts) -> Collection[str]:
@@ -190,7 +192,7 @@ def _left_to_cut(facts: Facts, op: Op) -> str:
     return ""
 
 
-def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
+def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     """Why a slot cannot be low, whatever anybody says."""
     options, kind = facts.options, op.kind
     held = options.lists.float32_slots.get(op.role, {})
@@ -240,7 +242,7 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
 def _admits_low(facts: Facts, op: Op) -> bool:
     """Whether its schema would let some float of an operator be low, which is no input or output of the model."""
     units = [facts.flow.units[unit] for unit in op.slots.values()]
-    return any(not unit.border and facts.options.dtype in unit.admits for unit in units)
+    return any(not unit.crosses and facts.options.dtype in unit.admits for unit in units)
 
 
 @dataclass(frozen=True)

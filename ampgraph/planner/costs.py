@@ -20,15 +20,15 @@ STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never store
 
 @dataclass(frozen=True)
 class CutTask:
-    """What the cut is asked: a model with decisions. ``worth``: by free unit, what a byte saved there is worth, 1 where
-    none is given; ``counted``: float values that hold integers, which are never rounded and widened again; ``fused``:
-    float32 operators that the target's runtime takes into one kernel with the Casts around them."""
+    """What the cut is asked: a model with decisions. ``byte_worth``: by free unit, what a byte saved there is worth, 1
+    where none is given; ``integer_valued``: float values that hold integers, which are never rounded and widened again;
+    ``fused``: float32 operators that the target's runtime takes into one kernel with the Casts around them."""
 
     flow: Dataflow
     options: Options
     decisions: Decisions
-    worth: Mapping[int, int] = field(default_factory=dict)
-    counted: Collection[int] = frozenset()
+    byte_worth: Mapping[int, int] = field(default_factory=dict)
+    integer_valued: Collection[int] = frozenset()
     fused: Collection[int] = frozenset()
     _reads: dict[int, set[tuple[int, int]]] = field(default_factory=dict, init=False, repr=False)
 
@@ -114,8 +114,8 @@ class Costs:
 
 
 def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
-    """What Casts of a value cost between its writer's unit and its readers'; None where one unit decides for all of
-    them."""
+    """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor is
+    kept; None where one unit decides for all of them."""
     flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
     readers = frozenset([roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused])
@@ -123,12 +123,14 @@ def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
     if not readers or (writer is None and not item.weight) or (writer is not None and readers == {writer}):
         return None
     if item.weight:
-        byte = 1 if readers <= task.worth.keys() else STORED_BYTE  # grids and anchors: too small to trade digits for
+        byte = (
+            1 if readers <= task.byte_worth.keys() else STORED_BYTE
+        )  # grids and anchors: too small to trade digits for
         up, down = _weight_costs(flow, value, costs, byte)
         return Net(None, readers, up, down)
     price = costs.cast(value)
     up = 0 if task.options.kernels.raises_inside else price
-    if value in task.counted:  # integers made float are never rounded and widened again
+    if value in task.integer_valued:  # integers made float are never rounded and widened again
         up = INFINITE
     return Net(writer, readers, up, price)
 
@@ -161,9 +163,9 @@ def extra_of(task: CutTask, unit: int, ops: Iterable[Op], costs: Costs) -> int:
     roots, units = task.decisions.roots, task.flow.units
     moved = 0
     for op in ops:
-        slots = [slot for slot in op.slots.values() if roots[slot] == unit and not units[slot].border]
+        slots = [slot for slot in op.slots.values() if roots[slot] == unit and not units[slot].crosses]
         moved += len(slots) * _float32_surplus(task, op, unit, costs) if slots else 0
-    return moved * task.worth.get(unit, 1)
+    return moved * task.byte_worth.get(unit, 1)
 
 
 def _float32_surplus(task: CutTask, op: Op, unit: int, costs: Costs) -> int:

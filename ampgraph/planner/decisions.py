@@ -186,6 +186,12 @@ class Ledger:
         if self._ranks[root] <= REGION:
             self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, why
 
+    def lower(self, unit: int, why: Why) -> None:
+        """Makes a unit low, unless something stronger than a list decided it."""
+        root = self._find(unit)
+        if self._ranks[root] <= LIST:
+            self._sides[root], self._ranks[root], self._whys[root] = LOW, CUT, why
+
 
 def describe(flow: Dataflow, op: Op) -> str:
     """How messages name a node: its name where it has one, else its place."""

@@ -33,7 +33,7 @@ def _adds_vector(flow: Dataflow, options: Options, op: Op) -> bool:
 def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
     """The fusion by which a product takes this operator's stored scale or shift into its weights, where the product
     alone would be low; or ""."""
-    taken = options.kernels.taken
+    taken = options.kernels.folded_into
     if options.level.infer != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""
     behind: list[Op] = []
@@ -45,12 +45,12 @@ def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
             fits = allowed and all(one.kind in kinds for one in behind)
             return kinds[op.kind] if fits else ""
         behind.append(writer)
-        data = _data(flow, options, writer)
+        data = _data_operand(flow, options, writer)
         writer = flow.writer(data) if data != NONE else None
     return ""
 
 
-def _data(flow: Dataflow, options: Options, op: Op) -> int:
+def _data_operand(flow: Dataflow, options: Options, op: Op) -> int:
     """The value that an operator scales or shifts by channel, if nothing else reads it; or NONE."""
     known = constants(flow, options.lists.traits)
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
@@ -63,7 +63,8 @@ def _data(flow: Dataflow, options: Options, op: Op) -> int:
 
 
 def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | None:
-    """The addition of a stored vector to what a region alone reads, where the target makes one kernel of both."""
+    """The addition of a stored vector to what one region alone reads, where the target makes one kernel of both; None
+    without such."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
     if form is None or op is None or region.variant not in form.wide_variants or not is_closed(flow, region):
         return None
@@ -79,5 +80,5 @@ def goes_to_reader(flow: Dataflow, options: Options, op: Op) -> bool:
 
 
 def _is_bias_of(flow: Dataflow, options: Options, op: Op, kind: str) -> bool:
-    pairs = (join.pairs for join in options.kernels.joined if join.where == "vector")
+    pairs = (join.pairs for join in options.kernels.fused_pairs if join.where == "vector")
     return any((op.role, kind) in known for known in pairs) and _adds_vector(flow, options, op)

@@ -48,7 +48,7 @@ class FlowNetwork:
             self.node()
 
     def node(self) -> int:
-        """Another node."""
+        """Adds a node; its number."""
         self._arcs.append([])
         self._parent.append(ROOT)
         self._waits.append(False)
@@ -80,12 +80,12 @@ class FlowNetwork:
         Uses up the capacities."""
         while self._sinks or self._active:
             if self._sinks:
-                self._look(self._sinks.popleft())
+                self._look_at(self._sinks.popleft())
             else:
                 self._grow(self._active.popleft())
         return {node for node, state in enumerate(self._state) if state == TREE}
 
-    def _look(self, node: int) -> None:
+    def _look_at(self, node: int) -> None:
         """Has `reach` tell all about a node, once."""
         if self._state[node] == UNKNOWN:
             self._state[node] = KNOWN
@@ -116,7 +116,7 @@ class FlowNetwork:
             if not left[arc ^ 1]:
                 continue
             other = heads[arc]
-            self._look(other)
+            self._look_at(other)
             while excess[other] > 0 and left[arc ^ 1] and state[node] == TREE:
                 self._push(arc ^ 1)
             if state[other] == KNOWN and left[arc ^ 1] and state[node] == TREE:

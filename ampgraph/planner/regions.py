@@ -88,7 +88,7 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
     taken = set[int]()
     products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
-    for region in [*fusions.regions(flow), *fusions.joined_regions(flow, options), *find_biases(flow, products)]:
+    for region in [*fusions.regions(flow), *fusions.fused_only_regions(flow, options), *find_biases(flow, products)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         if region.kind == "Bias" and (region.result.id in taken or _is_own(facts, region)):
@@ -255,7 +255,7 @@ def _sources(facts: Facts, value: int) -> Iterator[int]:
         return
     writer = facts.flow.writer(value)
     yield values[value].unit
-    for before in facts.borders.before.get(value, ()):
+    for before in facts.crossings.before.get(value, ()):
         if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
             yield from _sources(facts, before)
     if writer is not None and any(facts.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):

@@ -77,6 +77,11 @@ def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
     return load_level(policy(recipe.policy).level(recipe), recipe.lists, lists.framework.names)
 
 
-def lists_of_plan(plan: Plan) -> OpLists:
-    """The lists of a plan's policy, without a user's. Raises AmpError AMP303 for a policy that is not there."""
-    return load_op_lists(policy(plan.policy).list_of(Setting(plan.level, plan.dtype, plan.target)))
+def options_of_plan(plan: Plan, recipe: Recipe, model_format: str) -> Options:
+    """What a plan says of its options: lists without a user's, and the level that its policy takes where none is named,
+    as a plan may have one of the user's. Raises AmpError AMP303 for a policy that is not there.
+
+    ``recipe``: what was said beside the plan."""
+    words = Recipe.of(recipe, dtype=plan.dtype, policy=plan.policy, target=plan.target)
+    lists = load_op_lists(policy(plan.policy).list_of(Setting(plan.level, plan.dtype, plan.target)))
+    return replace(resolve(words, model_format), lists=lists)

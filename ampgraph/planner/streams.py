@@ -52,7 +52,8 @@ class StreamFinder:
 
     @cached_property
     def streams(self) -> list[list[int]]:
-        """All that norms read; a sum of branches that only a further addition reads is a branch itself."""
+        """The additions of each residual stream that norms read; a sum of branches that only a further addition reads
+        is a branch itself."""
         follows: dict[int, list[int]] = {op: [] for op in self.carried}
         for op, carried in self.carried.items():
             for reader in carried.additions:
@@ -99,7 +100,7 @@ class StreamFinder:
         return Carried(tuple(additions), tuple(norms), tuple(moves), branches)
 
     def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
-        """Who reads a float32 value, each of them once."""
+        """The operators that read a float32 value and are not in ``seen`` yet, to which they are added."""
         for use in self.facts.flow.uses[value] if value != NONE else ():
             if use.op != NONE and use.unit != NONE and use.op not in seen:
                 seen.add(use.op)
@@ -141,7 +142,7 @@ class StreamFinder:
                     normed |= self.classes[use.op] == "fp32"
                 elif use.unit != NONE and use.op not in wide and use.op not in moves:
                     reader = flow.ops[use.op]
-                    if flow.units[use.unit].border or decided.is_low(use.unit) or not self._is_move(reader):
+                    if flow.units[use.unit].crosses or decided.is_low(use.unit) or not self._is_move(reader):
                         return None
                     moves[reader.id] = reader
                     work += reader.outputs

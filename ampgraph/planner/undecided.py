@@ -50,7 +50,7 @@ class Undecided(OpenProblem):
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
         """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
         in low."""
-        dear = [unit for unit, worth in self.task.worth.items() if worth < 0 and self._sides[unit] == FREE]
+        dear = [unit for unit, worth in self.task.byte_worth.items() if worth < 0 and self._sides[unit] == FREE]
         return self._drawing, sorted(dear)
 
     @cached_property
@@ -63,7 +63,7 @@ class Undecided(OpenProblem):
         return tied
 
     def _survey(self) -> list[int]:
-        """Goes over all values once: notes those around free units, and gives those that may draw some to float32."""
+        """Notes the values around free units; gives the units that may draw some of them to float32."""
         flow, roots, fused = self.task.flow, self._roots, self.task.fused
         side = [*(self._sides[root] for root in roots), NOBODY]  # NONE, -1, is the last
         drawing = []

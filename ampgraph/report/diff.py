@@ -11,6 +11,7 @@ from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
 from ..core.shown import Data, Shown, named
+from ..core.sketches import Html, bar, heading, table
 from ..oplists.traits import has
 from .inspect import named_precisions, see
 from .lines import finite, first, in_rows, plural, titled
@@ -94,10 +95,32 @@ class SideBySide(Shown):
             *titled("weights", _weight_lines(self)),
             *titled("errors", errors),
         ]
+        return in_rows([*rows, ("verdict", self.verdict)])
+
+    @property
+    def verdict(self) -> str:
+        """In how much they differ, in a line."""
         parts = [(len(self.decisions), "decision"), (len(self.nodes), "node"), (len(self.casts), "Cast")]
         counts = [plural(count, what) for count, what in (*parts, (len(self.weights), "weight")) if count]
-        verdict = f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
-        return in_rows([*rows, ("verdict", verdict)])
+        return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
+
+    def _overview(self) -> Iterable[Html]:
+        """The verdict, what differs between the sides, and decisions by operator, with the reasons of one."""
+        yield heading(self.verdict)
+        sides = [("nodes", self.nodes), ("Casts", self.casts)]
+        rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
+        rows += [(f"{what} there alone", f"{len(of.first):,}", f"{len(of.second):,}") for what, of in sides if len(of)]
+        if self.bytes is not None:
+            rows.append(("bytes of weights", *(f"{size:,}" for size in self.bytes)))
+            rows.append(("", *(bar({"bytes": size}, max(self.bytes)) for size in self.bytes)))
+        rows += [(f"error of {one.name}", _error_text(one.first), _error_text(one.second)) for one in self.errors]
+        yield table(("", self.first, self.second), rows)
+        groups = [
+            (f"{len(items):,}", kind, one, other, items[0].name, items[0].first_why, items[0].second_why)
+            for (kind, one, other), items in _grouped(self.decisions)
+        ]
+        if groups:
+            yield table(("nodes", "operator", "first", "second", "such as", "why first", "why second"), groups)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -238,13 +261,18 @@ def _error_text(error: float | None) -> str:
     return "not judged" if error is None else finite(error, ".2e")
 
 
-def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
-    """Decisions that differ, in groups of one kind and one difference, the largest first, with both reasons."""
+def _grouped(decisions: tuple[Apiece, ...]) -> list[tuple[tuple[str, str, str], list[Apiece]]]:
+    """Decisions that differ, in groups of one kind and one difference, the largest first."""
     groups: dict[tuple[str, str, str], list[Apiece]] = {}
     for item in decisions:
         groups.setdefault((item.kind, item.first, item.second), []).append(item)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
+    """Those groups, with the reasons of the first of each."""
     lines = []
-    for (kind, one, other), items in sorted(groups.items(), key=lambda group: -len(group[1])):
+    for (kind, one, other), items in _grouped(decisions):
         names = first([item.name for item in items], SHOWN, ", ...")
         lines.append(f"{len(items):,} {kind} {one} in the first, {other} in the second ({names})")
         if items[0].first_why:

@@ -191,14 +191,14 @@ def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] =
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
     """What stays inside of pairs of operators."""
-    for join, (first, then) in ((one, pair) for one in options.kernels.joined for pair in one.pairs):
+    for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
             if reader is not None and reader.role == then:
                 scales = op if join.where == "vector" or then in options.lists.products else reader
                 if not join.where or any(v != NONE and flow.values[v].weight for v in scales.inputs):
                     yield _place_in_plan(flow, op.outputs[0])
-    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
+    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.fused_pairs else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
         yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
 

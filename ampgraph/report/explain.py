@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
@@ -12,6 +12,7 @@ from ..core.rewrites import Rewrite
 from ..core.selection import hint as pattern_hint
 from ..core.selection import named
 from ..core.shown import Shown
+from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
 from ..planner.assemble import UNDECIDED, DecidedModel
@@ -130,9 +131,33 @@ class Explanation(Shown):
         ]
         return in_rows((name, text) for name, text in rows if text)
 
+    def _overview(self) -> Iterable[Html]:
+        """The precision, where the node stands, and for each slot why it has its type and what either would cost."""
+        yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
+        places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
+        yield table((), [(name, text) for name, text in places if text])
+        rows = [
+            (
+                slot.slot,
+                slot.dtype,
+                bar({slot.dtype: 1}, width=24),
+                slot.rule,
+                self._told(slot.reason),
+                *_cost_cells(slot),
+            )
+            for slot in self.slots
+        ]
+        if rows:
+            yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
+
     def _told(self, text: str) -> str:
         """A reason in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
+
+
+def _cost_cells(slot: SlotReport) -> tuple[str, str]:
+    """What either type costs, empty where it was no choice."""
+    return (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -358,7 +383,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
-    """The lines about a slot."""
+    """The lines of `explain` about a slot: its type, why, and what either type costs."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from ..core.json_types import JsonObject
 from ..core.shown import Shown, named
+from ..core.sketches import Html, heading, table
 from ..core.version import __version__
 
 RULES = {
@@ -72,6 +73,22 @@ class Checked(Shown):
             lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
             lines += [f"  hint: {finding.hint}"] if finding.hint else []
         return lines
+
+    def _overview(self) -> Iterable[Html]:
+        """The verdict, and each rule with what came of it."""
+        yield heading(f"{self.model}: {'ok' if self.ok else 'wrong'}")
+        skipped, rows = dict(self.skipped), list[tuple[str, ...]]()
+        for rule, holds in RULES.items():
+            found = [
+                (one.level, " ".join(filter(None, [one.message, one.hint])))
+                for one in self.findings
+                if one.rule == rule
+            ]
+            found += [("met", "")] * (rule in self.passed) + [("not looked at", skipped.get(rule, ""))] * (
+                rule in skipped
+            )
+            rows += [(rule, state, said, holds) for state, said in found]
+        yield table(("rule", "", "", "what it asks"), rows)
 
 
 def junit(found: Sequence[Checked]) -> str:

@@ -206,7 +206,7 @@ def overview() -> Meanings:
 
 
 def page() -> str:
-    """docs/glossary.md."""
+    """The text of docs/glossary.md, from the terms that reports use."""
     made = "Made from the code by `python docs/make_reference.py`."
     lines = ["# Glossary", "", f"What the words of reports mean; `ampgraph help TERM` prints the same. {made}", ""]
     for kind, entries in sections():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from ..core.collector import quiet_collector
@@ -15,7 +14,7 @@ from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
 from ..core.shown import Shown, named
-from ..core.sketches import Html, bar, folded, table
+from ..core.sketches import Html, bar, heading, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.kernels import load_kernels
@@ -119,20 +118,17 @@ class Inspection(Shown):
             lines += ["", *part.lines()] if part else []
         return lines
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[Html]:
         """Nodes, products, weights and bytes by precision; layers as bars."""
         names = list(dict.fromkeys((*PRECISIONS, OTHER, *self.weights)))
         parts = {name: self.weights[name].bytes for name in names if name in self.weights}
         counts = {name: (self.nodes.get(name, 0), self.products.get(name, 0), parts.get(name, 0)) for name in names}
         rows = [(name, *(f"{count:,}" for count in of)) for name, of in counts.items() if any(of)]
         head = f"{self.model}: {self.version}, {plural(self.file_nodes, 'node')}, {plural(len(self.casts), 'cast')}"
-        return "".join([
-            f"<p><b>{html.escape(head)}</b></p>",
-            table(("", "nodes", "products", "bytes of weights"), rows),
-            table((), [("nodes", bar(self.nodes)), ("weights", bar(parts))]),
-            table(("layer", "nodes", ""), _layer_bars(self.layers)),
-            folded("report", self.lines()),
-        ])  # fmt: skip
+        yield heading(head)
+        yield table(("", "nodes", "products", "bytes of weights"), rows)
+        yield table((), [("nodes", bar(self.nodes)), ("weights", bar(parts))])
+        yield table(("layer", "nodes", ""), _layer_bars(self.layers))
 
 
 @dataclass(frozen=True)

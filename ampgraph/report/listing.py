@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core import sketches
@@ -34,10 +35,10 @@ class ListRows(Shown, list[ListRow]):
         rows = [(row.title, row.cls or "-", row.at_level, row.source or "-", row.reason) for row in self]
         return columns([head, *rows])
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[sketches.Html]:
         """Operators with their class and what becomes of them."""
         rows = [(row.title, row.cls or "in no list", row.at_level, row.reason, row.source) for row in self]
-        return sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
+        yield sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:

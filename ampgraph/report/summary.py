@@ -15,7 +15,7 @@ from ..core.light_imports import Later
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
 from ..core.shown import Data, Shown, named
-from ..core.sketches import bar, folded, markup, table
+from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
@@ -36,12 +36,13 @@ ORDINARY = frozenset({
 
 MEANING = {
     "cut": "either type is right, and {dtype} would save less here than its Casts cost",
-    "epilogue": "behind the last product: float32 is more exact and takes no more Casts, as the output is float32",
+    "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
     "index": "an integer or a size is computed from it, which must be exact",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
     "spectrum": "computes powers that a logarithm or a quotient reads: {dtype} would lose the small ones",
     "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
     "user": "asked for by {text}",
+    "weight": "a constant does not fit {dtype}: {text}",
 }
 """What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
@@ -176,8 +177,12 @@ class Summary(Shown):
         """Plain data for JSON."""
         return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the verdict, nodes and weights by precision as bars, and the report behind a fold."""
+    def _full(self) -> list[str]:
+        """The report of `convert --verbose`."""
+        return self.lines(every=True)
+
+    def _overview(self) -> Iterable[Html]:
+        """The verdict and what to do next, nodes and weights by precision as bars."""
         weights = [
             (title, {name: of.bytes for name, of in stored.items()})
             for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
@@ -190,8 +195,11 @@ class Summary(Shown):
         rows += [(title, bar(parts, whole), plural(sum(parts.values()), "byte")) for title, parts in weights]
         rows.append(("Casts", "", f"{self.casts_before:,} before, {self.casts_after:,} after"))
         head = f"{self.output or self.model}: {self.level}, {self.dtype}, for {self.target}"
-        verdict = f"<p><b>check: {markup(str(self.check))}</b></p>" if self.check else ""
-        return f"<p><b>{markup(head)}</b></p>{verdict}{table((), rows)}{folded('report', self.lines(every=True))}"
+        yield heading(head)
+        if self.check:
+            yield heading(f"check: {self.check.finding}")
+        yield Html(f"<p>next: {markup(next_step(self))}</p>")
+        yield table((), rows)
 
     def lines(self, every: bool = False) -> list[str]:
         """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
@@ -360,10 +368,10 @@ def no_guard(summary: Summary) -> str:
 def next_step(summary: Summary) -> str:
     """What is to be done with the result, in a sentence."""
     check, model, output = summary.check, summary.model, summary.output
-    if not summary.lowered:
-        return f"nothing is gained by {summary.dtype} here: use {model} as it is"
     if check is not None and check.advice:
         return check.advice
+    if not summary.lowered:
+        return f"nothing is gained by {summary.dtype} here: use {model} as it is"
     if output is None:
         return "nothing was written: the same without --dry-run writes and checks it" if summary.without_file else ""
     verify = shlex.join(["ampgraph", "verify", model, output])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..core import sketches
@@ -72,7 +71,7 @@ class Sensitivity(Shown):
         return iter(self.units)
 
     def lines(self) -> list[str]:
-        """A table of the units that contribute most."""
+        """The lines of a table of the units that contribute most to the error."""
         head = ("alone low", "alone float32", "share", "", "unit")
         rows = [
             (
@@ -184,19 +183,16 @@ class Tuning(Shown):
             [("verdict", self.verdict), *(titled("promoted", _pattern_lines(self)) if self.met else [])]
         )
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[sketches.Html]:
         """The candidates by their error and the bytes that they keep in float32, the chosen one in red."""
         points = [point for point in self.candidates if math.isfinite(point.error) and point.error > 0]
         words = f"error of {len(points):,} candidates, upwards, by their bytes in {FLOAT32}; the chosen one in red"
         rows = [(p.step, f"{p.error:.3g}", f"{p.bytes:,}", "chosen" * p.chosen) for p in self.frontier]
         plot = sketches.scatter([(point.bytes, point.error, point.chosen) for point in points], words)
         state = "met" if self.met else "missed"
-        return "".join([
-            f"<p><b>{html.escape(self.model)}: tolerance {self.tolerance:g} {state}</b>, error {self.error:.3g}</p>",
-            f"<p>{html.escape(words)}</p>{plot}",
-            sketches.table(("candidate", "error", f"bytes in {FLOAT32}", ""), rows),
-            sketches.folded("report", self.lines()),
-        ])  # fmt: skip
+        yield sketches.heading(f"{self.model}: tolerance {self.tolerance:g} {state}", f", error {self.error:.3g}")
+        yield sketches.Html(f"<p>{sketches.markup(words)}</p>{plot}")
+        yield sketches.table(("candidate", "error", f"bytes in {FLOAT32}", ""), rows)
 
 
 def _verdict_line(found: Tuning) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
-from ..core.sketches import Html, folded, heights, table
+from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import all_within
@@ -123,19 +122,16 @@ class Verification(Shown):
             rows.append(("", f"(nodes as {place} shows them)"))
         return in_rows([*rows, *_repair_rows(self), ("verdict", self.verdict)])
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[Html]:
         """The error of each output, and the error along the graph in the sample that was looked at."""
         rows = [
             (one.name, _ok_or_missed(one.within(self.tolerance)), *_error_cells(one), _error_bars(one, self))
             for one in self.outputs
         ]
         verdict = f"{self.model} against {self.reference}: {_ok_or_missed(self.ok)}, tolerance {self.tolerance:g}"
-        return "".join([
-            f"<p><b>{html.escape(verdict)}</b> on {plural(self.samples, 'sample')} ({html.escape(self.run)})</p>",
-            table(("output", "verdict", "median", "90th percentile", "worst", "by sample"), rows),
-            _errors_along_graph(self),
-            folded("report", self.lines()),
-        ])  # fmt: skip
+        yield heading(verdict, f" on {plural(self.samples, 'sample')} ({self.run})")
+        yield table(("output", "verdict", "median", "90th percentile", "worst", "by sample"), rows)
+        yield _errors_along_graph(self)
 
 
 def _repair_rows(found: Verification) -> Rows:
@@ -307,12 +303,12 @@ def _error_cells(output: Agreement) -> tuple[str, str, str]:
     return one, two, three
 
 
-def _errors_along_graph(found: Verification) -> str:
+def _errors_along_graph(found: Verification) -> Html:
     """A picture of the error behind each node, in their order; empty where no errors were traced."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     if not errors or found.tolerance <= 0:
-        return ""
+        return Html("")
     worst = max(errors, key=lambda name: errors[name])
     words = f"error behind each of {len(errors):,} nodes, in their order; the largest is {errors[worst]:.2e} at {worst}"
     picture = heights(list(errors.values()), found.tolerance, f"{words}; the line is the tolerance")
-    return f"<p>{html.escape(words)}</p>{picture}"
+    return Html(f"<p>{markup(words)}</p>{picture}")

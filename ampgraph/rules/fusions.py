@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.options import Options
-from ..oplists.patterns import Region, find_regions, joined_patterns
+from ..oplists.patterns import Region, find_regions, fused_only_patterns
 from .known import Known, named_ops
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
@@ -95,9 +95,9 @@ def regions(flow: Dataflow) -> list[Region]:
     return found
 
 
-def joined_regions(flow: Dataflow, options: Options) -> list[Region]:
+def fused_only_regions(flow: Dataflow, options: Options) -> list[Region]:
     """Regions that count as such only on this target, since it has one kernel for them; found once a model."""
-    patterns = joined_patterns(frozenset(options.kernels.fuses))
+    patterns = fused_only_patterns(frozenset(options.kernels.fuses))
     if patterns not in flow.memo:
         flow.memo[patterns] = list(find_regions(flow, patterns)) if patterns.patterns else []
     found: list[Region] = flow.memo[patterns]

@@ -101,7 +101,7 @@ class Idle(RewriteRule):
 
 
 def is_inside(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator's result is read, and crosses no border."""
+    """Whether an operator's result is read, and crosses no boundary."""
     if not op.inputs or op.inputs[0] == NONE or not op.outputs or in_function(flow, op):
         return False
     values, uses = (flow.values[op.inputs[0]], flow.values[op.outputs[0]]), flow.uses[op.outputs[0]]

@@ -64,7 +64,7 @@ class LowStored:
         self.rounds = self._low is None or bool(self._low)
 
     def readers(self, value: int) -> Set[Read]:
-        """The places that read a stored tensor rounded."""
+        """The operands by which a stored tensor is read rounded."""
         if value not in self._readers:
             self._readers[value] = self._rounding(value)
         return self._readers[value]

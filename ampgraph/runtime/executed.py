@@ -239,7 +239,7 @@ def said(error: str) -> str:
 
 
 def by_precision(layers: Sequence[ExecutedLayer]) -> dict[str, Counter[str]]:
-    """Float type -> kinds of layers that compute in it, constants and borders left out."""
+    """Float type -> kinds of layers that compute in it, constants and boundaries left out."""
     found: dict[str, Counter[str]] = {}
     for layer in layers:
         if layer.dtype in ("float32", "bfloat16", "float16") and layer.kind not in ("Const", "Input", "Output"):

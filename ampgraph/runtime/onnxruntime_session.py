@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import onnx
 
 from ..core.arrays import Array, Feeds, Result
-from ..core.errors import AmpError, NoMemory, first_line
+from ..core.errors import AmpError, NoMemory, first_line, nearest
 from ..core.low_types import numpy_type
 from .devices import choose, import_onnxruntime
 from .ports import Port, check_feeds, contradiction
@@ -164,8 +165,16 @@ def refused(error: Exception, where: str) -> AmpError:
 NEWER = "Unsupported model IR version", "No Op registered for", "is under development and support for this is limited"
 
 
+_UNREGISTERED = re.compile(r"No Op registered for (\w+) with")
+
+
 def older_than_the_model(message: str) -> str:
-    """A hint where a runtime refuses a model because it is the older of the two; else nothing."""
+    """A hint where a runtime refuses a model because it is the older of the two, or an operator's name is none; else
+    nothing."""
+    if found := _UNREGISTERED.search(message):
+        known = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
+        if found[1] not in known and (meant := nearest(found[1], known)):
+            return f"ONNX {onnx.__version__} has no operator {found[1]}: {meant}"
     if not any(said in message for said in NEWER):
         return ""
     version = import_onnxruntime().__version__

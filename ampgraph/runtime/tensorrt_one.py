@@ -4,7 +4,7 @@ PYTHON -I tensorrt_one.py JOBS ANSWERS
 
 Needs TensorRT for RTX and nothing else, no GPU either. JOBS is a file of JSON: `models`, each with a `model` and
 perhaps `folder` (where its external data lies), `sizes` (of open dimensions by `NAME` or `INPUT:AXIS`, as least, best
-and largest), `values` (of inputs that are shapes) and `capabilities` (of GPUs, as `89`); and `build`. ANSWERS gets a
+and largest), `values` (of inputs that are shapes) and `capabilities` (of GPUs, as `89`). ANSWERS gets a
 line of JSON for each, as soon as it is there, up to the first one that is refused: what TensorRT keeps of a refusal is
 not carried into another model. Nothing is run.
 """
@@ -25,14 +25,14 @@ def main(jobs: str, answers: str) -> None:
     os.dup2(2, 1)  # the compiler prints now and then
     with open(answers, "a", encoding="utf-8") as out:
         for job in asked["models"]:
-            told = _answer_job(job, asked.get("build", True))
+            told = _answer_job(job)
             print(json.dumps(told), file=out, flush=True)
             if told.get("refused") or "error" in told:
                 return
 
 
-def _answer_job(job: dict[str, Any], build: bool) -> dict[str, Any]:
-    """Parses one model and builds its engine if asked: refusals of either, the engine's layers and bytes."""
+def _answer_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Parses one model and builds its engine: refusals of either, the engine's layers and bytes."""
     with contextlib.suppress(ImportError):  # an installation from NVIDIA's archive has it beside the bindings
         import tensorrt_rtx_libs  # noqa: F401  # loads the library that the bindings look for
     try:
@@ -55,12 +55,10 @@ def _answer_job(job: dict[str, Any], build: bool) -> dict[str, Any]:
         faults = [parser.get_error(number) for number in range(parser.num_errors)]
         told["refused"] = [_refusal("parser", f.node_name(), f.node_operator(), f.desc()) for f in faults]
         return told
-    told["layers_parsed"] = network.num_layers
-    if build:
-        engine = builder.build_serialized_network(network, _builder_config(trt, builder, network, job))
-        told["layers"], told["bytes"] = log.layers, 0 if engine is None else engine.nbytes
-        if engine is None:
-            told["refused"] = [_refusal("builder", "", "", text) for text in log.errors or ["no engine, and no reason"]]
+    engine = builder.build_serialized_network(network, _builder_config(trt, builder, network, job))
+    told["layers"], told["bytes"] = log.layers, 0 if engine is None else engine.nbytes
+    if engine is None:
+        told["refused"] = [_refusal("builder", "", "", text) for text in log.errors or ["no engine, and no reason"]]
     return told
 
 

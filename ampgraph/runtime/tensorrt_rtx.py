@@ -123,7 +123,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class BuildAnswer:
-    """What became of one model. ``engine``: None where it is refused, or was only parsed; ``died``: how the process
+    """What became of one model. ``engine``: None where it is refused; ``died``: how the process
     ended that was to build it, which is a refusal too."""
 
     runtime: str
@@ -175,26 +175,25 @@ def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
     return sizes, values
 
 
-def build(job: BuildJob, *, python: str = "", engine: bool = True) -> BuildAnswer:
-    """What becomes of one model.
+def build(job: BuildJob, *, python: str = "") -> BuildAnswer:
+    """What TensorRT for RTX makes of one model: an engine's kernels, or its refusal.
 
     Args:
         job: the model, and what its engine is for.
         python: the interpreter of an environment with TensorRT for RTX; this one if empty.
-        engine: build it too; else only parse.
 
     Raises:
         AmpError: AMP501 where that environment has no TensorRT, AMP508 for one that cannot be started.
     """
-    return next(build_all([job], python=python, engine=engine))
+    return next(build_all([job], python=python))
 
 
-def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True) -> Iterator[BuildAnswer]:
+def build_all(jobs: Iterable[BuildJob], *, python: str = "") -> Iterator[BuildAnswer]:
     """What becomes of each of several models, in their order: a process takes them up to the first that it refuses."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         written = [_written_job(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
         while written:
-            told = _answers_of(written, python, engine, Path(scratch))
+            told = _answers_of(written, python, Path(scratch))
             yield from told
             written = written[len(told) :]
 
@@ -212,10 +211,10 @@ def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _answers_of(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
+def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> list[BuildAnswer]:
     """The answers of one process: at least one, up to the first model that it refuses."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
-    jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
+    jobs.write_text(json.dumps({"models": written}), encoding="utf-8")
     answers.unlink(missing_ok=True)
     died = ""
     try:

@@ -56,8 +56,8 @@ MASKS = {
 SCALED = ("Div MatMul", "Mul MatMul", "MatMul Div", "MatMul Mul")
 
 
-def _joined(makes: str, where: str, *pairs: str) -> dict[str, object]:
-    """An entry of [joined]."""
+def _fused_pair(makes: str, where: str, *pairs: str) -> dict[str, object]:
+    """An entry of [fused_pairs]."""
     return {"makes": makes, "pairs": [pair.split() for pair in pairs], "where": where}
 
 
@@ -126,17 +126,19 @@ HEADS: dict[str, dict[str, Any]] = {
                 "low_epsilon": 1e-5,
             },
         },
-        "joined": {
-            "BiasGeluFusion": _joined("BiasGelu", "vector", "Add Gelu"),
-            "BiasSoftmaxFusion": _joined("BiasSoftmax", "", "Add Softmax"),
-            "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
-            "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"),
-            "ConvMulFusion": _joined("Conv", "stored", "Conv Mul"),
-            "DivMulFusion": _joined("Div", "", "Div Mul"),
-            "MatMulScaleFusion": _joined("FusedMatMul", "number", *SCALED),
-            "QuickGeluFusion": _joined("QuickGelu", "", "Sigmoid Mul"),
-            "ReluClipFusion": _joined("Clip", "", "Relu Clip"),
-            "SkipLayerNormFusion": _joined("SkipLayerNormalization", "", "Add LayerNormalization"),
+        "fused_pairs": {
+            "BiasGeluFusion": _fused_pair("BiasGelu", "vector", "Add Gelu"),
+            "BiasSoftmaxFusion": _fused_pair("BiasSoftmax", "", "Add Softmax"),
+            "ConvAddFusion": _fused_pair("Conv", "stored", "Conv Add"),
+            "ConvBNFusion": _fused_pair(
+                "Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"
+            ),
+            "ConvMulFusion": _fused_pair("Conv", "stored", "Conv Mul"),
+            "DivMulFusion": _fused_pair("Div", "", "Div Mul"),
+            "MatMulScaleFusion": _fused_pair("FusedMatMul", "number", *SCALED),
+            "QuickGeluFusion": _fused_pair("QuickGelu", "", "Sigmoid Mul"),
+            "ReluClipFusion": _fused_pair("Clip", "", "Relu Clip"),
+            "SkipLayerNormFusion": _fused_pair("SkipLayerNormalization", "", "Add LayerNormalization"),
         },
     },
     "cpu": {
@@ -204,8 +206,8 @@ COMMENTS = {
 # double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
 # multiplied low, and reads that half.
-# [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, and what is
-# stored beside them `where` that matters.
+# [fused_pairs]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, and
+# what is stored beside them `where` that matters.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -347,7 +349,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {toml_value(v)}" for k, v in head.items() if k not in OURS and not isinstance(v, dict)]
-    sections = ("no_gain", "float32_inside", "tied", "broken", "fuses", "joined")
+    sections = ("no_gain", "float32_inside", "tied", "broken", "fuses", "fused_pairs")
     for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)

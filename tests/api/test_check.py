@@ -711,3 +711,24 @@ def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     with pytest.warns(ampgraph.PrecisionWarning) as caught:
         ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
     assert verdict_of(caught[0]).sensitivity is None
+
+
+@here
+@pytest.mark.slow
+def test_an_operator_that_onnx_does_not_have_is_named(amp, path):
+    """Nothing is lowered, and yet the runtime is asked: a name of another domain may be known where the model runs."""
+    misspelt = path(SMALL)
+    model = onnx.load(misspelt)
+    model.graph.node[0].op_type = "MatMull"
+    onnx.save(model, misspelt)
+    code, out, _ = amp("convert", misspelt, "--check", "auto")
+    said = rows(out)
+    assert code == 0 and said["check"].startswith("not checked: ONNX Runtime refuses your model, as it was before: ")
+    assert "has no operator MatMull: did you mean 'MatMul'?" in said["next"]
+    output = misspelt.parent / "low.onnx"
+    assert amp("convert", misspelt, "--check", "require", "-o", output)[0] == 1 and not output.exists()
+    model.graph.node[0].domain = "of.mine"
+    model.opset_import.add(domain="of.mine", version=1)
+    onnx.save(model, misspelt)
+    out = amp("convert", misspelt, "--check", "auto")[1]
+    assert "check" not in rows(out) and "no schema is known for of.mine::MatMull (unknown)" in out

@@ -93,8 +93,8 @@ WRITTEN = "a parameter that is written keeps its type"
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
     """What the planner sees of a file as it is now; edits of the file make it out of date.
 
-    ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low. A parameter of MindIR
-    cannot be stored in two types (``parameters_copied``).
+    ``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low. A parameter
+    of MindIR cannot be stored in two types (``parameters_copied``).
     """
     reader = _reader_of(file, weights, low, low_io)
     flow = reader.flow
@@ -138,7 +138,7 @@ class MindirReader(Functions):
     """Reads the graphs once, in order."""
 
     def read(self) -> None:
-        """Reads the model."""
+        """Reads the main graph, with the functions that it calls, into the dataflow."""
         model = self.model
         main = self.graph_scope("", NONE, model.graph)
         read_constants(self, main)
@@ -205,8 +205,7 @@ class MindirReader(Functions):
         return item[at] if known else None  # type: ignore[index]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
-        """The value that a Load gives: the parameter itself, or a value of this moment where the model writes the
-        parameter."""
+        """A new value for what a written parameter holds at the moment of a Load."""
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:
@@ -236,7 +235,7 @@ class MindirReader(Functions):
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"
-            unit = self.border_unit(slot, slot in self.low_io, OUTPUT)
+            unit = self.boundary_unit(slot, slot in self.low_io, OUTPUT)
         elif scope.kind == "function":
             unit = self.result(scope.path, index, value)
         scope.outputs.append(value.id)

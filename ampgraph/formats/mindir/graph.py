@@ -190,12 +190,13 @@ class MindirGraph(EditableGraph):
         """The MindIR version, as ``mind_ir_version 3``."""
         return f"mind_ir_version {self.file.model.mind_ir_version}"
 
-    def interface(self) -> list[str]:
-        """Names of the inputs, and ``output 0``, ``output 1`` ...: MindIR names no results."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs, and ``output 0``, ``output 1`` ..., with their types: MindIR names no results."""
         self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]
-        return [flow.values[v].name for v in main.inputs] + [f"output {n}" for n in range(len(main.outputs))]
+        types = {flow.values[v].name: flow.values[v].dtype for v in main.inputs}
+        return types | {f"output {n}": flow.values[v].dtype for n, v in enumerate(main.outputs)}
 
     def dimensions(self) -> set[str]:
         """MindIR does not name dimensions."""

@@ -25,7 +25,7 @@ from .weights import (
     check_tensors,
     data_files,
     is_external,
-    natural,
+    natural_key,
     place,
     tensors,
     write_padded,
@@ -225,7 +225,7 @@ def _write_data(
         by_file.setdefault(place(file, tensor)[0], []).append(tensor)
     total, before = sum(tensor.external_data.length for tensor in outside), 0
     moves: dict[Path, Path | None] = {}
-    for number, location in enumerate(sorted(by_file, key=natural)):
+    for number, location in enumerate(sorted(by_file, key=natural_key)):
         held = sorted(by_file[location], key=lambda tensor: place(file, tensor)[1])
         digest = hashlib.blake2b(path.name.encode(), digest_size=8)
         with open(temporary(f"data_{number}"), "wb") as stream:

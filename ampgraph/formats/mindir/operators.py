@@ -322,7 +322,7 @@ class Functions(MindirOperators):
         if dtype != FLOAT32:
             return NONE
         if key not in self._result_units:
-            self._result_units[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", LOW_TYPES, border=True)
+            self._result_units[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", LOW_TYPES, crosses=True)
         return self._result_units[key]
 
     def _made(self, op: Op, node: Message, scope: Scope, functions: list[str]) -> Item:

@@ -93,7 +93,7 @@ class MindirValues(FlowBuilder):
         return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
     def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """A stored tensor or number."""
+        """A value for a stored tensor or number."""
         value = self.tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value
@@ -166,10 +166,10 @@ class MindirValues(FlowBuilder):
                 if len(tensors) == 1:
                     scope.native.names[value.id] = info.name
                 if value.dtype == FLOAT32 and scope.kind == "main":
-                    value.unit = self.border_unit(f"input {len(scope.inputs)}", value.name in self.low_io, INPUT)
+                    value.unit = self.boundary_unit(f"input {len(scope.inputs)}", value.name in self.low_io, INPUT)
                 elif value.dtype == FLOAT32:
                     slot = f"{scope.path} input {value.name}"
-                    value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, border=True)
+                    value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, crosses=True)
                 scope.inputs.append(value.id)
         return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
 

@@ -82,10 +82,10 @@ def data_files(file: MindirFile) -> list[Path]:
     if file.path is None:
         return []
     locations = {place(file, tensor)[0] for tensor in tensors(file.model) if is_external(tensor)}
-    return [file.path.parent / location for location in sorted(locations, key=natural)]
+    return [file.path.parent / location for location in sorted(locations, key=natural_key)]
 
 
-def natural(location: str) -> list[tuple[int, str]]:
+def natural_key(location: str) -> list[tuple[int, str]]:
     """A sort key that puts data_10 behind data_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", location) if part]
 

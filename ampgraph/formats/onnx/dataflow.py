@@ -36,7 +36,7 @@ UNKNOWN = NONE - 1
 
 
 def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
+    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
     refuse_multiplied(model)
     shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
@@ -66,8 +66,8 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
     where = {unit.id: versions[flow.ops[unit.op].scope if unit.op != NONE else 0] for unit in flow.units}
     for scope in flow.scopes:
         uses = (use for value in scope.outputs for use in flow.uses[value] if use.op == NONE and use.scope == scope.id)
-        border = (*(flow.values[value].unit for value in scope.inputs), *(use.unit for use in uses))
-        where |= {unit: min(where[unit], versions[scope.id]) for unit in border if unit != NONE}
+        crossing = (*(flow.values[value].unit for value in scope.inputs), *(use.unit for use in uses))
+        where |= {unit: min(where[unit], versions[scope.id]) for unit in crossing if unit != NONE}
     for unit in flow.units:
         version = where[unit.id]
         if version < since and low in unit.admits and not unit.fixed_low:
@@ -79,7 +79,7 @@ class OnnxReader(OnnxOperators):
     """Reads graphs by their nodes, bodies and functions as called included."""
 
     def read(self) -> None:
-        """Reads the main graph."""
+        """Reads the main graph, with the bodies and functions inside, into the dataflow."""
         graph, env = self.model.graph, Environment(dict(self.model.opset_imports), {})
         self.flow.opset = env.opsets.get("", env.opsets.get("ai.onnx", 0))
         scope = self.enter("", NONE, NONE, "main", 1, graph, env)
@@ -157,7 +157,7 @@ class OnnxReader(OnnxOperators):
         for position, native in enumerate(at.node.outputs):
             inner = [self.flow.values[b.outputs[position]] for b in branches]
             first = next((v for v in inner if v.dtype), inner[0])
-            unit = self._border(at.op, f"out{position}", first.dtype, first.container)
+            unit = self._crossing_unit(at.op, f"out{position}", first.dtype, first.container)
             self._writes(at, native, first.dtype, first.container, unit)
             for body, value in zip(branches, inner, strict=True):
                 self._leaves(body, position, value.id, unit)
@@ -170,7 +170,7 @@ class OnnxReader(OnnxOperators):
         units: dict[int, int] = {}
         for position, state in enumerate(states):
             item = self.flow.values[state]
-            units[position + 2] = self._border(at.op, f"state{position}", item.dtype, item.container)
+            units[position + 2] = self._crossing_unit(at.op, f"state{position}", item.dtype, item.container)
             formals.append((item.container, item.dtype, units[position + 2]))
         self._reads(at, units)
         body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
@@ -189,7 +189,7 @@ class OnnxReader(OnnxOperators):
         for position, source in enumerate(inputs):
             item = self.flow.values[source]
             name = f"state{position}" if position < len(inputs) - scanned else f"scan{position}"
-            units[position + skip] = self._border(at.op, name, item.dtype, item.container)
+            units[position + skip] = self._crossing_unit(at.op, name, item.dtype, item.container)
             formals.append((item.container, item.dtype, units[position + skip]))
         self._reads(at, units)
         body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
@@ -212,7 +212,7 @@ class OnnxReader(OnnxOperators):
         for position, native in enumerate(function.outputs):
             result = self.lookup(native, body, inner)
             body.outputs.append(result.id)
-            unit = self._border(at.op, f"out{position}", result.dtype, result.container)
+            unit = self._crossing_unit(at.op, f"out{position}", result.dtype, result.container)
             self.use(result, NONE, position, unit, body.id)
             if position < len(at.node.outputs):
                 self._writes(at, at.node.outputs[position], result.dtype, result.container, unit)
@@ -225,7 +225,7 @@ class OnnxReader(OnnxOperators):
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
         actual = self.flow.values[given] if given != NONE else None
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")
-        unit = self._border(at.op, f"in{position}", dtype, container)
+        unit = self._crossing_unit(at.op, f"in{position}", dtype, container)
         if actual:
             self.use(actual, at.op.id, position, unit, at.scope.id)
         formal = self.make(native, body.id, inner, dtype, container, unit=unit)
@@ -233,10 +233,10 @@ class OnnxReader(OnnxOperators):
         if actual:
             self.flow.passed.append((given, formal.id))
 
-    # -- borders ----------------------------------------------------------------------------------------------------
+    # -- boundaries ----------------------------------------------------------------------------------------------------
 
-    def _border(self, op: Op, slot: str, dtype: str, container: str) -> int:
-        """The unit of a value that crosses a border (a loop state, a branch's output, a function's formal)."""
+    def _crossing_unit(self, op: Op, slot: str, dtype: str, container: str) -> int:
+        """The unit of a value that crosses a boundary (a loop state, a branch's output, a function's formal)."""
         if dtype != FLOAT32:
             return NONE
         admits, version = frozenset(LOW), 0
@@ -247,7 +247,7 @@ class OnnxReader(OnnxOperators):
             types = allowed(found.constraints[variable]) if found else frozenset()
             admits = frozenset(low for low in LOW if (container, low) in types)
             version = found.since_version if found else 0
-        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, border=True)
+        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, crosses=True)
         return unit
 
     def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
@@ -272,7 +272,7 @@ class OnnxReader(OnnxOperators):
                 unit = states[position]
                 dtype = FLOAT32 if unit != NONE else value.dtype
             else:
-                unit = self._border(at.op, f"stacked{position}", value.dtype, container)
+                unit = self._crossing_unit(at.op, f"stacked{position}", value.dtype, container)
                 dtype = value.dtype
             self._leaves(body, position + first_output, inner, unit)
             if position < len(at.node.outputs):

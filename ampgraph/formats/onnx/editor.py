@@ -62,7 +62,7 @@ def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str
 def change_weight(
     handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float
 ) -> ir.Value | None:
-    """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
+    """Stores a tensor as `Editor.weight` says; for mode ``both`` the low copy that some readers get, else None."""
     native = handles.value(value)
     source, filler = stored_tensor(native), native.producer()
     if source is None and filler is not None:  # one number, repeated
@@ -241,7 +241,7 @@ class OnnxEditor(Readers):
             drop_constant(native)
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
+        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
         node = self.node(op)
         others = [value for value in node.inputs[1:] if value is not None]
         gone = self.bypass_node(node, op.scope)

@@ -112,7 +112,8 @@ class OnnxGraph(RunnableOnnx):
             raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
     def _admit_casts(self) -> None:
-        """Imports the default opset where the model has none: the Casts to come belong to it."""
+        """Imports the default opset in the model and its functions where they lack it, or have another with the same
+        Cast: the Casts to come belong to it."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
@@ -130,11 +131,13 @@ class OnnxGraph(RunnableOnnx):
         """The metadata of the model, by key."""
         return self.model.metadata_props
 
-    def interface(self) -> list[str]:
-        """Names of the inputs and outputs; an input with a default value cannot follow a new type."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs and outputs, with their types; an input with a default value cannot follow a new one."""
         given = self.model.graph
         inputs = [value for value in given.inputs if not value.is_initializer()]
-        return [v.name or "" for v in [*inputs, *given.outputs]]
+        types = {value.name or "": declared_type(value) for value in [*inputs, *given.outputs]}
+        words = {"seq": "a sequence of {}", "optional": "an optional {}", "other": "no dense tensor", "": "{}"}
+        return {name: words[container].format(dtype) for name, (container, dtype) in types.items()}
 
     def dimensions(self) -> set[str]:
         """Names of symbolic dimensions."""

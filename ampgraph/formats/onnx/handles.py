@@ -164,7 +164,7 @@ class Handles:
         return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def handle(self, native: ir.Value, scope: int, dtype: str) -> Value:
-        """A handle of a value that was made here."""
+        """A value of the dataflow for an onnx_ir value that an edit made, by which further edits name it."""
         self._made += 1
         self.note_type(native, dtype)
         return Value(len(self.flow.values) + self._made, native.name or "", scope, dtype, native=native)
@@ -351,7 +351,8 @@ class Readers(Casts):
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
-        """Copies what the file says of a body's output (type, shape) to the value that takes its place."""
+        """Gives a value that becomes a body's output its known type, and the old output's shape where it has none of
+        its own."""
         result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
@@ -381,7 +382,7 @@ class Readers(Casts):
     def bypass_node(self, op: ir.Node, scope: int) -> bool:
         """Readers of a node's only result read its first input, and the node goes.
 
-        It stays, and costs nothing, where a border needs its name or a body a result of its own.
+        It stays, and costs nothing, where a boundary needs its name or a body a result of its own.
         """
         source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
         assert source is not None

@@ -139,7 +139,7 @@ class OnnxValues(FlowBuilder):
         scope.inputs.append(value.id)
         if dtype == FLOAT32:
             low = value.name in self.low_io and not container
-            value.unit = self.border_unit(f"input {value.name}", low, "a graph input keeps its type")
+            value.unit = self.boundary_unit(f"input {value.name}", low, "a graph input keeps its type")
 
     def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
         """Adds the read that an output of the model is, with its unit."""
@@ -148,7 +148,7 @@ class OnnxValues(FlowBuilder):
         unit = NONE
         if value.dtype == FLOAT32:
             low = value.name in self.low_io and not value.container
-            unit = self.border_unit(f"output {index}", low, "a graph output keeps its type")
+            unit = self.boundary_unit(f"output {index}", low, "a graph output keeps its type")
         self.use(value, NONE, index, unit, scope.id)
 
     def attribute(self, op: Op, name: str) -> Any:

@@ -70,7 +70,8 @@ class PartsReader:
         self._heavy: dict[str, bool] = {}
 
     def of(self, node: NodeProto) -> Parts:
-        """The parts of a node; of one that cannot be taken apart the kind alone is right."""
+        """The parts of a serialized node (inputs, outputs, name, kind); of one that cannot be taken apart the kind
+        alone is right."""
         if self._heavy.get(node.op_type, True):
             kind = self._kind_of_first(node)
             if self._heavy[kind.op_type]:
@@ -144,7 +145,7 @@ class Holder:
     parts: list[Parts] | None
 
     def nodes(self) -> Iterable[Parts]:
-        """All nodes taken apart."""
+        """The parts of every node in this graph."""
         if self.parts is not None:
             return self.parts
         return (

@@ -1,4 +1,4 @@
-"""What runs ask of an ONNX graph: a copy without functions, its border as declared, the file for a runtime."""
+"""What runs ask of an ONNX graph: a copy without functions, its boundary as declared, the file for a runtime."""
 
 from __future__ import annotations
 

@@ -198,7 +198,8 @@ class _Switches:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def _constants(self) -> Iterator[tuple[str, Array, ir.Value]]:
-        """(name, the reference's own numbers, what is read) of stored tensors that are low in the file."""
+        """The low stored tensors of the file, each as (name, the reference's own float32 numbers, the value that is
+        read)."""
         graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
         for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in stored_in(graph)):
             name = value.name or ""

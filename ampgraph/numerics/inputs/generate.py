@@ -177,7 +177,7 @@ class Generator:
         elif kind in KINDS:
             array = made(kind, numbers, shape, index)
         elif kind in ("mask", "added"):
-            kept = self._kept(shape, index) != source.inverted
+            kept = self._padding_mask(shape, index) != source.inverted
             array = np.where(kept, 0.0, HIDDEN) if kind == "added" else kept
         elif kind == "positions":
             span = source.last - source.first + 1
@@ -189,10 +189,10 @@ class Generator:
         else:
             array = numbers.integers(source.first, source.last, shape)
             if source.pad is not None:
-                array = np.where(self._kept(shape, index), array, source.pad)
+                array = np.where(self._padding_mask(shape, index), array, source.pad)
         return np.asarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape), order="C")
 
-    def _kept(self, shape: tuple[int, ...], index: int) -> Array:
+    def _padding_mask(self, shape: tuple[int, ...], index: int) -> Array:
         """A truth value for each place of the last axis: False for padding, which is the tail of odd samples.
 
         All inputs of one length agree, as a mask and the tokens under it must.
@@ -239,7 +239,7 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
         return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
     length = shape[-1] if shape and len(shape) <= 3 else 0
     named = sounds(port.name) and length >= SOUND // 10
-    if length and (length >= SOUND or named or _hears(flow, port.value)):
+    if length and (length >= SOUND or named or _is_sound(flow, port.value)):
         return "sound", "speech-like sound, tones, noise and silence"
     return PLAIN, "about standard normal, and of 4 and 1/16 times that"
 
@@ -265,7 +265,7 @@ def _takes_bytes(flow: Dataflow, value: int) -> bool:
     return False
 
 
-def _hears(flow: Dataflow, value: int) -> bool:
+def _is_sound(flow: Dataflow, value: int) -> bool:
     """Whether an input is sound: its first operator is a Fourier transform, or a product with waves as weights."""
     for op, _ in _first_readers(flow, value):
         if has(op.role, "transforms"):
@@ -372,7 +372,7 @@ class Table:
 def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None:
     """Means and deviations of an input, as the operators behind it shift and scale it by; None where they do not."""
     gain, offset, steps = np.ones(()), np.zeros(()), 0
-    while steps < SCALERS and (found := _step(flow, value, shape)) is not None:
+    while steps < SCALERS and (found := _first_affine(flow, value, shape)) is not None:
         op, factor, term = found
         gain, offset, value, steps = gain * factor, offset * factor + term, op.outputs[0], steps + 1
     if not steps or not offset.any() or not np.all(gain) or not np.all(np.isfinite(offset / gain)):
@@ -384,7 +384,7 @@ def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None
     return Table(np.asarray(means, np.float32), np.asarray(deviations, np.float32))
 
 
-def _step(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
+def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
     """The first reader that multiplies a value by stored numbers or adds them, with the factor and the term."""
     for op in flow.readers(value):
         if has(op.role, "stored_statistics") and op.inputs[0] == value:

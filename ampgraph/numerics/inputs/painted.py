@@ -109,7 +109,7 @@ def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
 
 
 def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
-    """Channels of a gray picture, tinted (otherwise in dark parts) and with a little noise."""
+    """Channels of a gray picture, with one tint in its dark parts and another elsewhere, and a little noise."""
     tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
     picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
     picture = picture + (numbers.uniform((channels, *gray.shape)) - np.float32(0.5)) * np.float32(NOISE)

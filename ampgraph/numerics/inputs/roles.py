@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import NONE, Dataflow, Op
 from ...oplists.traits import at as at_place
 from ...oplists.traits import has
@@ -68,7 +68,7 @@ class InputReader:
     """Follows inputs through a dataflow. ``size`` gives the size of a dimension, symbolic ones included."""
 
     def __init__(self, flow: Dataflow, size: Size) -> None:
-        self.flow, self.size, self.borders = flow, size, Borders(flow)
+        self.flow, self.size, self.crossings = flow, size, Crossings(flow)
 
     def read(self, source: int) -> Reading:
         """What the readers of a graph input say of it."""
@@ -76,15 +76,15 @@ class InputReader:
         found, work = Reading(), [_State(source)]
         while work:
             state = work.pop()
-            for value in self.borders.copies(state.value) - seen:
+            for value in self.crossings.copies(state.value) - seen:
                 seen.add(value)
                 here = replace(state, value=value)
                 for use in self.flow.uses[value]:
                     if use.op != NONE:
-                        work += self._step(self.flow.ops[use.op], use.index, here, source, found)
+                        work += self._follow(self.flow.ops[use.op], use.index, here, source, found)
         return found
 
-    def _step(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+    def _follow(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
         """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
         further."""
         role = op.role
@@ -92,7 +92,7 @@ class InputReader:
             found.size = found.size or op.kind
             return []
         if at_place(role, "indices", index):
-            self._table(op, at, found)
+            self._bound_by_table(op, at, found)
             return []
         if at_place(role, "sequence_lengths", index):
             found.length = self._dimension(op.inputs[0], 0) or 16
@@ -110,7 +110,7 @@ class InputReader:
         if role == "Where" and index == 0:
             return self._where(op, at, found)
         if role == "Equal" or has(role, "affine"):
-            return self._arithmetic(op, index, at, source, found)
+            return self._follow_arithmetic(op, index, at, source, found)
         if role == "Not":
             return [replace(at, value=v, flipped=not at.flipped) for v in op.outputs]
         if at_place(role, "passes_on", index) or has(role, "pools") or (role == "Where" and index):
@@ -119,7 +119,7 @@ class InputReader:
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
-    def _table(self, op: Op, at: _State, found: Reading) -> None:
+    def _bound_by_table(self, op: Op, at: _State, found: Reading) -> None:
         """Notes that an index must fit a table: ``0 <= scale * x + offset < size`` for every offset that was met."""
         flow = self.flow
         if op.role == "OneHot":
@@ -154,7 +154,7 @@ class InputReader:
 
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
-    def _arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+    def _follow_arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
         """Follows an input through arithmetic with constants; ``found`` takes what that says of it."""
         other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
@@ -230,17 +230,19 @@ class InputReader:
 
         What it is subtracted from is not looked at: unlike a mask that is added, it has large numbers already.
         """
-        for readers in self._following(op, lambda reader: has(reader.role, "passes_on")):
+        for readers in self._readers_along(op, lambda reader: has(reader.role, "passes_on")):
             if any(reader.role == "Sub" and index == 1 for reader, index in readers):
                 return any(self._reaches_softmax(reader) for reader, _ in readers if reader.role == "Sub")
         return False
 
     def _reaches_softmax(self, op: Op) -> bool:
         """Whether a Softmax reads what an operator makes, through moves, additions and Wheres."""
-        way = self._following(op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where")
+        way = self._readers_along(
+            op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where"
+        )
         return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
 
-    def _following(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
+    def _readers_along(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
         """The readers of a result, each with its place; then those of the one reader that ``leads_on``, as long as
         there is only one."""
         for _ in range(8):

@@ -58,7 +58,7 @@ class Sizes:
                 self.known[name] = self._guess(name, port, axis)
         for name in later:
             if name not in self.known:
-                self.known[name] = self._sum(name)
+                self.known[name] = self._summed_size(name)
 
     def size(self, dim: int | str | None) -> int:
         """The size of a dimension of any value; a name that no input has counts as a sequence."""
@@ -66,7 +66,7 @@ class Sizes:
             return dim
         if dim is None:
             return SEQUENCE
-        return self.known[dim] if dim in self.known else self._sum(dim) if _is_sum(dim) else SEQUENCE
+        return self.known[dim] if dim in self.known else self._summed_size(dim) if _is_sum(dim) else SEQUENCE
 
     def shape(self, port: GraphInput) -> tuple[int, ...]:
         """The sizes of an input."""
@@ -109,7 +109,7 @@ class Sizes:
         has_past = any(isinstance(d, str) and self._is_past(d) for p in self.ports for d in p.shape)
         return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
 
-    def _sum(self, name: str) -> int:
+    def _summed_size(self, name: str) -> int:
         """The size of a dimension whose name is a sum of others, or means past and present together."""
         if not _is_sum(name):
             tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
@@ -138,10 +138,10 @@ class Sizes:
             return BATCH
         pictured = rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past")
         if pictured or (rank >= 4 and ("height" in word or "width" in word)):
-            return self._side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
+            return self._picture_side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
         return SEQUENCE
 
-    def _side(self, port: GraphInput, axis: int) -> int:
+    def _picture_side(self, port: GraphInput, axis: int) -> int:
         """The height or width of a picture, in a usual ratio to the other side where that is fixed."""
         across = port.shape[axis - 1] if axis >= 3 else None
         if isinstance(across, int) and CHANNELS + 1 < across <= LINE:

@@ -60,7 +60,7 @@ def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple
     for name, port in inputs.items():
         same = _AGAIN.sub("", name)
         named = [same] if same != name and same in outputs else known.get(_words(name), ())
-        fits = [out for out in named if _told(name, out) and _alike(port, outputs[out])]
+        fits = [out for out in named if _are_paired_names(name, out) and _alike(port, outputs[out])]
         if len(fits) == 1:
             pairs.append(CachePair(name, fits[0], _axis(port, outputs[fits[0]])))
     return tuple(pairs)
@@ -76,7 +76,7 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(word for word in _WORD.findall(_spelled(name)) if word not in DIRECTIONS)
 
 
-def _told(past: str, present: str) -> bool:
+def _are_paired_names(past: str, present: str) -> bool:
     """Whether the names of an input and an output both speak of memory (a state, a cache)."""
     words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
     paired = words & PLAIN or _AGAIN.sub("", past) == present

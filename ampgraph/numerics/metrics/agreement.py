@@ -170,7 +170,7 @@ def is_float(array: Array) -> bool:
 
 
 def _maps(reference: Result, result: Result) -> Apart:
-    """Maps by their keys: the values of all of them in one array."""
+    """Compares two maps by their keys: the values of all of them as one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
         return _different("maps of different keys")
     return replace(

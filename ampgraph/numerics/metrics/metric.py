@@ -97,12 +97,14 @@ class Metric:
         if self.function is not None:
             ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
             return {SAMPLE: Judged(_called(self.function, self.name, ours, theirs), sort=self.name)}
-        judged = self._sets(reference, result)
+        judged = self._judged_sets(reference, result)
         for name, want in reference.items():
             if name not in judged and self._about(want):
                 got = result[name]
                 found = apart(want, got) if parts is None else parts[name]
-                sort = self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort(name, found, want))
+                sort = (
+                    self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort_of(name, found, want))
+                )
                 judged[name] = _judged_as(sort, found, want, got)
         if not judged and reference:
             hint = "use --metric l2, or auto, which judges each output as what it is"
@@ -117,7 +119,7 @@ class Metric:
             return isinstance(want, np.ndarray) and want.dtype.kind in "iu"
         return self.name != "detections"
 
-    def _sort(self, name: str, found: Apart, want: Result) -> str:
+    def _sort_of(self, name: str, found: Apart, want: Result) -> str:
         """What an output is taken for: what the graph says, if its numbers can be that, else what they look like."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return TOKENS
@@ -129,14 +131,14 @@ class Metric:
         likely = _within_one(want) if role == PROBABILITIES else _sums_to_one(want)
         return PROBABILITIES if likely else NUMBERS
 
-    def _sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
+    def _judged_sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
         """Judges outputs that belong together as detections: boxes, and what stands beside them row by row."""
         if self.name not in ("auto", "detections"):
             return {}
         names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
         both = {n: (reference[n], result[n]) for n in names}
         arrays = {n: sides for n, sides in both.items() if all(isinstance(side, np.ndarray) for side in sides)}
-        boxes = next((name for name, (want, got) in arrays.items() if _boxes(want, got)), None)
+        boxes = next((name for name, (want, got) in arrays.items() if _are_boxes(want, got)), None)
         return {} if boxes is None else _judged_rows(boxes, arrays)
 
 
@@ -149,7 +151,7 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
     An error that has no floor of its own stands for itself: of integers, sequences, maps, and of what cannot be
     compared."""
     if sort == TOKENS:
-        return _tokens(found, np.asarray(want), np.asarray(got))
+        return _token_error(found, np.asarray(want), np.asarray(got))
     if not found.floating or not math.isfinite(found.error) or (found.nested and sort != "cosine"):
         return _by_error(found, "classes" if sort == "argmax" and not found.floating else "")
     if sort == "cosine":
@@ -190,7 +192,7 @@ def _by_error(found: Apart, sort: str = "") -> Judged:
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
-def _tokens(found: Apart, ours: Array, theirs: Array) -> Judged:
+def _token_error(found: Apart, ours: Array, theirs: Array) -> Judged:
     """The share of integers that differ, place by place; where one side ends earlier along the last axis, what it lacks
     differs."""
     whole = ours.dtype.kind in "iu" and theirs.dtype.kind in "iu"
@@ -241,7 +243,7 @@ def _sums_to_one(value: Result) -> bool:
 # -- rows as sets -----------------------------------------------------------------------------------------------------
 
 
-def _boxes(want: Array, got: Array) -> bool:
+def _are_boxes(want: Array, got: Array) -> bool:
     """Whether two arrays hold rows of boxes, [n, k] or [batch, n, k]."""
     alike = want.ndim == got.ndim and want.ndim in (2, 3) and want.shape[-1] == got.shape[-1]
     batch = want.ndim == 2 or want.shape[0] == got.shape[0]

@@ -158,7 +158,7 @@ class Compared:
 
 
 def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
-    """Whether a tolerance is met.
+    """Whether what was compared meets a tolerance: every output, or the samples as a whole.
 
     By outputs: every one is within it, and at least one has something to compare: finite elements, or rows that are to
     be paired, even if none found its partner. By samples as a whole where the metric judges these (``overall``): that

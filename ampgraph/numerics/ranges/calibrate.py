@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...core.arrays import Array, Result
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.graph import LOW, Attribute, NodeEditor
 from ...core.progress import Progress
@@ -115,23 +115,24 @@ def _wanted(flow: Dataflow) -> list[Value]:
 
 
 def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
-    """Name in the model with its functions inlined -> the keys of the values that it stands for, bodies left out."""
+    """Name in the model with its functions inlined -> the keys of the values that it stands for; values in bodies are
+    left out."""
     inside, wanted = _bodies(flow), _wanted(flow)
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
     pairs = _paired(flow, flat.dataflow(), inside)
-    borders = Borders(flow)
+    crossings = Crossings(flow)
     good = {v.id for v in wanted if v.scope not in inside}
     names: dict[str, list[str]] = {}
     for value, name in pairs.items():
-        same = sorted(v for v in borders.copies(value) | borders.origins(value) if v in good)
+        same = sorted(v for v in crossings.copies(value) | crossings.origins(value) if v in good)
         if same:
             names[name] = sorted({*names.get(name, []), *(value_key(flow, v) for v in same)})
     return names
 
 
 def _bodies(flow: Dataflow) -> set[int]:
-    """The scopes that are bodies, or stand in one."""
+    """The scopes that are bodies of control flow, or lie in one."""
     found: set[int] = set()
     for scope in flow.scopes:  # parents come before their children
         if scope.kind == "body" or scope.parent in found:

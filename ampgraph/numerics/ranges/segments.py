@@ -65,7 +65,7 @@ class SegmentedModel:
             self._segments = self._cut(self._sizes(feeds), set(feeds))
             for segment in self._segments:  # all at once: between large arrays they would leave holes behind
                 segment.session = self._open(self._graph.part(segment.ops, segment.reads, segment.makes, set(feeds)))
-        held: dict[str, Result] = {name: _own(value) for name, value in feeds.items()}
+        held: dict[str, Result] = {name: _copy_to_feed(value) for name, value in feeds.items()}
         for number, segment in enumerate(self._segments):
             makes = [value.name for value in segment.makes]
             fed = {value.name: held[value.name] for value in segment.reads}
@@ -91,7 +91,7 @@ class SegmentedModel:
         with self._graph.editor(self._graph.dataflow()) as edit:  # segments have nodes of the file alone
             counts = [edit.add("Size", [value], ["int64"], name="ampgraph_size")[0] for value in seen]
         inputs = [value for value in self._inputs if value.name in feeds or value.name not in self._optional]
-        fed = {name: _own(value) for name, value in feeds.items()}
+        fed = {name: _copy_to_feed(value) for name, value in feeds.items()}
         session = self._open(self._graph.part(None, inputs, counts, set(feeds)))
         found = self._run(session, fed, [value.name for value in counts])
         return {value.id: int(size) for value, size in zip(seen, found, strict=True)}
@@ -161,7 +161,7 @@ def _elements(value: Any) -> int:
     return sum(map(_elements, value)) if isinstance(value, list) else int(np.size(value))
 
 
-def _own(value: Any) -> Any:
+def _copy_to_feed(value: Any) -> Any:
     """A copy of an array that is fed, since the runtime may write over it."""
     return value.copy() if isinstance(value, np.ndarray) else value
 

@@ -46,8 +46,8 @@ from ..graphs import flat_graph, port_of
 def strict_model(model: Model | Graph) -> ModelProto:
     """The float32 model with every low value rounded; inputs, outputs and their types are those of ``model``.
 
-    A sequence or an optional of a low type becomes one of float32, at the border too: no Cast exists for it. References
-    to external data are kept. ``model``: what `convert` takes, or a Graph; it is not changed.
+    A sequence or an optional of a low type becomes one of float32, at the boundary too: no Cast exists for it.
+    References to external data are kept. ``model``: what `convert` takes, or a Graph; it is not changed.
     """
     with quiet_collector():
         graph = flat_graph(model)
@@ -74,10 +74,10 @@ class StrictSession:
             graph = flat_graph(model)
             taken, given = graph.declared()
             self._types = {value.name: (value.container, value.dtype) for value in (*taken, *given)}
-            self.inputs = {value.name: _plain(port_of(value)) for value in taken}
+            self.inputs = {value.name: _checked_port(port_of(value)) for value in taken}
             self.outputs = {value.name: port_of(value) for value in given}
             self.required = [value.name for value in taken if not value.stored]
-            # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
+            # Low values cross the boundary as float32: numpy has no bfloat16 that the runtime would take.
             folder = graph.folder()  # asked before there are twice the nodes
             rewrite(graph, keep_interface=False, target=target)
             content = graph.content()
@@ -121,7 +121,7 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
     return StrictSession(model).run(feeds, outputs=outputs)
 
 
-def _plain(port: Port) -> Port:
+def _checked_port(port: Port) -> Port:
     """A port as it is checked: a tensor of numbers that numpy has; anything else is left to the runtime."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
@@ -135,12 +135,12 @@ def _to_float32(value: Any, low: str) -> Any:
         return [_to_float32(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
-        return _opaque(array)
+        return _as_bytes(array)
     # A copy: ONNX Runtime may write a node's output over a fed array once it has removed the Casts between them.
     return array.astype(np.float32 if low else array.dtype)
 
 
-def _opaque(array: Array) -> Any:
+def _as_bytes(array: Array) -> Any:
     """float8 and the like as the runtime takes them: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
@@ -208,7 +208,7 @@ LOW_BYTES = 2  # of an element
 
 
 def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> None:
-    """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
+    """Rewrites a model without functions, in place; unless the boundary is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
     flow, kernels = graph.dataflow(), low_accumulators(graph, target)
@@ -232,7 +232,7 @@ def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> 
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
             for op in ops[scope.id]:
                 writer.op(op)
-            writer.border(scope)
+            writer.declare_boundary(scope)
             edit.forget_annotations(scope)
 
 
@@ -304,7 +304,7 @@ class _Writer:
                 sums = self._sums.get(op.id) if value.id == op.outputs[0] else None
                 self._edit.round_all(value, stays_low=kept, sums=sums)
 
-    def border(self, scope: Scope) -> None:
+    def declare_boundary(self, scope: Scope) -> None:
         """Declares the graph's inputs and outputs: in the types that they had, or in float32."""
         for value in (self._flow.values[i] for i in {*scope.inputs, *scope.outputs}):
             if value.container or value.id not in self._kept:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import Dataflow, Op, Value
 from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
@@ -18,7 +18,7 @@ from .sizes import OpenSizes
 from .squares import Squares
 from .values import Extent, Values
 
-OF_FILE = frozenset({"borders", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
+OF_FILE = frozenset({"crossings", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
 """Facts that neither a level nor kernels change, nor, but for values, what was measured."""
 
 
@@ -75,9 +75,9 @@ class Facts:
     # -- ways ---------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def borders(self) -> Borders:
+    def crossings(self) -> Crossings:
         """Values that carry on into and out of bodies and functions."""
-        return Borders(self.flow)
+        return Crossings(self.flow)
 
     @cached_property
     def _before(self) -> dict[frozenset[int], set[int]]:
@@ -85,10 +85,10 @@ class Facts:
         return {}
 
     def with_all_before(self, ops: frozenset[int]) -> Set[int]:
-        """Operators, with all those that what they read was made by, across borders as well."""
+        """Operators, with all those that what they read was made by, across boundaries as well."""
         if ops not in self._before:
             found, values = set(ops), set[int]()
-            add = self.borders.origins_into(values)
+            add = self.crossings.origins_into(values)
             for op in reversed(self.flow.ops):
                 if op.id in ops or not values.isdisjoint(op.outputs):
                     found.add(op.id)
@@ -118,12 +118,12 @@ class Facts:
     @cached_property
     def values(self) -> Values:
         """Between which numbers values are, and the numbers themselves where they are few and known."""
-        return Values(self.flow, self.traits, self.borders.before, self.measured.ranges, self.options.range_margin)
+        return Values(self.flow, self.traits, self.crossings.before, self.measured.ranges, self.options.range_margin)
 
     @cached_property
     def truths(self) -> Values:
         """The same where integers of which nothing is known are taken for truths."""
-        return Values(self.flow, self.traits, self.borders.before, truths=True)
+        return Values(self.flow, self.traits, self.crossings.before, truths=True)
 
     @cached_property
     def sizes(self) -> OpenSizes:

@@ -38,9 +38,9 @@ class Masks:
         return read.union(v for op in before if op.role in through for v in op.inputs if v != NONE)
 
     def has(self, value: int, types: tuple[str, ...] = (FLOAT32,), multiplied: bool = False) -> bool:
-        """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, through
-        conversions to some types, and scaled with the scores. ``multiplied``: or through products with zeros and ones.
-        """
+        """Whether a tensor is a mask alone: every path from it ends in Softmax through additions, selections and moves,
+        through conversions to ``types``, and scaled with the scores. ``multiplied``: or through products with zeros and
+        ones."""
         if value not in self.scores:
             return False
         traits, ends, ended = self.traits, self.traits.operators("softmaxes"), False

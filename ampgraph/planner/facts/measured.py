@@ -22,7 +22,7 @@ Passing = NewType("Passing", Mapping[int, str])
 def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
     """Value id -> range; what is passed into or out of a body or a function has that of the values it comes from."""
     found = by_value(flow, ranges)
-    for source, target in flow.passed:  # in the order of the file: an outer border comes before an inner one
+    for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
             joint = Range()
             for known in (found.get(target), found[source]):
@@ -42,7 +42,7 @@ class MeasuredRanges:
 
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
-        """By value."""
+        """Value id -> measured range."""
         return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
     @cached_property

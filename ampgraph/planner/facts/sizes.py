@@ -17,7 +17,8 @@ class OpenSizes:
         self.flow, self.named, self.traits = flow, named, traits
 
     def dims(self, value: int) -> list[int]:
-        """One number for each dimension; where the shape is not known at all, as `Dataflow.dims` guesses."""
+        """The size of each dimension of a value as one number; where the shape is not known at all, as `Dataflow.dims`
+        guesses."""
         dims, shape = self.flow.dims(value, self.named), self.flow.shape(value)
         if shape is None or value not in self._places:
             return dims

@@ -26,7 +26,7 @@ class Squares:
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
-        """The operators that square, with what they square."""
+        """By operator that squares, the value that it squares."""
         may = frozenset[str]().union(*map(self.traits.operators, SQUARING))
         squared = {op.id: self._squared(op) for op in self.flow.with_roles(may) if op.slots}
         return {op: value for op, value in squared.items() if value != NONE}
@@ -73,7 +73,7 @@ class Squares:
         return source(self.flow, value, self.traits.operators("conversions"))
 
     def _same(self, one: int, two: int) -> bool:
-        """Whether two values are computed alike."""
+        """Whether two values are computed alike, so that their product is a square."""
         return one == two or self._view.same(self._origin(one), self._origin(two)) is not None
 
     def _origin(self, value: int) -> int:

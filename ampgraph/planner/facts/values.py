@@ -110,7 +110,7 @@ class Values:
     """Of one model.
 
     Attributes:
-        before: what a value is passed from across a border.
+        before: what a value is passed from across a boundary.
         measured: what values were measured to reach, which counts times ``margin``.
         truths: whether whole numbers of which nothing more is known, as an input, are taken for truths: masks are kept
             in integers too. Only whole numbers are of interest then.
@@ -176,7 +176,7 @@ class Values:
         elif op is None or op.role not in self._rules:
             made = UNKNOWN
         else:
-            row = _row(self, op)
+            row = _known_numbers(self, op)
             made = self._rules[op.role].makes(self, op) if row is None else _of_array(row)
         if value in self.measured:
             reach = self.measured[value].absmax * self.margin
@@ -221,14 +221,14 @@ def _unknown(values: Values, op: Op) -> Interval:
     return UNKNOWN
 
 
-def _one_of(values: Values, op: Op) -> Interval:
+def _moved_interval(values: Values, op: Op) -> Interval:
     """The interval of one element of an operand, or of zero, which pads and cut-off parts give."""
     read = _joined(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
     return _hull([Interval(0.0, 0.0, True), *(values.of(v) for v in read if v != NONE)])
 
 
-def _added(values: Values, op: Op) -> Interval:
-    """The sum of the operands, less those that are taken away."""
+def _sum_interval(values: Values, op: Op) -> Interval:
+    """The interval of a sum of operands, less those that are taken away."""
     taken, ends = values.traits.positions(op.role, "subtracts"), list[Interval]()
     for place, value in enumerate(op.inputs):
         one = values.of(value)
@@ -241,8 +241,9 @@ def _multiplied(values: Values, op: Op) -> Interval:
     return reduce(_product, (values.of(v) for v in op.inputs if v != NONE))
 
 
-def _normed(values: Values, op: Op) -> Interval:
-    """A norm over n elements makes none larger than the root of n, before its scale and bias."""
+def _norm_interval(values: Values, op: Op) -> Interval:
+    """The interval of a norm's result: over n elements it makes none larger than the root of n, before its scale and
+    bias."""
     flow = values.flow
     scale, bias = (values.of(v).size if v != NONE else 0.0 for v in (*op.inputs[1:3], NONE, NONE)[:2])
     if len(op.inputs) < 2 or op.inputs[1] == NONE or not flow.values[op.inputs[1]].weight:
@@ -265,13 +266,13 @@ def _clipped(values: Values, op: Op) -> Interval:
 DERIVATIONS = (
     Derivation(("shapes",), _none, _unknown),
     Derivation(("within_two",), _none, lambda values, op: _within(2.0)),
-    Derivation(("norms",), lambda traits, op: op.inputs[1:3], _normed),
+    Derivation(("norms",), lambda traits, op: op.inputs[1:3], _norm_interval),
     Derivation(("fills",), _none, lambda values, op: _of_array(fill(values.flow, op))),
-    Derivation(("cancels",), _all, _added),
+    Derivation(("cancels",), _all, _sum_interval),
     Derivation(("multiplies",), _all, _multiplied),
-    Derivation(("joins",), _joined, _one_of),
-    Derivation(("lookups", "slices"), _all, _one_of),
-    Derivation(("moves", "conversions", "keeps_order"), _first, _one_of),
+    Derivation(("joins",), _joined, _moved_interval),
+    Derivation(("lookups", "slices"), _all, _moved_interval),
+    Derivation(("moves", "conversions", "keeps_order"), _first, _moved_interval),
     Derivation(("bounds",), _first, _clipped),
     Derivation(("selects",), _first, lambda values, op: _within(values.of(op.inputs[0]).size)),
     Derivation((*ARITHMETIC, "roots"), _all, _unknown),
@@ -304,7 +305,7 @@ def _product(one: Interval, other: Interval) -> Interval:
 
 
 def _of_array(array: Array) -> Interval:
-    """Of stored numbers."""
+    """The interval of some stored numbers."""
     row = array.reshape(-1) if array.size <= FEW and array.dtype.kind in "fiu" else None
     if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         return UNKNOWN._replace(row=row)
@@ -337,7 +338,7 @@ def fill(flow: Dataflow, op: Op) -> Array:
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 
 
-def _row(values: Values, op: Op) -> Array | None:
+def _known_numbers(values: Values, op: Op) -> Array | None:
     """The numbers that an operator makes, where it reads few and known ones; else None."""
     flow, traits = values.flow, values.traits
     if not op.inputs:
@@ -351,18 +352,18 @@ def _row(values: Values, op: Op) -> Array | None:
     if first is None:
         return None
     if any(traits.has(op.role, trait) for trait in ("conversions", "keeps_order")):
-        return _converted(first, dtype)
+        return _converted_numbers(first, dtype)
     rows = [values.row(v) for v in op.inputs if v != NONE]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return None
     kind = next((trait for trait in ARITHMETIC if traits.has(op.role, trait)), None)
     if dtype == FLOAT32:
-        return _computed(kind, known, traits.has(op.role, "roots"))
+        return _float_arithmetic(kind, known, traits.has(op.role, "roots"))
     if kind is not None:
-        return _counted(kind, known) if dtype == "int64" else None
+        return _integer_arithmetic(kind, known) if dtype == "int64" else None
     shape = flow.shape(op.inputs[0])
-    return _picked(traits, op, first, known[1:]) if shape is not None and len(shape) == 1 else None
+    return _picked_numbers(traits, op, first, known[1:]) if shape is not None and len(shape) == 1 else None
 
 
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
@@ -376,7 +377,7 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
     return np.array([size if isinstance(size, int) else np.nan for size in part])
 
 
-def _converted(row: Array, dtype: str) -> Array | None:
+def _converted_numbers(row: Array, dtype: str) -> Array | None:
     """The numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or wrap
     around."""
     if dtype == FLOAT32:
@@ -385,7 +386,7 @@ def _converted(row: Array, dtype: str) -> Array | None:
     return row if bool(((np.rint(known) == known) & (np.abs(known) < limit)).all()) else None
 
 
-def _picked(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
+def _picked_numbers(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
     """Elements of a row of sizes, by indices or as a slice."""
     if traits.has(op.role, "lookups") and len(where) == 1:
         inside = (where[0] >= -row.size) & (where[0] < row.size)
@@ -398,7 +399,7 @@ def _picked(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | N
     return row[int(where[0][0]) : int(where[1][0])]
 
 
-def _computed(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
+def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
     """Arithmetic on single numbers, in float32."""
     if any(row.size != 1 for row in rows):
         return None
@@ -411,7 +412,7 @@ def _computed(kind: Trait | None, rows: list[Array], root: bool) -> Array | None
         return np.asarray(ARITHMETIC[kind](*numbers)) if kind is not None and len(numbers) == 2 else None
 
 
-def _counted(kind: Trait, rows: list[Array]) -> Array | None:
+def _integer_arithmetic(kind: Trait, rows: list[Array]) -> Array | None:
     """Integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
     if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
         return None

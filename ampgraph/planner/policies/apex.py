@@ -29,7 +29,8 @@ class Halved(PromotedTypes):
     framework = "Apex"
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """A stored tensor with dimensions, and one that is known to be a parameter, was cast; so was an input."""
+        """Whether a value reaches a reader low: a stored tensor with dimensions, one that is known to be a parameter,
+        and an input were cast."""
         if value.dtype != FLOAT32 or value.producer != NONE or (value.scope != 0 and not value.weight):
             return super().comes_low(value, reader)
         if not value.weight or reader == NONE:

@@ -44,13 +44,13 @@ class ForwardTypes(ABC):
                 self.make_float32(held, op.held)
 
     def settle(self) -> None:
-        """Walks until no type changes."""
+        """Types operators and boundaries again until no type changes."""
         changed = True
         while changed:
             changed = False
             for op in self.flow.ops:
                 changed |= self._settle_op(op)
-            changed |= self._settle_borders()
+            changed |= self._settle_boundaries()
 
     @abstractmethod
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
@@ -77,7 +77,7 @@ class ForwardTypes(ABC):
                 changed |= self.make_float32(unit, why)
         return changed
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """What is passed into and out of functions has the type that comes, float32 where two differ."""
         changed = False
         for source, target in self.flow.passed:
@@ -87,7 +87,7 @@ class ForwardTypes(ABC):
         return changed
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: an operator by its id, `NONE` for a border or whoever reads it."""
+        """Whether a value reaches a reader low: an operator by its id, `NONE` for a boundary or whoever reads it."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         return value.unit != NONE and self.is_low(value.unit)
@@ -173,7 +173,8 @@ class Begun:
         return plain and self.flow.weights.size(value) == 1
 
     def _changed(self, framework: str) -> list[Note]:
-        """Patterns of the user's: the result is no longer the framework's."""
+        """A note that the user's patterns decided slots, so that the result is no longer the framework's; none without
+        such."""
         given = self.given
         count = sum(given.ranks[unit] == USER for unit in range(len(given.ranks)) if given.find(unit) == unit)
         if not count:
@@ -182,7 +183,8 @@ class Begun:
         return [Note(PARITY, "", text)]
 
     def _refused(self, framework: str, refused: Mapping[int, str]) -> list[Note]:
-        """Where schema or kernel keep float32 what the framework computes low, once an operator and reason."""
+        """Notes where schema or kernel keep float32 what the framework computes low, one for each operator and
+        reason."""
         kinds: dict[tuple[str, str], list[str]] = {}
         for unit in refused:
             owner = self.flow.units[unit].op

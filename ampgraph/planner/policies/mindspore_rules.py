@@ -127,7 +127,7 @@ class O0(Rules):
         """Always: nothing is low at this level."""
         return "nothing is asked to be low at this level"
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """Makes every unit float32."""
         changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
         return any(changed)
@@ -172,7 +172,7 @@ class O1(Rules):
             return True
         return any(owner in self.helped for owner, _ in self.parameters(op))
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """A function is given the low value where its own reader wants it so; what it returns is float32."""
         changed = False
         for source, target in self.flow.passed:
@@ -198,7 +198,7 @@ class O3(Rules):
         return self.widest(op, unit)
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Parameters, constants, inputs and what leaves a black cell come low."""
+        """Whether a value reaches a reader low: parameters, constants, inputs and what leaves a black cell do."""
         if value.dtype != FLOAT32:
             return super().comes_low(value, reader)
         if value.weight:
@@ -307,9 +307,9 @@ class Auto(Rules):
         op = forward_of(self.flow, op)
         return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """Results take the type that comes: float32 where what makes them is."""
-        changed = super()._settle_borders()
+        changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
                 if use.unit in self.outputs and self.is_low(use.unit) and not self.comes_low(value, NONE):
@@ -374,12 +374,12 @@ def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
         maker = flow.writer(op.inputs[0]) if op.inputs and op.inputs[0] != NONE else None
         if maker is not None and traits.has(op.role, "reshapes"):
             home = cells[maker.id]
-            if not _is_inside(cells[op.id], home) and _comes_back(flow, traits, op, home, cells):
+            if not _is_inside(cells[op.id], home) and _is_read_in_cell(flow, traits, op, home, cells):
                 cells[op.id] = home
     return cells
 
 
-def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
+def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
     """Whether what an operator passes on is read in a cell, through others that only pass it on."""
     waiting, seen = [op], {op.id}
     while waiting:
@@ -444,7 +444,8 @@ def _node_in_note(op: Op) -> str:
 
 
 def _by_source(rules: Rules) -> Iterator[Note]:
-    """What is low at O1, where MindSpore rewrites the source of the network's classes: a file has their names alone."""
+    """A note on what is low at O1: MindSpore rewrites the source of the network's classes there, of which a file has
+    the names alone."""
     low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.converts(op)]
     if not low:
         return
@@ -588,7 +589,8 @@ def _parameters_of_functions(rules: O3) -> Iterator[Note]:
 
 
 def _handed(rules: O3, value: Value, use: Use) -> Note | None:
-    """What is assumed of one read of a parameter, where it could be otherwise."""
+    """A note on what is assumed of one read of a parameter, where MindSpore might do otherwise; None where it does
+    not."""
     op = rules.flow.ops[use.op] if use.op != NONE else None
     if op is None or use.unit == NONE or op.kind in rules.rules.parameter_operators | rules.rules.norms:
         return None

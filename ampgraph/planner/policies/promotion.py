@@ -134,7 +134,7 @@ class PromotedTypes(ForwardTypes):
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         """Why a call makes this slot float32: its list, what it computes inside, or an operand that is."""
         call = self.calls[op.id]
-        if call.at == "low" or self.flow.units[unit].border:
+        if call.at == "low" or self.flow.units[unit].crosses:
             return ""
         if call.listing and call.at == "float32":
             about = self.options.lists.framework.classes[call.listing.cls].about
@@ -145,13 +145,13 @@ class PromotedTypes(ForwardTypes):
             return self._of_data(op, call, unit)
         return self.float32_among(op, self.strong(op, call.operands))
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """What enters and leaves bodies has one type: float32 where one of its values is."""
-        changed = super()._settle_borders()
+        changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
-                border = use.unit != NONE and self.flow.units[use.unit].border and self.is_low(use.unit)
-                if border and not self.comes_low(value, use.op):
+                crosses = use.unit != NONE and self.flow.units[use.unit].crosses and self.is_low(use.unit)
+                if crosses and not self.comes_low(value, use.op):
                     changed |= self.make_float32(use.unit, f"'{value.name}' comes as float32")
         return changed
 
@@ -186,7 +186,8 @@ class PromotedTypes(ForwardTypes):
         return value.name.replace(".", "_") not in origin.reads
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """What a call gives that is wide inside alone comes in the type of its first operand."""
+        """Whether a value reaches a reader low; what a call gives that is float32 inside alone comes in the type of its
+        first operand."""
         call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
         if call is None or call.at != INSIDE or (reader != NONE and self.calls[reader] is call):
             return super().comes_low(value, reader)

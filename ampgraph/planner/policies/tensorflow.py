@@ -34,7 +34,7 @@ class Item:
 
     Attributes:
         cls: the class of its operator, empty for none.
-        free: whether it may be painted at all: float32 now, and no border of the model.
+        free: whether it may be painted at all: float32 now, and no boundary of the model.
         admits: whether the schema takes the low type.
         has_kernel: whether there is a kernel for it as well.
         converts: whether it is the result of a conversion in the model, low where all its readers are.
@@ -168,7 +168,7 @@ class _TensorFlowTypes:
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
         self.items = [self._item_of(unit) for unit in self.flow.units]
-        self._join()
+        self._join_edges()
         self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
     def _forced(self) -> frozenset[int]:
@@ -207,7 +207,8 @@ class _TensorFlowTypes:
         return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
 
     def notes(self) -> Iterator[Note]:
-        """Operators that TensorFlow has no name for: float32, as everything that is in none of its lists."""
+        """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
+        lists."""
         names: dict[str, list[str]] = {}
         for op in self.flow.ops:
             if op.slots and self._list_of_op(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
@@ -224,7 +225,7 @@ class _TensorFlowTypes:
         traits = options.lists.traits
         return Item(
             cls=self._class(unit),
-            free=not unit.fixed_low and (unit.border or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
+            free=not unit.fixed_low and (unit.crosses or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
             admits=options.dtype in unit.admits and not unit.fixed,
             has_kernel=not begun.given.is_high(unit.id),
             converts=op is not None and traits.has(op.role, "casts") and unit.slot == "T2",
@@ -236,9 +237,9 @@ class _TensorFlowTypes:
         return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
     def _class(self, unit: Unit) -> str:
-        """The list of a unit's operator, as the level has it; what crosses a border computes nothing."""
+        """The list of a unit's operator, as the level has it; what crosses a boundary computes nothing."""
         level = self.begun.options.level.name
-        found = CLEAR if unit.border else self._list_of_op(unit.op) if unit.op != NONE else ""
+        found = CLEAR if unit.crosses else self._list_of_op(unit.op) if unit.op != NONE else ""
         found = RENAMED.get(level, {}).get(found, found)
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 
@@ -247,7 +248,7 @@ class _TensorFlowTypes:
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
-    def _join(self) -> None:
+    def _join_edges(self) -> None:
         """Edges by data flow, operands in order; what is passed into or out of a body is one value."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:

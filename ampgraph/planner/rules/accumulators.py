@@ -40,7 +40,7 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
     chains: dict[int, Chain] = {}
     rulings = []
     for op in flow.ops:
-        chain = _chain(facts, op, chains, depths)
+        chain = _products_before(facts, op, chains, depths)
         if facts.traits.has(op.role, "products") and not any(decided.is_high(unit) for unit in op.slots.values()):
             depths[op.id] = depth(facts, op)
             chain |= {op.id}
@@ -59,17 +59,19 @@ def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:
     return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why("accumulator", text))])
 
 
-def _chain(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int]) -> Chain:
+def _products_before(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int]) -> Chain:
     """The products that an operator's operands come from: of all that it multiplies, else the deepest."""
     given = [chains[value] for value in op.inputs if value in chains]
-    if facts.traits.has(op.role, "bounded") or (facts.traits.has(op.role, "additions") and _branches(facts, op) > 1):
+    if facts.traits.has(op.role, "bounded") or (
+        facts.traits.has(op.role, "additions") and _branch_count(facts, op) > 1
+    ):
         return Chain()
     if facts.traits.has(op.role, "products") or facts.traits.has(op.role, "multiplies"):
         return Chain().union(*given)
     return max(given, key=lambda chain: (sum(depths[i] for i in chain), sorted(chain)), default=Chain())
 
 
-def _branches(facts: Facts, op: Op) -> int:
+def _branch_count(facts: Facts, op: Op) -> int:
     """How many operands of an addition are branches: computed ones, and stored ones of more than one axis (others are
     biases)."""
     values = [facts.flow.values[value] for value in op.inputs if value != NONE]

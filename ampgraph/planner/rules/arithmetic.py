@@ -186,7 +186,7 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
         passes = writer.slots and not is_made_by(writer) and _passes_on(facts, writer)
         return [v for v in writer.inputs if v not in facts.stored] if passes else []
 
-    before = list(upstream(facts.flow, op.inputs[:1], further, facts.borders.origins))
+    before = list(upstream(facts.flow, op.inputs[:1], further, facts.crossings.origins))
     made, between = list(filter(is_made_by, before)), list(filter(further, before))
     if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between)):
         return None

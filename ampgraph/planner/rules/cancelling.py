@@ -50,19 +50,20 @@ class Cancelling:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op) or self._remainder(op)
+        return self._variance(op) or self._squared_distance(op) or self._remainder(op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
-    def _spread(self, op: Op) -> list[Op]:
-        """A variance or a covariance."""
+    def _variance(self, op: Op) -> list[Op]:
+        """What must be float32 where an operator computes a variance or a covariance as a mean of products less a
+        product of means; empty for any other."""
         inputs = [v for v in op.inputs if v != NONE]
         if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
             return []
         for mean, square in (inputs, inputs[::-1]):
-            product = self.flow.writer(self._back(square)[0])
+            product = self.flow.writer(self._origin_and_path(square)[0])
             if product is not None and self._multiplies(product):
-                ways = [self._linear(v) for v in self._factors(product)]
+                ways = [self._linear_parts(v) for v in self._factors(product)]
                 if found := self._mean_of_products(mean, product, ways):
                     return [op, product, *found]
         return []
@@ -73,11 +74,11 @@ class Cancelling:
         def adds_up(path: Path) -> bool:
             return any(self._has(op, "sums", "products") for op in path.values())
 
-        for value, path in self._linear(mean).items():
-            op = self.flow.writer(self._back(value)[0])
+        for value, path in self._linear_parts(mean).items():
+            op = self.flow.writer(self._origin_and_path(value)[0])
             if op is None or op.id == square.id or not self._multiplies(op) or not adds_up(path):
                 continue
-            own = [self._back(v)[0] for v in self._factors(op)]
+            own = [self._origin_and_path(v)[0] for v in self._factors(op)]
             for first, second in (own, own[::-1]):
                 one, two = ways[0].get(first), ways[1].get(second)
                 if one is not None and two is not None and adds_up(one) and adds_up(two):
@@ -87,7 +88,8 @@ class Cancelling:
 
     @cached_property
     def _multiplied(self) -> set[int]:
-        """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
+        """Values that are products of two computed values, or made of those by what may only move, convert or scale
+        them."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
         ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
         return carried(ops, self._multiplies, lambda op: True)
@@ -95,7 +97,7 @@ class Cancelling:
     def _weights(self, path: Path) -> Path:
         """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
         read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
-        makers = [self.flow.writer(self._back(v)[0]) for v in read]
+        makers = [self.flow.writer(self._origin_and_path(v)[0]) for v in read]
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
 
     def _multiplies(self, op: Op) -> bool:
@@ -109,9 +111,9 @@ class Cancelling:
         squared = self.squares.get(op.id)
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
-    def _linear(self, value: int) -> dict[int, Path]:
+    def _linear_parts(self, value: int) -> dict[int, Path]:
         """By value, the operators through which ``value`` is a sum of multiples of it."""
-        start, moved = self._back(value)
+        start, moved = self._origin_and_path(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
             value, left = work.pop()
@@ -120,7 +122,7 @@ class Cancelling:
                 continue
             if self._has(op, "sums", "products", "scalings"):
                 for before in (v for v in op.inputs if v != NONE and not self.flow.values[v].weight):
-                    origin, moved = self._back(before)
+                    origin, moved = self._origin_and_path(before)
                     if origin not in found:
                         found[origin] = {**found[value], op.id: op, **moved}
                         work.append((origin, left - 1))
@@ -128,14 +130,15 @@ class Cancelling:
 
     # -- |x|^2 - 2 x y + |y|^2 ----------------------------------------------------------------------------------------
 
-    def _distance(self, op: Op) -> list[Op]:
-        """A sum that has a product and the squares of one of its operands."""
+    def _squared_distance(self, op: Op) -> list[Op]:
+        """What must be float32 where a sum has a product and the squares of one of its operands, as a squared distance
+        has; empty for any other."""
         if self._powers.isdisjoint(op.inputs):
             return []
         terms = self._terms(op)
         squares = [t for t in terms if t.id in self.squares]
         read = {
-            v: self._back(v)
+            v: self._origin_and_path(v)
             for t in terms
             if t.id not in self.squares and self._has(t, "products")
             for v in t.inputs
@@ -143,7 +146,7 @@ class Cancelling:
         }
         makers = [self.flow.writer(origin) for origin, _ in read.values()]
         weighed = [w for w in makers if w is not None and w.id in self.squares]
-        squared = {self._back(self.squares[s.id])[0] for s in (*squares, *weighed)}
+        squared = {self._origin_and_path(self.squares[s.id])[0] for s in (*squares, *weighed)}
         moved = [path for origin, path in read.values() if origin in squared]
         between = {op.id: op for path in moved for op in path.values()}
         return [*terms, *weighed, *between.values()] if moved else []
@@ -201,7 +204,7 @@ class Cancelling:
         """Whether an operator is part of no norm."""
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
-    def _back(self, value: int) -> tuple[int, Path]:
+    def _origin_and_path(self, value: int) -> tuple[int, Path]:
         """A value before reshapes, conversions and multiplication by a number, with these operators."""
         found: dict[int, Op] = {}
         while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):

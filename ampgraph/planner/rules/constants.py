@@ -90,7 +90,8 @@ def _is_folded_low(facts: Facts, op: Op) -> bool:
 
 
 def _size(facts: Facts, value: int, fixed: bool) -> int:
-    """Elements; where a size is not known, more than any, or as if it were one where the runtime knows it."""
+    """Elements of a value; where its size is not known, more than any, or as if it were one where the runtime knows it
+    (``fixed``)."""
     shape, count = facts.flow.shape(value), 1
     for size in shape if shape is not None else (None,):
         count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1

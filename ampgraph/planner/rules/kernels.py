@@ -19,7 +19,7 @@ Look = Callable[[Facts, Op, Broken], str]
 
 
 def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
-    """What is held of an operator since its kernel fails here."""
+    """A function that gives what is held in float32 of and around an operator whose kernel fails here."""
     options = facts.options
     breakable, looks = _breakable(options.kernels), cache(partial(_looks_of, options))
 
@@ -30,7 +30,7 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
             broken = options.kernels.broken[op.kind]
             if found := look(facts, op, broken):
                 yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
-                if look is _mask and options.level.fp32 != "low":
+                if look is _is_broken_mask and options.level.fp32 != "low":
                     yield from _made_for(facts, op)
 
     return holds
@@ -48,15 +48,16 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
         (broken.runs or broken.without or broken.computed or broken.gives or broken.odd, _is_left),
-        (broken.borders, _at_border),
-        (broken.mask_below, _mask),
+        (broken.at_boundary, _at_boundary),
+        (broken.mask_below, _is_broken_mask),
         (broken.sums, _ends_embedding),
     )
     return [look for given, look in looks if given]
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
-    """Operators whose kernels fail with some value of an attribute, here or where they fall back to."""
+    """Operator -> the attribute of which some value makes its kernel fail, on this target or where that falls back
+    to."""
     if kernels is None:
         return {}
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
@@ -108,7 +109,7 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
     return f"{op.kind} with {found}" if found else ""
 
 
-def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
+def _at_boundary(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether the operator is beside an input or output of the model that is float32, where the target wants its own
     there: the reason, or ""."""
     flow = facts.flow
@@ -117,7 +118,7 @@ def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
     return f"{op.kind} beside a graph input or output, which is {FLOAT32}" if found else ""
 
 
-def _mask(facts: Facts, op: Op, broken: Broken) -> str:
+def _is_broken_mask(facts: Facts, op: Op, broken: Broken) -> str:
     """Whether this makes a mask by a large negative number that the runtime's fused attention, which starts at a norm,
     fails to read: the reason, or ""."""
     return op.kind if facts.masks.broken_number(op) else ""

@@ -104,7 +104,7 @@ def _reads(facts: Facts, op: int) -> Iterable[Use]:
     for value in flow.ops[op].outputs:
         if flow.values[value].dtype not in (FLOAT32, low):
             continue
-        for copy in facts.borders.copies(value):
+        for copy in facts.crossings.copies(value):
             if flow.values[copy].dtype == low:
                 yield from (use for use in flow.uses[copy] if use.op != NONE)
             elif flow.values[copy].unit != NONE:

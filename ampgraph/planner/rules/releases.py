@@ -1,12 +1,17 @@
-"""What a list makes low, and the cut may leave float32 where that costs no Cast."""
+"""What a list makes low, and the cut may leave float32 where that costs no Cast; and what is the same to the bit in
+either type."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 
-from ...core.dataflow import NONE
+import numpy as np
+
+from ...core.dataflow import FLOAT32, NONE, Op, Value
+from ...core.low_types import numpy_type
 from ...core.plan import Why
-from ..decisions import FREE, LIST, LOW, REGION, Decisions
+from ..decisions import FREE, HIGH, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
 from ..scales import scaled_results
@@ -42,8 +47,8 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     where_wide = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
     return Findings(
         released={root: why for root in preferred if guarded.sides[root] == LOW},
-        worth={**dict.fromkeys(preferred, -1), **moves},
-        wide=dict.fromkeys(preferred, where_wide),
+        byte_worth={**dict.fromkeys(preferred, -1), **moves},
+        prefer_float32=dict.fromkeys(preferred, where_wide),
     )
 
 
@@ -61,8 +66,8 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
     return Findings(
         released={root: why for root in preferred if decided.sides[root] == LOW},
-        worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
-        wide=dict.fromkeys(preferred, why),
+        byte_worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
+        prefer_float32=dict.fromkeys(preferred, why),
     )
 
 
@@ -90,6 +95,42 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
     return Findings(released=dict.fromkeys(free, why))
 
 
+@runs(
+    "once",
+    trigger="a sum, product, quotient or root of low operands, float32 by its list, that is read low alone",
+    action="low: one rounding of the exact result or two of them give the same bits",
+    levels="every",
+)
+def once(sight: Sight, decided: Decisions) -> Findings:
+    """A float32 result has more than twice the digits of a low one, and two more: rounding it again is innocuous (S. A.
+    Figueroa, When is double rounding innocuous?, 1995), unless it is smaller than the low type's normal numbers."""
+    flow, classes = sight.facts.flow, sight.regions.classes
+    why = Why("once", "reads and is read low alone: rounded once, to the same bits")
+    shared, found = Counter(decided.roots), dict[int, Why]()
+    for op in flow.with_roles(sight.facts.traits.operators("rounds_once")):
+        roots = list(decided.units_of(op))
+        if classes[op.id] != "infer" or len(roots) != 1 or shared[roots[0]] != len(op.slots):
+            continue
+        values = [flow.values[v] for v in (*op.inputs, *op.outputs)]
+        by_list = (decided.sides[roots[0]], decided.ranks[roots[0]]) == (HIGH, LIST)
+        if by_list and all(_is_low(sight.facts, decided, value, op) for value in values):
+            found[roots[0]] = why
+    return Findings(lowered=found)
+
+
+def _is_low(facts: Facts, decided: Decisions, value: Value, op: Op) -> bool:
+    """Whether a value is low where it is made, and where others than ``op`` read it, if that makes it."""
+    flow = facts.flow
+    if value.weight:
+        number = flow.scalar(value.id)
+        return number is not None and float(np.asarray(number, numpy_type(facts.low.name))) == number
+    if value.dtype != FLOAT32 or value.container or value.unit == NONE:
+        return False
+    if value.producer != op.id:
+        return decided.is_low(value.unit)
+    return all(use.unit != NONE and not use.given_cast and decided.is_low(use.unit) for use in flow.uses[value.id])
+
+
 def _may_be_free(decisions: Decisions, root: int) -> bool:
     """Whether a unit is free, or low by nothing stronger than a list or a region."""
     side = decisions.sides[root]
@@ -99,7 +140,7 @@ def _may_be_free(decisions: Decisions, root: int) -> bool:
 def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set[int]:
     """Operators that see what some low product computed."""
     flow, found, values = facts.flow, set[int](), set[int]()
-    add, allowed = facts.borders.copies_into(values), regions.allowed
+    add, allowed = facts.crossings.copies_into(values), regions.allowed
     for op in flow.ops:
         low = op.id in allowed and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
         if low or not values.isdisjoint(op.inputs):
@@ -113,7 +154,7 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
     flow = facts.flow
     left = {value for scope in flow.scopes for value in scope.outputs}
     ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
-    writers = {flow.values[value].producer for value in ends | facts.borders.after.keys()} - {NONE}
+    writers = {flow.values[value].producer for value in ends | facts.crossings.after.keys()} - {NONE}
     return facts.with_all_before(regions.allowed | writers)
 
 
@@ -126,6 +167,6 @@ def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
             found[op.id] = all(near)
         seen = products[op.id] if op.id in products else found.get(op.id)
         for value in op.outputs if seen is not None else ():
-            for copy in facts.borders.copies(value):
+            for copy in facts.crossings.copies(value):
                 values[copy] = values.get(copy, True) and bool(seen)
     return found

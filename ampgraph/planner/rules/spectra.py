@@ -45,7 +45,7 @@ class Spectra:
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
         self.regions = sight.regions
-        self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
+        self.flow, self.traits, self.crossings = facts.flow, facts.traits, facts.crossings
         self.squares = {op for op in facts.squares if self._is_free(op)}
         self._constant = constants(self.flow, self.traits)
 
@@ -59,7 +59,7 @@ class Spectra:
         def further(op: Op) -> list[int]:
             return op.inputs if is_power(op) and op.id not in self.squares else []
 
-        before = list(filter(is_power, upstream(self.flow, [value], further, self.borders.origins)))
+        before = list(filter(is_power, upstream(self.flow, [value], further, self.crossings.origins)))
         squares = [op for op in before if op.id in self.squares]
         origins = self._origins(squares, narrow) if squares else []
         if not squares or (narrow and not any(self._is_raw(op) and self._is_product(op) for op in origins)):
@@ -79,7 +79,7 @@ class Spectra:
             return [v for v in op.inputs if v != NONE] if goes_on and is_origin(op) else []
 
         read = [v for op in squares for v in op.inputs if v != NONE]
-        return [op for op in upstream(self.flow, read, further, self.borders.origins) if is_origin(op)]
+        return [op for op in upstream(self.flow, read, further, self.crossings.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
         """Whether it is a transform or product that adds up a spectrum."""
@@ -103,7 +103,7 @@ class Spectra:
     @cached_property
     def _powers(self) -> set[int]:
         """Values that squares were summed, scaled and moved to."""
-        return carried(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.borders.copies)
+        return carried(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
 
     def _carries(self, op: Op) -> bool:
         """Whether an operator makes powers of powers: a product does with stored numbers, without a bias."""
@@ -122,7 +122,7 @@ class Spectra:
     @cached_property
     def _bent(self) -> set[int]:
         """Values that more than sums and products separate from the model's inputs: those of a network."""
-        return carried(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.borders.copies)
+        return carried(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.crossings.copies)
 
     def _is_raw(self, op: Op) -> bool:
         """Whether an operator is part of a transform of the model's inputs."""

@@ -90,7 +90,8 @@ def recurrences(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
-    """States that are added to, as a body takes them, with the operators between their old and their new value."""
+    """The states of loops that are added to, as a body takes them, each with the operators between its old and its new
+    value."""
     flow = facts.flow
     for after, before in flow.passed:
         if NONE in (after, before) or flow.values[before].dtype != FLOAT32 or flow.values[before].unit == NONE:

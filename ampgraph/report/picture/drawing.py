@@ -230,7 +230,7 @@ class _GraphArtist:
         flow, found = self.flow, self.found
         for value in flow.scopes[0].inputs:
             if not flow.values[value].weight:
-                self.entry[value] = self._add(self._border(flow.values[value], INPUT), ())
+                self.entry[value] = self._add(self._boundary_box(flow.values[value], INPUT), ())
         for op in flow.ops:
             if not self._between(op):
                 self.number[op.id] = self._add(self._node(op), self._path(op))
@@ -243,7 +243,7 @@ class _GraphArtist:
                 for value in scope.outputs:
                     self._connect(value, self.number[scope.op])
         for value in flow.scopes[0].outputs:
-            self._connect(value, self._add(self._border(flow.values[value], OUTPUT), ()))
+            self._connect(value, self._add(self._boundary_box(flow.values[value], OUTPUT), ()))
         found.folders = folded(
             self.paths, [node.name for node in found.nodes], [node.kind for node in found.nodes], self._cuts()
         )
@@ -274,7 +274,7 @@ class _GraphArtist:
             v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)
         )
 
-    def _border(self, value: Value, kind: str) -> Box:
+    def _boundary_box(self, value: Value, kind: str) -> Box:
         """An input, output or stored tensor as a box."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
@@ -286,18 +286,20 @@ class _GraphArtist:
             rule, reason = parted(_reason_in_file(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
         span = self.reasons.spans.get(id(op.native), "")
-        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
+        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._output_name(op))
 
-    def _makes(self, op: Op) -> str:
+    def _output_name(self, op: Op) -> str:
         """The output's name by which a runtime's graph knows the node; "" in functions, whose values it renames."""
-        if not op.outputs or op.outputs[0] == NONE or self._called(op.scope):
+        if not op.outputs or op.outputs[0] == NONE or self._is_in_function(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
 
-    def _called(self, scope: int) -> bool:
+    def _is_in_function(self, scope: int) -> bool:
         """Whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
-        return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
+        return home.kind == "function" or (
+            home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
+        )
 
     def _bytes(self, value: Value) -> int:
         """Bytes of a stored tensor."""
@@ -309,7 +311,7 @@ class _GraphArtist:
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 
     def _around(self, scope: int) -> tuple[str, ...]:
-        """The folder of a body or function, beside the node that runs it."""
+        """The folder that shows a body or function, beside the node that runs it."""
         if scope == 0:
             return ()
         if scope not in self.bodies:

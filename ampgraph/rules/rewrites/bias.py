@@ -55,7 +55,7 @@ class Bias(RewriteRule):
         return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Where all of it is low; identities are nobody's."""
+        """Whether all of the region is low; identities are nobody's."""
         ops = self.ops(known.flow)
         both = (ops[-1], next(op for op in ops if known.traits.positions(op.role, "biased")))
         return all(is_low(unit) for op in both for unit in op.slots.values())

@@ -78,7 +78,7 @@ class MaxAndMin(RewriteRule):
 
 
 def bounds(flow: Dataflow, op: Op) -> list[float | None]:
-    """The lower and the upper bound; None for one that is not known, infinite for one that is not there."""
+    """The lower and the upper bound of a Clip; None for one that is not known, infinite for one that is not there."""
     if len(op.inputs) == 1:
         given = [flow.number(op, name) for name in ("min", "max")]
         return [side * float("inf") if n is None else float(n) for side, n in zip((-1, 1), given, strict=True)]

@@ -198,7 +198,7 @@ def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
 
 
 def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
-    """The p of an operator that is x^p."""
+    """The p of an operator that computes x^p, from its exponent or its kind; None for any other."""
     if known.has(op.role, "roots"):
         return 0.5
     if known.has(op.role, "divides") and len(op.inputs) == 1:
@@ -220,7 +220,8 @@ def _around(flow: Dataflow, value: int) -> list[Op]:
 
 
 def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
-    """Of values by degree their exponents: as small as their ranges allow, none where there is none."""
+    """By value of some degrees, the exponent by which it is scaled: as small as measured ranges allow, none where there
+    is none."""
     most = 0
     for v, degree in degrees.items():
         if degree == 1 and known.measured.reach.get(v, 0.0) > limit:

@@ -208,7 +208,7 @@ class GeluOfSquares(RewriteRule):
         for region in fused_regions(known):
             if region.source == NONE or not _is_better(known, region) or len({op.scope for op in region.ops}) > 1:
                 continue
-            numbers = [_number(flow, region, number) for number in NUMBERS]
+            numbers = [_stored_number(flow, region, number) for number in NUMBERS]
             if NONE not in numbers:
                 source, cubic, factor, one, half = (flow.values[v].name for v in (region.source, *numbers))
                 yield cls("squares", *cls.place(flow, *whole(region)), source, cubic, factor, one, half)
@@ -245,7 +245,7 @@ def _is_better(known: Known, region: Region) -> bool:
     return wide or not by_power or (split and options.level.fp32 != "low")
 
 
-def _number(flow: Dataflow, region: Region, number: float) -> int:
-    """The value in a region that holds the number of this name, NONE if there is none."""
+def _stored_number(flow: Dataflow, region: Region, number: float) -> int:
+    """The value in a region that is a stored number, this one to 1e-4; NONE if there is none."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

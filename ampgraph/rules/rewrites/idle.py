@@ -28,7 +28,7 @@ class IdleCast(Idle):
         for op in flow.with_roles(known.traits.operators("casts")):
             if not is_inside(flow, op):
                 continue
-            back = _back(known, op)
+            back = _casts_back(known, op)
             if (back or _does_nothing(flow, op)) and not any(one.id in named_ops(known) for one in (op, *back)):
                 yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
 
@@ -53,7 +53,7 @@ class IdleCast(Idle):
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
     """Whether a Cast gives the type that its operand has, or changes integers that are stored."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the border's, converted again
+    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the boundary's, converted again
         return True
     return _stored_integers(flow, op)
 
@@ -75,7 +75,7 @@ def _whole(dtype: str) -> np.dtype[np.generic] | None:
     return None if kind is None else np.dtype(kind)
 
 
-def _back(known: Known, op: Op) -> tuple[Op, ...]:
+def _casts_back(known: Known, op: Op) -> tuple[Op, ...]:
     """The Casts back to the source's type, if only they, behind moves, read what a Cast makes of whole numbers that
     both types hold (sizes, or any in a wider type); else empty."""
     flow, traits = known.flow, known.traits

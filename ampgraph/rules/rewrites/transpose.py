@@ -120,7 +120,7 @@ class _Crash:
 
 
 def _crashing(known: Known) -> Iterator[_Crash]:
-    """Products that would crash if what is before them were low."""
+    """The products that would crash the runtime if what is before them were low."""
     flow, stay = known.flow, named_ops(known)
     moving = flow.with_roles(known.traits.operators("permutes"))
     if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in moving):
@@ -178,12 +178,12 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
     if not transpose.slots or transpose.id in named_ops(known):
         return []
     chain = [transpose, op]
-    while (reader := _next(known, chain[-1])) is not None:
+    while (reader := _row_wise_reader(known, chain[-1])) is not None:
         chain.append(reader)
     return chain
 
 
-def _next(known: Known, op: Op) -> Op | None:
+def _row_wise_reader(known: Known, op: Op) -> Op | None:
     """The only reader of a result, if it computes each row by itself, all alike, so that a Transpose may go behind
     it."""
     flow, uses = known.flow, known.flow.uses[op.outputs[0]]

@@ -179,7 +179,7 @@ def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scattered(x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
-    """scatter_reduce by sums and counts: torch's exporter is wrong for means, and without ``include_self``."""
+    """torch's scatter_reduce by sums and counts: its exporter is wrong for means, and without ``include_self``."""
     if reduce == "mean":
         return _scattered_mean(x, axis, index, source, include_self)
     if include_self or reduce not in ("amax", "amin"):
@@ -283,7 +283,8 @@ def aligned(
 
 
 def real_to_complex(x: Tensor, axes: Sequence[int], scaling: int, onesided: bool) -> Tensor:
-    """torch's _fft_r2c as products with cosines and sines; the last of the axes is that of real numbers."""
+    """torch's _fft_r2c (the Fourier transform of real numbers) as products with cosines and sines; the last of the axes
+    is that of real numbers."""
     *others, last = (axis % x.dim() for axis in axes)
     size = int(x.shape[last])
     cosines, sines = _cosines_and_sines(size, size // 2 + 1 if onesided else size)
@@ -300,7 +301,8 @@ def complex_to_complex(x: Tensor, axes: Sequence[int], scaling: int, forward: bo
 
 
 def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> Tensor:
-    """torch's _fft_c2r: the last axis has one half of the frequencies, the other is its mirror image."""
+    """torch's _fft_c2r (back to real numbers): the last axis has one half of the frequencies, the other is its mirror
+    image."""
     *others, last = (axis % x.dim() for axis in axes)
     count, size = size // 2 + 1, int(size)
     real, imaginary = (part.narrow(last, 0, count) for part in _fourier(_real_and_imaginary(x), others, forward=False))
@@ -311,14 +313,14 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
 
 
 def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
-    """Zeros around complex numbers."""
+    """A complex tensor with zeros around it (torch's constant_pad_nd)."""
     if not x.is_complex():
         return NotImplemented
     return torch.view_as_complex(torch.constant_pad_nd(torch.view_as_real(x), [0, 0, *amounts], value).contiguous())
 
 
 def _cosines_and_sines(size: int, count: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi n k / size: [size, count]."""
+    """cos and sin of 2 pi n k / size, each [size, count]."""
     steps = torch.arange(size).unsqueeze(1) * torch.arange(count) % size
     angles = steps.to(torch.float32) * (2 * math.pi / size)
     return angles.cos(), angles.sin()

@@ -36,7 +36,7 @@ class ExportedBackward:
 
 
 def parse_gradients(words: Iterable[str]) -> dict[str, str]:
-    """``PARAM=OUTPUT``, repeated. Raises AmpError AMP305."""
+    """Parameter name -> output name, from words ``PARAM=OUTPUT``. Raises AmpError AMP305 for other words."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, output = word.rpartition("=")

@@ -72,13 +72,12 @@ def stream_key(seed: int, number: int) -> int:
 # -- Dropout -----------------------------------------------------------------------------------------------------------
 
 
-def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: bool = False) -> int:
+def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
     """Rewrites every Dropout of a flat graph, and returns how many drop something.
 
     Args:
         step_counter: an int64 scalar, another one in each step.
         seed: other seeds, other masks.
-        force: those that were exported for inference drop too.
 
     Raises:
         AmpError: AMP205 if the mode of a Dropout is computed by the graph.
@@ -88,7 +87,7 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: 
     count = 0
     for number, node in enumerate(found):
         b.before, b.scope = node, node.name or node.op_type
-        if force or _trains(b, node):
+        if _trains(b, node):
             made, count = _dropped(b, node, step_counter, stream_key(seed, number)), count + 1
         else:
             made = _dropping_nothing(b, node)
@@ -119,11 +118,12 @@ def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
-    """x times a mask of 1 / (1 - ratio) and zeros: torch's, which makes NaN of an infinite number that is dropped."""
+    """What Dropout gives: x times a mask of 1 / (1 - ratio) and zeros; as torch's, it makes NaN of an infinite number
+    that is dropped."""
     x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert x is not None
-    border, factor = _threshold_and_factor(b, x, ratio) or _computed_threshold(b, x, ratio)
-    flat = kept(b, border, x, step, key)
+    threshold, factor = _threshold_and_factor(b, x, ratio) or _computed_threshold(b, x, ratio)
+    flat = kept(b, threshold, x, step, key)
     keep = b.typed(b.op("Reshape", flat, b.shape(x), allowzero=1), BOOL, *(x.shape or ()))
     mask = b.typed(b.op("Where", keep, factor, b.number(0, x)), x)
     return [b.typed(b.op("Mul", x, mask), x), keep]
@@ -136,18 +136,18 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
     if given is None:
         return None
     share = float(given.reshape(()))
-    border = min(round(share * CHANCES) + LEAST, LARGEST)
-    return b.constant(np.array(border, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
+    threshold = min(round(share * CHANCES) + LEAST, LARGEST)
+    return b.constant(np.array(threshold, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
 
 
 def _computed_threshold(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    """As `_threshold_and_factor`, for a ratio that the graph computes."""
+    """What `_threshold_and_factor` gives, computed in the graph from a ratio that the graph computes."""
     wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
     place = b.op("Add", b.op("Mul", wide, _float64(b, CHANCES)), _float64(b, LEAST))
-    border = b.op("Cast", b.op("Min", place, _float64(b, LARGEST)), to=int(INT32))
+    threshold = b.op("Cast", b.op("Min", place, _float64(b, LARGEST)), to=int(INT32))
     rest = b.op("Max", b.op("Sub", _float64(b, 1), wide), _float64(b, 1 / CHANCES))
     factor = b.op("Cast", b.op("Reciprocal", rest), to=int(x.dtype or ir.DataType.FLOAT))
-    return border, b.typed(factor, x.dtype or ir.DataType.FLOAT)
+    return threshold, b.typed(factor, x.dtype or ir.DataType.FLOAT)
 
 
 def _float64(b: Builder, number: float) -> ir.Value:
@@ -155,8 +155,8 @@ def _float64(b: Builder, number: float) -> ir.Value:
     return b.constant(np.array(number, np.float64))
 
 
-def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
-    """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``border``, a scalar."""
+def kept(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
+    """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``threshold``, a scalar."""
     count, size = _word_counts(b, x)
     wide = b.op("Sub", random_numbers(b, count, step, key), _int64(b, 2**31))
     words = b.op("Cast", wide, to=int(INT32))
@@ -164,7 +164,7 @@ def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) ->
     factor, term = _halves(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
     t = b.op("Add", b.op("Mul", _times_two_plus_one(b, factor), column), term)
     drawn = b.op("Mul", t, b.op("Add", t, _times_two_plus_one(b, more)))
-    flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, border), b.ints(-1))
+    flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, threshold), b.ints(-1))
     return flat if size is None else b.op("Slice", flat, b.ints(0), size, b.ints(0))
 
 
@@ -175,7 +175,8 @@ def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int,
 
 
 def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """How many words there are, a scalar, and how many elements, a vector of one; None where all rows are full.
+    """How many random words are drawn for ``x``, a scalar, and how many elements it has, a vector of one; None where
+    all rows are full.
 
     Constants where the shape is known; else three operators on the host, where sizes are.
     """

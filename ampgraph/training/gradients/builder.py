@@ -48,7 +48,7 @@ class NodeBuilder:
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """One node with several outputs."""
+        """Adds one node with several outputs; these."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -267,7 +267,7 @@ class Builder(NodeBuilder):
         return inner
 
     def input(self, like: ir.Value, dims: Sequence[int | ir.SymbolicDim] | None = None) -> ir.Value:
-        """A new input of the graph, by default in the shape of ``like``."""
+        """A new input of the graph; its type and, without ``dims``, its shape are those of ``like``."""
         shape = like.shape if dims is None else ir.Shape(dims)
         value = ir.Value(name=self.fresh(f"{self.prefix}/row"), type=like.type, shape=shape)
         self.graph.inputs.append(value)
@@ -356,7 +356,7 @@ class Builder(NodeBuilder):
         return self.op("Reshape", gradient, self.shape(like), allowzero=1)
 
     def padded(self, value: ir.Value, rank: int, begin: ir.Value, end: ir.Value, axes: ir.Value) -> ir.Value:
-        """Zeros in front of and behind a value along some axes; what is negative cuts off.
+        """A value with zeros added in front of it and behind it along some axes; a negative amount cuts off.
 
         Pad could name the axes itself, but ONNX Runtime moves Transposes through it as if the amounts were for all.
         """
@@ -385,7 +385,7 @@ class Builder(NodeBuilder):
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
-        """The sum over axes; nothing for no axes."""
+        """The sum of a value over axes; the value itself for no axes."""
         if not axes:
             return value
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))

@@ -187,7 +187,7 @@ class _GraphPieces:
         return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
 
     def _holder(self, parameters: dict[str, Any]) -> Any:
-        """A Cell with the Parameters as attributes: how a function may read them."""
+        """A Cell that has the Parameters as attributes, as which a compiled function may read them."""
         holder = self.ms.nn.Cell()
         for i, tensor in enumerate(self.weights.values()):
             setattr(holder, f"w{i}", parameters[tensor.ref_key or tensor.name])

@@ -44,9 +44,9 @@ class MindirInputs(StepInputs):
         """A batch as arrays of the file's types. Raises AmpError AMP503."""
         return super().checked(self._narrowed(batch))
 
-    def _whole(self, arrays: Feeds) -> dict[str, Array]:
+    def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
         """Arrays of all samples, checked, in the file's types."""
-        return super()._whole(self._narrowed(arrays))
+        return super()._checked_whole(self._narrowed(arrays))
 
     def _narrowed(self, arrays: Feeds) -> Feeds:
         """Raises AmpError AMP503 for a number that the file's type does not hold."""

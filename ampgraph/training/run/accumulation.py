@@ -116,7 +116,7 @@ class AccumulatingBinding(Binding):
         moved: dict[str, OrtTensor] = {}
         old = {new: name for name, new in self._cut.moved.items()}
         for piece in pieces:
-            self._of_piece(state, piece)
+            self._prepare_piece(state, piece)
             into = self.total if self._adding is None or not before else self._adding.now
             loss, moved = self._part(piece.batch, state, into)
             state |= {old[name]: value for name, value in moved.items()}
@@ -126,7 +126,7 @@ class AccumulatingBinding(Binding):
             losses += piece.share * float(as_numpy(loss))
         return losses, moved, before
 
-    def _of_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
+    def _prepare_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
         """Prepares a micro-batch: its loss scale is its share of the whole, and its Dropout masks are its own."""
         if name := self.whole.scale:
             scale = self.get(name)

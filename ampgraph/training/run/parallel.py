@@ -183,7 +183,8 @@ class ParallelBinding(AccumulatingBinding):
         return self._step({}, given)
 
     def _reduce(self) -> None:
-        """Sums what the ranks have made. A gradient that overflows in a low type is infinite in the sum too."""
+        """Sums over all ranks the gradients and whatever else each has made. A gradient that overflows in a low type is
+        infinite in the sum too."""
         if self.low is None:
             self.group.sum(self.total.tensor, self.rest.tensor)
             return
@@ -271,7 +272,8 @@ class ShardedBinding(ParallelBinding):
         return self._first[name].shape if name in self._plan.spans else super().shape(name)
 
     def reader(self) -> Callable[[str], Array]:
-        """Like `get`, of slots that are collected now; all ranks call this together."""
+        """A function as `get`, for which the parts of slots are collected from all ranks now; all ranks call this
+        together."""
         slots = {name: self.get(name) for name in self._plan.spans if name not in self._all.parts}
         return lambda name: slots[name] if name in slots else self.get(name)
 

@@ -30,7 +30,7 @@ class StepInputs:
         self.layout: StepLayout = step.layout
         self.parts = parts
         found = {value.name: value for value in step.model.graph.inputs}
-        self.ports = {name: _of_parts(_port(found[name]), parts) for name in step.layout.inputs}
+        self.ports = {name: _whole_batch_port(_port(found[name]), parts) for name in step.layout.inputs}
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
@@ -57,9 +57,9 @@ class StepInputs:
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
         count = self._count(arrays, where)
         try:
-            if any(_widens(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
+            if any(_holds_exactly(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
                 return self._mapped({name: np.asarray(array) for name, array in arrays.items()}, where)
-            whole = self._whole(arrays)
+            whole = self._checked_whole(arrays)
             _refuse_nan(whole)
             return Dataset(whole, count)
         except AmpError as error:
@@ -84,10 +84,10 @@ class StepInputs:
             sizes = [size for size in port.shape[1:] if isinstance(size, int)]
             if len(sizes) == len(port.shape) - 1 and _only_flatter(sizes, array.shape[1:]):
                 array = array.reshape(len(array), *sizes)
-            made[name] = np.asarray(array, np.float32) if _widens(port, array) else array
+            made[name] = np.asarray(array, np.float32) if _holds_exactly(port, array) else array
             if made[name].dtype.byteorder == ">":
                 made[name] = made[name].astype(made[name].dtype.newbyteorder("="))
-        return self._whole(made)
+        return self._checked_whole(made)
 
     def _stream(self, data: Iterable[object]) -> Dataset:
         """An iterable of batches as a data set: it is read once to check every batch and to count the steps of an
@@ -126,7 +126,7 @@ class StepInputs:
                 raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
         return count
 
-    def _whole(self, arrays: Feeds) -> dict[str, Array]:
+    def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
         """Arrays of all samples, checked; the first axis may have any size."""
         free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
         return _checked(self.layout, free, arrays)
@@ -221,13 +221,13 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
         raise AmpError("AMP503", message, hint=classes + more)
 
 
-def _widens(port: Port, array: object) -> bool:
+def _holds_exactly(port: Port, array: object) -> bool:
     """Whether integers are given for a float32 input that holds all of them exactly, as pixels."""
     small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
     return port.dtype == "float32" and small
 
 
-def _of_parts(port: Port, parts: int) -> Port:
+def _whole_batch_port(port: Port, parts: int) -> Port:
     """A port for a whole batch: of a step with a fixed batch size, ``parts`` times as many samples."""
     fixed = port.shape[0] if port.shape else None
     return Port(port.name, port.dtype, (fixed * parts, *port.shape[1:])) if isinstance(fixed, int) else port

@@ -108,7 +108,7 @@ def _gradients(model: ir.Model, side: _StepSide, layout: StepLayout, names: list
     """The step reduced to its gradients: the loss and the values ``names`` are its outputs, what makes no part of them
     is dropped, and state is only read. All that the layout says of an update is blank: there is none here.
 
-    It is dropped before `_read_apart`, which then looks at no node of the update, and after it, since the vectors of
+    It is dropped before `_split_reads`, which then looks at no node of the update, and after it, since the vectors of
     state that it takes apart are unread only then.
     """
     graph = model.graph
@@ -117,7 +117,7 @@ def _gradients(model: ir.Model, side: _StepSide, layout: StepLayout, names: list
     graph.outputs.clear()
     graph.outputs.extend([loss, *made])
     drop_unread(model)
-    _read_apart(side.b)
+    _split_reads(side.b)
     drop_unread(model)
     graph.sort()
     have = {value.name for value in graph.inputs}
@@ -126,7 +126,7 @@ def _gradients(model: ir.Model, side: _StepSide, layout: StepLayout, names: list
     return TrainingStep(model, told)
 
 
-def _read_apart(b: Builder) -> None:
+def _split_reads(b: Builder) -> None:
     """Splits what the gradients read of vectors of state, so that they do not read the rest."""
     inputs = set(b.graph.inputs)
     for node in [node for node in b.graph if node.op_type == "Split"]:
@@ -184,7 +184,7 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
     """Nodes, initializers and inputs that nothing reads, but for some inputs."""
     for node in reversed(list(model.graph)):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            _read_nothing(node)
+            _disconnect_bodies(node)
             model.graph.remove(node, safe=True)
     common.RemoveUnusedNodesPass()(model)
     names = set(kept)
@@ -193,12 +193,12 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
             model.graph.inputs.remove(value)
 
 
-def _read_nothing(node: ir.Node) -> None:
+def _disconnect_bodies(node: ir.Node) -> None:
     """Disconnects the bodies of a node that is removed, so that what they read does not count as read."""
     for inner in (one for body in bodies(node) for one in body):
         for place in range(len(inner.inputs)):
             inner.replace_input_with(place, None)
-        _read_nothing(inner)
+        _disconnect_bodies(inner)
     for body in bodies(node):
         body.outputs.clear()
 

@@ -126,7 +126,8 @@ class GradientGraph:
         return counter
 
     def _loss(self) -> ir.Value:
-        """The scalar that is differentiated."""
+        """The scalar that is differentiated: the weighted sum of the losses, or what an exported backward is the
+        gradient of."""
         for name in self.losses:
             if name in self.outputs:
                 self.class_inputs += read_class_inputs(self.graph, self.outputs[name])
@@ -169,7 +170,7 @@ class GradientGraph:
     ) -> None:
         """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far.
 
-        ``pins_boundary_products``: whether small products at the border may stay float32.
+        ``pins_boundary_products``: whether small products at the boundary may stay float32.
         """
         if self.backward is None and pins_boundary_products:
             pin_boundary_products(self.graph, self.loss)

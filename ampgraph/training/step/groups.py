@@ -50,7 +50,7 @@ class Groups:
         return spelled(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
     def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
-        """The group of each parameter.
+        """By parameter name, the group whose pattern matches it.
 
         Raises AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none
         that an earlier one leaves.
@@ -129,7 +129,7 @@ def _group_of(row: object) -> ParameterGroup:
 
 
 def _parse_group(text: str) -> ParameterGroup:
-    """``PATTERN=FORM``, or a form alone."""
+    """The pattern and the optimizer's form of ``PATTERN=FORM``, or of a form alone."""
     places = [place for place, letter in enumerate(text) if letter == "=" and place]
     for place in places:  # a name may hold = and :, and so may a form
         pattern, form = text[:place], text[place + 1 :]

@@ -112,7 +112,7 @@ def loss_terms(given: object) -> dict[str, float] | None:
 
 
 def spelled(terms: Mapping[str, float]) -> str:
-    """``a=1.0, b=0.5``; one that counts whole is its name."""
+    """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 

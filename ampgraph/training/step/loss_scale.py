@@ -285,8 +285,8 @@ def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Te
 
 
 def _within_range(policy: DynamicLossScale, scale: Term, made: Term) -> Term:
-    """A scale multiplied, or as it was where that is infinite, under a rule that looks. Powers of two, doubled, end at
-    the greatest of them."""
+    """``made``, a scale multiplied, or ``scale`` as it was where that is infinite and the rule looks; powers of two end
+    at the greatest of them."""
     if not RULES[policy.rule].finite_only:
         return made
     if policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff)):

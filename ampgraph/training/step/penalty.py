@@ -134,7 +134,7 @@ class PenaltyBuilder:
         Raises AmpError AMP213 for a name that is not there, AMP210 to AMP212 as `differentiate` does.
         """
         inner = loss if self.penalty.output is None else self._summed(outputs)
-        wanted = self._wanted(inner, inputs, parameters)
+        wanted = self._penalised_values(inner, inputs, parameters)
         gradients = differentiate(self.graph, inner, wanted, self.seed)
         infer(self.model)
         b = self.builder = Builder(self.graph, "penalty")
@@ -157,7 +157,7 @@ class PenaltyBuilder:
         with b.float32(REASON):
             return b.typed(b.op("ReduceSum", output, keepdims=0), ir.DataType.FLOAT)
 
-    def _wanted(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
+    def _penalised_values(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
         """The values by which the inner gradient is taken: inputs, or the parameters that the output depends on."""
         reached = depends(self.graph, inner)
         floats = {value.name or "": value for value in inputs if value.dtype in FLOATS and value in reached}
@@ -165,13 +165,13 @@ class PenaltyBuilder:
         if self.penalty.of == PARAMETERS:
             wanted = [value for value in parameters if value in reached]
         else:
-            wanted = [floats[name] for name in self._named(list(floats), what)]
+            wanted = [floats[name] for name in self._named_inputs(list(floats), what)]
         if not wanted:
             message = f"penalty: {what} depends on no {'parameter' if self.penalty.of == PARAMETERS else 'float input'}"
             raise AmpError("AMP213", message, hint="name another output")
         return wanted
 
-    def _named(self, floats: list[str], what: str) -> list[str]:
+    def _named_inputs(self, floats: list[str], what: str) -> list[str]:
         """The float inputs that the penalty names; AmpError AMP213 where they are not there."""
         if self.penalty.of == INPUTS:
             if len(floats) > 1:

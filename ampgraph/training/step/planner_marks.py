@@ -1,6 +1,6 @@
 """What the planner is told of a training graph: which nodes stay float32, and where branches are added.
 
-Products at the border of a step that stay float32 where norms do: the last before the loss, the first of an input.
+Products at the boundary of a step that stay float32 where norms do: the last before the loss, the first of an input.
 
 What lies between two norms in float32 is low only inside, and so is what lies between one and the loss, or an input: a
 Cast goes in and one comes out, in the forward and in the backward. Where the products there are so few that this costs
@@ -35,12 +35,12 @@ REST = 7 / 8  # of all multiplications are made in the low type at least
 class _PartBetweenNorms:
     """``held_casts``, ``input_casts``: Casts beside what is held in float32, and of inputs, that are not there if the
     part is float32 too.
-    ``border``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
+    ``at_boundary``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
 
     nodes: list[ir.Node] = field(default_factory=list)
     held_casts: int = 0
     input_casts: int = 0
-    border: bool = False
+    at_boundary: bool = False
     low: bool = False
     known: bool = True
 
@@ -67,7 +67,7 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
     """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
     parts = _connected(graph, loss)
     left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
-    for part in sorted((one for one in parts if one.border), key=lambda one: one.multiplications):
+    for part in sorted((one for one in parts if one.at_boundary), key=lambda one: one.multiplications):
         if part.known and 0 < part.multiplications <= left and part.pays:
             left -= part.multiplications
             for node in part.products if part.low else part.nodes:
@@ -97,7 +97,7 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
         part.low |= not all(map(_is_held, around))
         part.held_casts += 2 * any(map(_is_held, around))
         part.input_casts += value.is_graph_input()
-        part.border |= value.is_graph_input() or value in last
+        part.at_boundary |= value.is_graph_input() or value in last
     for node in graph:
         if (values := _float_values(node)) and not _bounds_parts(node):
             part = parts[root(values[0])]

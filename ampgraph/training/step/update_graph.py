@@ -42,7 +42,7 @@ class NextState:
 
     @property
     def of_vectors(self) -> bool:
-        """Whether it may be a part of another one."""
+        """Whether all its states are float32 vectors, so that it may be chosen together with others."""
         return not self.alone and all(one.dtype == FLOAT and len(one.shape or ()) == 1 for one in self.olds)
 
 

@@ -83,7 +83,8 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
 
 
 def by_width(parameters: Sequence[Value]) -> list[bool]:
-    """Which of some parameters, that are read low, are matrices of one width and are best held side by side."""
+    """For each of some parameters that are read low, whether it is a matrix of the commonest width and is best held
+    with the others as rows of one matrix."""
     widths = Counter(dims(one)[1] for one in parameters if len(dims(one)) == 2)
     width = max(widths, key=widths.__getitem__, default=0)
     found = [len(dims(one)) == 2 and dims(one)[1] == width for one in parameters]
@@ -213,7 +214,7 @@ def _total_size(values: Iterable[Value]) -> int:
 
 
 def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
-    """Nodes of the graph itself that cast a float32 value to a type."""
+    """The Casts of a float32 value to a type, without those in bodies and those that make an output."""
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]

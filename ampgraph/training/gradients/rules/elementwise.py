@@ -121,8 +121,9 @@ def _divided(g: Term, y: Term, x: Term, by: Term) -> tuple[Term, Term]:
     return first, -(first * y)
 
 
-def _to_extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
-    """What is equal to the result gets the gradient; several equal ones share it, as in torch for two."""
+def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
+    """The gradient of a Max or Min: to what is equal to the result; several equal ones share it, as in torch for
+    two."""
     if len(inputs) == 1:
         return [g]
     hits = [x.op("Equal", y) for x in inputs]
@@ -143,13 +144,13 @@ operation("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
 operation("Mul", formula=lambda g, y, one, other: (g * other, g * one))
 operation("Div", formula=_divided)
 operation("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
-operation("Max", "Min", formula=_to_extreme)
+operation("Max", "Min", formula=_extreme_gradients)
 operation("PRelu", formula=_rectified)
 
 
 @gradient("Pow", broadcasts=True)
 def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term | None]:
-    """g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
+    """Gradients of Pow: g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
     x, g, result = b.terms(operand(node), given, node.outputs[0])
     y = node.inputs[1]
     exponent = b.given(y)
@@ -176,9 +177,11 @@ def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
 
 @gradient("Gelu", "com.microsoft::Gelu")
 def gelu(b: Builder, node: ir.Node, given: Value) -> Term:
-    """P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch differentiates it.
+    """The gradient of Gelu: P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch
+    differentiates it.
 
-    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth."""
+    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth.
+    """
     x, g = b.terms(operand(node), given)
     if attribute(node, "approximate", "none") == "tanh":
         with b.float32("x^2 = inf times 1 - t^2 = 0 is NaN"):

@@ -22,7 +22,8 @@ ADDED = "values that were read several times are added up"
 
 @gradient("Gather")
 def gather(b: Builder, node: ir.Node, g: Value) -> Value:
-    """One constant index: zeros around it. Else every row is added to where it comes from."""
+    """The gradient of Gather: for one constant index zeros around it, else every row is added to where it comes
+    from."""
     x, indices = operand(node), operand(node, 1)
     if x.shape is None and b.rank(indices) == 0:  # one index into a value whose rank is not known
         axis = int(attribute(node, "axis", 0))
@@ -71,7 +72,8 @@ def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("GatherND")
 def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The indexed axes count as one: an index is then one number, as ScatterElements wants it."""
+    """The gradient of GatherND: the indexed axes count as one, so that an index is one number, as ScatterElements wants
+    it."""
     x, indices = operand(node), operand(node, 1)
     batch, depth = int(attribute(node, "batch_dims", 0)), b.dim(indices, -1)
     if depth is None:

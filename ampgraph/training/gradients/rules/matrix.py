@@ -19,7 +19,7 @@ Value = ir.Value
 
 @gradient("MatMul")
 def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
-    """g B^T and A^T g, summed over the batch dimensions that were broadcast."""
+    """Gradients of MatMul: g B^T and A^T g, summed over the batch dimensions that were broadcast."""
     left, right = node.inputs
     assert left is not None and right is not None
     ranks = b.rank(left), b.rank(right)
@@ -68,7 +68,7 @@ def _operand_gradient(b: Builder, found: Value, value: Value, other: Value, node
 
 @gradient("Gemm")
 def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    """Y = alpha A' B' + beta C: every transposition is a flag of the gradients' Gemm."""
+    """Gradients of Gemm, Y = alpha A' B' + beta C: every transposition is a flag of the gradients' Gemm."""
     x, y, *bias = node.inputs
     flip_x, flip_y = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
@@ -88,7 +88,7 @@ def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 
 @gradient("Einsum")
 def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
+    """Gradients of Einsum. For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
 
     An index that only one operand has was summed there: its gradient is repeated. So is one that is 1 in the others;
     where it is 1 in the operand, and in an ellipsis, which is written out, the gradient is summed over it.

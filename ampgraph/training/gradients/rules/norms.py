@@ -29,7 +29,8 @@ BATCH = "ampgraph.batch_statistics"
 def layer_normalization(
     b: Builder, node: ir.Node, g: Value | None, dmean: Value | None = None, dinverse: Value | None = None
 ) -> list[Value | None]:
-    """The forward gives 1 / deviation; xh is the same operator again, without scale and bias."""
+    """Gradients of LayerNormalization. The forward gives 1 / deviation; xh is the same operator again, without scale
+    and bias."""
     with b.float32(KEEP):
         x, scale, *bias = _raised(b, node)
     first = b.axis(node, x.value, -1)
@@ -107,7 +108,7 @@ def instance_normalization(b: Builder, node: ir.Node, given: Value) -> list[Valu
 
 @gradient("GroupNormalization")
 def group_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value | None]:
-    """Scale and bias by channel (opset 21), or by group (18)."""
+    """Gradients of GroupNormalization; scale and bias are by channel (opset 21), or by group (18)."""
     groups = int(attribute(node, "num_groups"))
     with b.float32(KEEP):
         x, scale, _ = _raised(b, node)
@@ -153,7 +154,7 @@ def batch_normalization(b: Builder, node: ir.Node, given: Value, *_: Value | Non
 
 @gradient("LRN")
 def local_response_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value | None]:
-    """y = x s^-beta with s = bias + alpha / size times the squares of the channels around."""
+    """The gradient of LRN: y = x s^-beta with s = bias + alpha / size times the squares of the channels around."""
     size, beta = int(attribute(node, "size")), _float_attribute(node, "beta", 0.75)
     factor, before = _float_attribute(node, "alpha", 1e-4) / size, (size - 1) // 2
     with b.float32(KEEP):
@@ -184,7 +185,7 @@ def _computed_type(x: Value) -> ir.DataType:
 
 
 def _raised(b: Builder, node: ir.Node) -> list[Term]:
-    """The inputs of the node in that type."""
+    """The inputs of a norm's node in the type that its gradient is computed in."""
     wide = _computed_type(operand(node))
     given = [value for value in node.inputs if value is not None]
     return b.terms(*(value if value.dtype is None else b.cast(value, wide) for value in given))
@@ -196,7 +197,7 @@ def _raise(b: Builder, g: Value, x: Term) -> Term:
 
 
 def _lowered(b: Builder, node: ir.Node, found: Sequence[Term | Value | None]) -> list[Value | None]:
-    """The gradients back in the types of the inputs."""
+    """The gradients of a norm's inputs, cast back to the inputs' types."""
     wide = _computed_type(operand(node))
     types = [wide if value is None or value.dtype is None else value.dtype for value in node.inputs]
     values = (g.value if isinstance(g, Term) else g for g in found)
@@ -229,14 +230,14 @@ def _through_inverse(dinverse: Term, normal: Term, inverse: Term, count: Value) 
 
 
 def _normalized(b: Builder, node: ir.Node, x: Term, count: Value, axes: Sequence[int]) -> tuple[Term, Term]:
-    """xh and 1 / deviation, from the data."""
+    """xh = (x - mean) / deviation, and 1 / deviation, from the data."""
     away = x - _mean_over(b, x, count, axes)
     inverse = _inverse(b, node, away * away, count, axes)
     return away * inverse, inverse
 
 
 def _inverse(b: Builder, node: ir.Node, squares: Term, count: Value, axes: Sequence[int]) -> Term:
-    """1 / deviation, from the squares."""
+    """1 / deviation: of the mean of ``squares`` over axes, plus epsilon."""
     level = _mean_over(b, squares, count, axes) + _float_attribute(node, "epsilon", 1e-5)
     return level.op("Sqrt").op("Reciprocal")
 

@@ -28,7 +28,7 @@ KEEP = "a recurrence: what one step rounds goes through all that are before it"
 def scan(
     b: Builder, step: Step, states: Sequence[Value], rows: Sequence[Value], *, backwards: bool
 ) -> tuple[list[Value], list[Value]]:
-    """The last states, and what every step gives out, stacked in the order of the rows.
+    """Adds a Scan of ``step``: the last states, and what every step gives out, stacked in the order of the rows.
 
     Args:
         step: writes one step with the builder of the body, from the states and one row of each of ``rows``, and returns
@@ -292,9 +292,9 @@ def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
 
 
 def _lstm(side: Direction) -> SideGradients:
-    """Gates in ONNX's order: i, o, f, c. With h' = o tanh(c'), c' = f c + i g, and dh, dc what came from the step
-    behind: dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the slope
-    of its gate."""
+    """The gradients of one direction of an LSTM; gates in ONNX's order: i, o, f, c. With h' = o tanh(c'), c' = f c + i
+    g, and dh, dc what came from the step behind: dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i,
+    do = dh tanh(c'), each times the slope of its gate."""
     side.activations("Sigmoid", "Tanh", "Tanh")
     b, weight, inputs = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
@@ -335,9 +335,9 @@ def _cell_states(side: Direction, forget: Term, brought: Term) -> Term:
 
 @gradient("GRU")
 def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
-    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z),
-    dn = d (1 - z) (1 - n^2)."""
+    """Gradients of GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
+    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z), dn = d
+    (1 - z) (1 - n^2)."""
     return recurrent(
         b, node, gradients, 3, _gru_reset_after if attribute(node, "linear_before_reset", 0) else _gru_reset_before
     )

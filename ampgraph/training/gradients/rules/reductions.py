@@ -88,7 +88,8 @@ def _reduced_count(b: Builder, node: ir.Node) -> int | None:
 
 @gradient("ReduceMax", "ReduceMin")
 def reduce_extreme(b: Builder, node: ir.Node, g: Value) -> Value:
-    """What is equal to the result gets the gradient; several equal ones share it, as in torch's amax."""
+    """The gradient of ReduceMax and ReduceMin: to what is equal to the result; several equal ones share it, as in
+    torch's amax."""
     x = operand(node)
     hit = b.op("Equal", x, _spread(b, node, node.outputs[0]))
     zero = b.number(0, x)
@@ -141,7 +142,7 @@ reduction("ReduceLogSumExp", lambda g, x, y, spread: spread(g) * (x - spread(y))
 
 @gradient("ReduceLogSum")
 def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
-    """1 / e^y for every value."""
+    """The gradient of ReduceLogSum: 1 / e^y for every value."""
     with b.float32(RANGE):
         share = b.op("Div", g, b.op("Exp", node.outputs[0]))
     return b.op("Expand", _spread(b, node, share), b.shape(operand(node)))
@@ -149,7 +150,8 @@ def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Softmax")
 def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """y (g - sum(y g)). The sum is a mean of g, no larger than its numbers: nothing overflows in a low type."""
+    """The gradient of Softmax: y (g - sum(y g)). The sum is a mean of g, no larger than its numbers: nothing overflows
+    in a low type."""
     y = node.outputs[0]
     whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
     return b.op("Mul", y, b.op("Sub", g, whole))
@@ -157,7 +159,7 @@ def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("LogSoftmax")
 def log_softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """g - e^y sum(g)."""
+    """The gradient of LogSoftmax: g - e^y sum(g)."""
     with b.float32(ROW):
         whole = b.sum(g, [int(attribute(node, "axis", -1))])
         return b.op("Sub", g, b.op("Mul", b.op("Exp", node.outputs[0]), whole))
@@ -165,7 +167,8 @@ def log_softmax(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("CumSum")
 def cum_sum(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Every value is in the sums behind it: the running sum from the other end."""
+    """The gradient of CumSum: every value is in the sums behind it, so that it is the running sum from the other
+    end."""
     backwards = 1 - int(attribute(node, "reverse", 0))
     with b.float32(ROW):
         return b.op("CumSum", g, node.inputs[1], exclusive=attribute(node, "exclusive"), reverse=backwards)

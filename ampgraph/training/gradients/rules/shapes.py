@@ -47,7 +47,7 @@ def expand(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Tile")
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Summed over the copies: an axis of n values repeated r times is r rows of n."""
+    """The gradient of Tile, summed over the copies: an axis of n values repeated r times is r rows of n."""
     x, repeats = operand(node), operand(node, 1)
     rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
     if counts is not None and sizes is not None:
@@ -61,7 +61,7 @@ def tile(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Concat")
 def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """The gradients of Concat's operands: the pieces again."""
+    """The gradients of Concat's operands: pieces of the result's gradient."""
     inputs = [value for value in node.inputs if value is not None]
     if len(inputs) == 1:
         return [g]
@@ -80,7 +80,7 @@ def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
 
 @gradient("Slice")
 def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Zeros around what was cut out; with steps, every value is put back where it was."""
+    """The gradient of Slice: zeros around what was cut out; with steps, every value is put back where it was."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
     strides = None if steps is None else b.given(steps)
@@ -127,7 +127,8 @@ def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Pad")
 def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    """What was added is cut off, what was cut off is 0; reflected and repeated borders are added where they come from.
+    """The gradients of Pad: what was added is cut off, what was cut off is 0; reflected and repeated borders are added
+    where they come from.
 
     The value that fills the borders gets what the operand does not.
     """
@@ -148,7 +149,8 @@ def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 
 
 def _borders_folded_in(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
-    """Axis by axis: the middle, plus each border at the place that it repeats."""
+    """The gradient of a Pad that reflects or repeats, axis by axis: the middle, plus each border at the place that it
+    repeats."""
     x = operand(node)
     pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
     if pads is None or (pads < 0).any() or mode not in ("reflect", "edge", "wrap"):
@@ -192,7 +194,7 @@ def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step:
 
 @gradient("Trilu")
 def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Trilu: the same triangle of it."""
+    """The gradient of Trilu: the same triangle of the result's gradient."""
     return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
 
 
@@ -204,7 +206,8 @@ def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("DepthToSpace")
 def depth_to_space(b: Builder, node: ir.Node, g: Value) -> Value:
-    """SpaceToDepth; in mode CRD (torch's pixel shuffle) its channels are in another order."""
+    """The gradient of DepthToSpace: SpaceToDepth; in mode CRD (torch's pixel shuffle) its channels are in another
+    order."""
     x, y, size = operand(node), node.outputs[0], int(attribute(node, "blocksize"))
     found = b.op("SpaceToDepth", g, blocksize=size)
     if attribute(node, "mode", "DCR") == "DCR":

@@ -127,7 +127,7 @@ def spatial(b: Builder, value: Value) -> Value:
 
 
 def pad(b: Builder, x: Value, begins: Amounts, ends: Amounts) -> Value:
-    """Zeros around the spatial axes."""
+    """A value with zeros added around its spatial axes."""
     if isinstance(begins, list) and isinstance(ends, list):
         amounts = b.ints(0, 0, *begins, 0, 0, *ends) if any(begins) or any(ends) else None
     else:
@@ -193,7 +193,8 @@ def conv(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 @gradient("ConvTranspose")
 def conv_transpose(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """The windows slide over the result; the data has one element for each of their places."""
+    """Gradients of ConvTranspose: the windows slide over the result, and the data has one element for each of their
+    places."""
     x, weight, shape = operand(node), operand(node, 1), node.outputs[0].shape
     if shape is not None and len(shape) != b.rank(x):  # onnx gives up in the middle: output_shape below the data's
         raise ValueError(f"the shape of '{node.outputs[0].name}' is not known")
@@ -222,7 +223,8 @@ def _parameters(b: Builder, node: ir.Node, x: Value, places: Value, w: Windows, 
 
 
 def _transposed(b: Builder, node: ir.Node, w: Windows, x: Value, g: Value) -> Windows:
-    """ConvTranspose counts its padding from the size of the result, and splits it the other way round."""
+    """The windows of a ConvTranspose with their padding, which it counts from the size of the result, and splits the
+    other way round than Conv."""
     asked, auto = attribute(node, "output_shape"), attribute(node, "auto_pad", "NOTSET")
     extra = [int(n) for n in attribute(node, "output_padding", [0] * len(w.kernel))]
     if asked is not None:
@@ -295,7 +297,7 @@ def _met_by_kernel(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value
 
 @gradient("MaxPool")
 def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
-    """The first of the largest elements of a window gets its gradient, as in torch.
+    """The gradient of MaxPool: the first of the largest elements of a window gets all of its gradient, as in torch.
 
     MaxPool can say where it found what, counted through the whole tensor; where windows lie side by side, looking again
     is quicker: a MaxPool that says so is 20 times as slow on CPU as one that does not.
@@ -336,9 +338,10 @@ def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
 
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
-    """Place by place of the window: it gets the gradient where it holds y, and no place before it does.
+    """The gradient at each place of the windows: it goes to a place that holds y where no place before it does.
 
-    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU."""
+    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU.
+    """
     *before, _ = _at_each_place(b, x, w)
     parts: list[Value] = []
     for held in before:
@@ -380,7 +383,8 @@ def _put_between(b: Builder, row: list[Value], axis: int, sizes: Value) -> Value
 
 @gradient("AveragePool")
 def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """A transposed convolution with ones, each channel of each image by itself, of g over the sizes of the windows."""
+    """The gradient of AveragePool: a transposed convolution with ones, each channel of each image by itself, of g over
+    the sizes of the windows."""
     x = operand(node)
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
     sizes, places = [b.dim(g, axis) for axis in w.axes], spatial(b, g)
@@ -419,7 +423,8 @@ def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("GlobalMaxPool")
 def global_max_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The first of the largest elements, as in torch: after Relu whole channels are equal."""
+    """The gradient of GlobalMaxPool: to the first of the largest elements, as in torch, since after a Relu whole
+    channels are equal."""
     x = operand(node)
     rows = b.op("Reshape", x, b.ints(0, 0, -1))
     place = b.op("ArgMax", rows, axis=2, keepdims=1)

@@ -1,4 +1,4 @@
-"""Values that carry on across the border of a body or a function: the same data under another number."""
+"""Values that carry on across the boundary of a body or a function: the same data under another number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from .dataflow import NONE, Dataflow
 
 
-class Borders:
+class Crossings:
     """By value, those of other scopes that hold the same data. ``before``: what a formal is given, a loop brings back,
     or a body returns. ``after`` is the reverse."""
 
@@ -47,7 +47,7 @@ def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Itera
 
 
 def _carried_over(value: int, step: dict[int, list[int]]) -> set[int]:
-    """All values that hold the same data as this one, by steps across borders."""
+    """All values that hold the same data as this one, by steps across boundaries."""
     if value not in step:
         return {value}
     found, work = {value}, [value]
