@@ -103,8 +103,8 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         if decided[0] != HIGH and options.level.fp32 != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
-        if decided[0] != HIGH and (why := mistaken_epsilon(options, region)):
-            decided = HIGH, Why("kernel", why)
+        if decided[0] != HIGH and (mistake := mistaken_epsilon(options, region)):
+            decided = HIGH, Why("kernel", mistake)
         if (known := options.kernels.fuses.get(region.kind)) and known.float32_inside and is_trusted(options, region):
             decided = FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {known.why}")
         bias = bias_folded_into(flow, options, region) if decided[0] == HIGH else None
