@@ -45,6 +45,7 @@ def check(
     dims: Mapping[str, int] | None = None,
     target: str = "tensorrt",
     runtime: str = "",
+    sm: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Checked:
     """Looks whether a model file is sound: it reads, is valid, and a run of it is finite, and right.
@@ -61,6 +62,7 @@ def check(
             names; the run is strict elsewhere.
         runtime: the Python of an environment with what the target needs. TensorRT for RTX parses the model and builds
             an engine of it without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
+        sm: compute capabilities of the GPUs that the engine is for, ``75`` or ``89``; TensorRT's own choice if empty.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
@@ -68,7 +70,10 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    builds = building(target, runtime)
+    builds, sm = building(target, runtime), tuple(sm)
+    if sm and not builds:
+        hint = "--runtime names the Python of an environment with TensorRT for RTX"
+        raise AmpError("AMP404", "--sm says for which GPUs an engine is built, and none is built", hint=hint)
     runs = None if builds else runtime_of(target, runtime)
     sound = _Check(os.fspath(model), *(("", "") if runs is None else (target, runtime)))
     with quiet_collector():
@@ -78,7 +83,7 @@ def check(
             sound.idle(graph)
             sound.opens()
             if builds:
-                sound.builds(graph, runtime, against, data, dims)
+                sound.builds(graph, runtime, against, data, dims, sm)
             count = SAMPLES if samples is None else samples
             sound.finite(graph, data, count, dims, runs)
             if against is not None:
@@ -185,12 +190,13 @@ class _Check:
         self._found("opens", [] if found is None else [f"{found.said}, {found.why}"], hint=hint)
 
     def builds(
-        self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None
+        self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None,
+        sm: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """An engine by TensorRT; a refusal that the reference meets as well is no fault of the conversion."""
         sizes, values = engine_sizes(graph, dims or {}, data)
         models = [path for path in (self.model, against) if path is not None]
-        answer, *others = build_all([BuildJob(path, "", sizes, values) for path in models], python=runtime)
+        answer, *others = build_all([BuildJob(path, "", sizes, values, sm) for path in models], python=runtime)
         self.engines = [one.engine.said for one in (*others, answer) if one.engine]
         said = [str(one) for one in answer.refused] or [answer.died] * bool(answer.died)
         known = {op.name for op in graph.dataflow().ops}

@@ -287,7 +287,7 @@ class StepGraph(Protocol):
     """A graph of a format whose files may hold a whole training step."""
 
     def is_step(self) -> bool:
-        """Whether it holds one, so that each run changes its parameters."""
+        """Whether the file holds a training step, so that each run changes its parameters."""
         ...
 
     def scale_doubts(self) -> list[str]:

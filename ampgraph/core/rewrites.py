@@ -86,7 +86,8 @@ class Rewrite:
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Carries it out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another model's."""
+        """Carries the rewrite out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another
+        model's."""
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:

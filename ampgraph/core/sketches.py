@@ -110,7 +110,7 @@ def heights(values: Sequence[float], limit: float, words: str, width: int = 480,
 
 
 def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int = 360, height: int = 140) -> Html:
-    """Points (x from 0, y above zero by its logarithm, whether chosen)."""
+    """A picture of points (x from 0, y above zero by its logarithm, whether chosen)."""
     most = max([x for x, _, _ in points] or [0.0]) or 1.0
     logs = [math.log10(y) for _, y, _ in points] or [0.0]
     low, high = min(logs) - 0.2, max(logs) + 0.2

@@ -89,12 +89,12 @@ class CheckVerdict(Data):
 
     @property
     def ok(self) -> bool:
-        """Whether it was checked and found right."""
+        """Whether the result was checked and found right."""
         return self.outcome == OK
 
     @property
     def missed(self) -> bool:
-        """Whether it was checked and found wrong."""
+        """Whether the result was checked and found wrong."""
         return self.outcome == MISSED
 
     @property

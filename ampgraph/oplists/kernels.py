@@ -224,6 +224,8 @@ class Kernels:
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
     stepwise: frozenset[str] = frozenset()
     """Operators whose kernel rounds each step of a formula or of a sum to that type."""
+    folds: frozenset[str] = frozenset()
+    """Norms that are taken into the stored numbers of a Conv in front, in that type, where no one else reads it."""
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -251,7 +253,7 @@ class Kernels:
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """By product, the fusion that takes a number which scales an operand or the result into its kernel."""
+        """Product -> the fusion that takes a number which scales an operand or the result into its kernel."""
         by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
         products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
@@ -335,6 +337,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
     if "fallback" in data:
         data["fallback"] = load_kernels(data["fallback"], model_format)
     if model_format == "ONNX":
-        data["fusions"] = own_file("kernels/onnxruntime-fusions.toml").data
+        shared, own = own_file("kernels/onnxruntime-fusions.toml").data, data.pop("fusions", {})
+        data["fusions"] = {kind: {**row, **own.get(kind, {})} for kind, row in shared.items()}
     found: Kernels = reader(Kernels)(data)
     return found

@@ -84,7 +84,7 @@ class Costs:
 
     @cached_property
     def _members(self) -> Mapping[int, Sequence[int]]:
-        """By root, the values further down that have its size."""
+        """Root -> the values further down that have its size."""
         members: dict[int, list[int]] = {}
         for value, root in enumerate(self._roots):
             if value != root:

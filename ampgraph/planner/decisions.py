@@ -101,7 +101,8 @@ class Verdicts(NamedTuple):
     notes: Sequence[Note] = ()
 
     def enter(self, ledger: Ledger) -> None:
-        """Raises AmpError AMP306 for a unit that the user asks for in both precisions."""
+        """Enters the verdicts into the ledger. Raises AmpError AMP306 for a unit that the user asks for in both
+        precisions."""
         for unit, (side, rank, why) in self.of:
             ledger.decide(unit, side, rank, why)
         ledger.notes += self.notes

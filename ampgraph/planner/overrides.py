@@ -16,7 +16,8 @@ Wish = tuple[Sequence[int], int, Why]
 
 
 def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
-    """What they ask for, in the order of the command line. Raises AmpError AMP305 for one that matches nothing."""
+    """What the user's patterns ask for, in the order of the command line. Raises AmpError AMP305 for one that matches
+    nothing."""
     flow, options = facts.flow, facts.options
     wanted: list[Wish] = []
     notes: list[Note] = []

@@ -216,7 +216,7 @@ def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]
 
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """From an index in the plan (after rewrites) to the index in the file, for one scope."""
+    """A function from an index in the plan (after rewrites) to the index in the file, for one scope."""
     gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:

@@ -64,7 +64,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def middle_left_out(name: str, most: int) -> str:
-    """At most so many characters of a name, of which both ends tell something."""
+    """A name of at most so many characters: its middle is left out, since both ends tell something."""
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
 

@@ -148,17 +148,17 @@ class Summary(Shown):
 
     @property
     def bytes_before(self) -> int:
-        """Of all stored tensors in the input."""
+        """Bytes of all stored tensors in the input."""
         return sum(stored.bytes for stored in self.weights_before.values())
 
     @property
     def bytes_after(self) -> int:
-        """Of all stored tensors in the result."""
+        """Bytes of all stored tensors in the result."""
         return sum(stored.bytes for stored in self.weights_after.values())
 
     @property
     def guards(self) -> tuple[Pinned, ...]:
-        """Of `float32`, what rules hold that look at numbers."""
+        """The part of `float32` that rules hold which look at numbers."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
@@ -168,12 +168,12 @@ class Summary(Shown):
 
     @property
     def opset(self) -> tuple[Pinned, ...]:
-        """Of `float32`, what a later opset has in the low type."""
+        """The part of `float32` that a later opset has in the low type."""
         return tuple(held for held in self.float32 if held.rule == "opset")
 
     @property
     def unlisted(self) -> tuple[Pinned, ...]:
-        """Of `float32`, what nothing is known of."""
+        """The part of `float32` of which nothing is known."""
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:

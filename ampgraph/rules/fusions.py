@@ -136,7 +136,7 @@ class Inside:
         return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
 
     def multiplies(self, op: Op) -> bool:
-        """Whether it is a product of two."""
+        """Whether an operator is inside a region, and a product of two values."""
         return self.has(op) and self.known.traits.has(op.role, "multiplies") and len(op.inputs) == 2
 
     def is_sum(self, value: int) -> bool:

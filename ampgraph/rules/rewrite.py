@@ -32,12 +32,12 @@ class RewriteRule(Rewrite):
         return frozenset()
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Whether it is worth doing, given a trial plan: ``is_low`` tells which slots that makes low."""
+        """Whether the rewrite is worth doing, given a trial plan: ``is_low`` tells which slots that makes low."""
         return True
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> RewriteRule | None:
-        """The same where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing, or
-        is not known."""
+        """This rewrite where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing,
+        or is not known."""
         return None
 
     # -- what finders share -----------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Runtime:
 
 
 def is_here(kind: str) -> bool:
-    """Whether this Python has a kind of runtime."""
+    """Whether a kind of runtime is installed in this Python."""
     return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 

@@ -155,12 +155,12 @@ class OptimizedNode:
 
     @property
     def copies(self) -> bool:
-        """Whether it is a copy between a device and the host."""
+        """Whether the node is a copy between a device and the host."""
         return self.kind.startswith(COPY)
 
     @property
     def casts(self) -> bool:
-        """Whether it is a Cast between float types, also to the same one, which a runtime may leave."""
+        """Whether the node is a Cast between float types, also to the same one, which a runtime may leave."""
         return has(self.kind, "casts") and UNKNOWN not in self.dtype and "->" in self.dtype
 
 

@@ -27,7 +27,7 @@ def main(jobs: str, answers: str) -> None:
         for job in asked["models"]:
             told = _answer_job(job)
             print(json.dumps(told), file=out, flush=True)
-            if told.get("refused") or "error" in told:
+            if told.get("refused") or "error" in told or "capability" in told:
                 return
 
 
@@ -42,6 +42,10 @@ def _answer_job(job: dict[str, Any]) -> dict[str, Any]:
             import tensorrt_rtx as trt
         except ImportError:
             return {"error": "TensorRT for RTX is not installed"}
+    known = [name.removeprefix("SM") for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    for name in job.get("capabilities") or []:
+        if name not in known:
+            return {"capability": name, "known": known}
     log = _log(trt)
     builder = trt.Builder(log)
     network = builder.create_network(0)  # strongly typed: the only kind there is

@@ -77,12 +77,12 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether it is a whole attention."""
+        """Whether the kernel is a whole attention."""
         return ATTENTION in self.name
 
     @property
     def casts(self) -> bool:
-        """Whether it is a Cast and nothing else."""
+        """Whether the kernel is a Cast and nothing else."""
         return bool(_MOVES.match(self.name)) and len(self.reads | self.makes) > 1
 
     @property
@@ -133,7 +133,7 @@ class BuildAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether it was taken."""
+        """Whether TensorRT took the model."""
         return not (self.refused or self.died)
 
     @property
@@ -183,7 +183,8 @@ def build(job: BuildJob, *, python: str = "") -> BuildAnswer:
         python: the interpreter of an environment with TensorRT for RTX; this one if empty.
 
     Raises:
-        AmpError: AMP501 where that environment has no TensorRT, AMP508 for one that cannot be started.
+        AmpError: AMP501 where that environment has no TensorRT, AMP508 for one that cannot be started, AMP301 for a
+            compute capability that it does not know.
     """
     return next(build_all([job], python=python))
 
@@ -238,6 +239,9 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
+    if "capability" in told:
+        message = f"TensorRT for RTX builds for no GPU of compute capability '{told['capability']}'"
+        raise AmpError("AMP301", message, hint=f"it knows {', '.join(told['known'])}")
     refused = dict.fromkeys(_refusal(**said, nodes=nodes) for said in told["refused"])
     kernels = [
         replace(kernel, computes=tuple(made for name in kernel.nodes for made in nodes.get(name, ())[1:]))

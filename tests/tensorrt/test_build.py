@@ -154,6 +154,16 @@ def test_inspect_and_check_build(files: tuple[Path, Path], trt_python: str) -> N
     # check builds
     checked = ampgraph.check(after, before, runtime=trt_python)
     assert checked.ok and "builds" in checked.passed
+    # for GPUs that lack bfloat16, and for none that there is
+    low = ampgraph.convert(NET, "O2", dtype="bfloat16", target="tensorrt", check="off")
+    onnx.save(low, after)
+    checked = ampgraph.check(after, runtime=trt_python, sm=["75"])
+    assert not checked.ok and "sm75" in checked.findings[0].message
+    ended = process("check", before, "--runtime", trt_python, "--sm", "90")
+    assert ended.returncode == 2 and "error[AMP301]: TensorRT for RTX builds for no GPU" in ended.stderr
+    assert "hint: it knows 75, 80" in ended.stderr and "Traceback" not in ended.stderr
+    with pytest.raises(AmpError, match="--sm says for which GPUs"):
+        ampgraph.check(after, sm=["75"])
 
 
 def test_nothing_builds_elsewhere(files: tuple[Path, Path]) -> None:

@@ -156,7 +156,7 @@ class Handles:
         return self._scopes[scope], self._ops.get((self._scopes[scope], index)), position
 
     def uses(self, value: Value) -> list[Use]:
-        """Who reads a value in the file; nobody reads what was made here."""
+        """The uses of a value in the file; none of one that an edit made."""
         return self.flow.uses[value.id] if value.id < len(self.flow.values) else []
 
     def shape(self, value: Value) -> Shape | None:

@@ -236,7 +236,8 @@ class _NodeReader:
         self._attributes: dict[bytes, ir.Attr] = {}
 
     def read(self, nodes: Iterable[Parts]) -> list[ir.Node] | None:
-        """None where a node reads what is not there yet, or gives what there is already, or a name is no text."""
+        """Nodes as onnx_ir's; None where a node reads what is not there yet, or gives what there is already, or a name
+        is no text."""
         values, made = self._values, []
         for inputs, outputs, name, kind in nodes:
             try:

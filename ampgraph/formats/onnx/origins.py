@@ -46,7 +46,7 @@ class Origins:
         self._known: dict[int, Origin | None] = {}
 
     def __call__(self, op: Op) -> Origin | None:
-        """None where the exporter of a node does not say it."""
+        """The framework's operator that a node was exported from; None where the exporter does not say it."""
         if op.id not in self._known:
             self._known[op.id] = origin_of_node(op.native)
         return self._known[op.id]

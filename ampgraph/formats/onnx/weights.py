@@ -154,7 +154,7 @@ class RoundedTensor(ir.LazyTensor):
         )
 
     def __repr__(self) -> str:
-        """By its fields; LazyTensor would print the function that makes it."""
+        """The tensor's fields as text; LazyTensor would print the function that makes it."""
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:

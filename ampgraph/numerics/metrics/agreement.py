@@ -165,7 +165,7 @@ def _different(reason: str, floating: bool = False) -> Apart:
 
 
 def is_float(array: Array) -> bool:
-    """Whether it holds floating numbers, bfloat16 among them."""
+    """Whether an output holds floating numbers, bfloat16 among them."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 

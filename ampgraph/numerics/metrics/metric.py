@@ -90,10 +90,11 @@ class Metric:
     def judge(
         self, reference: Outputs, result: Outputs, parts: Mapping[str, Apart] | None = None
     ) -> dict[str, Judged]:  # fmt: skip
-        """What it says of each output that it is about, or of the whole sample under the name `SAMPLE`.
+        """What the metric says of each output that it is about, or of the whole sample under the name `SAMPLE`.
 
         ``parts``: what `apart` says of each output, where that is known. Raises AmpError AMP312 where it is about none
-        of the outputs, and for a function that fails."""
+        of the outputs, and for a function that fails.
+        """
         if self.function is not None:
             ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
             return {SAMPLE: Judged(_called(self.function, self.name, ours, theirs), sort=self.name)}

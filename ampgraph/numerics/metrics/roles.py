@@ -12,8 +12,9 @@ NUMBERS, PROBABILITIES, LOGARITHMS, ROWS = "numbers", "probabilities", "log prob
 
 
 def roles_of(flow: Dataflow) -> dict[str, str]:
-    """By output: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and moves alone follow,
-    ``rows`` that depend on which rows were selected (non-maximum suppression, top k), else ``numbers``."""
+    """What each output holds: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and moves
+    alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top k), else
+    ``numbers``."""
     names = {value: flow.values[value].name for value in flow.scopes[0].outputs}
     return {name: _role(flow, value) for value, name in names.items()}
 

@@ -281,5 +281,5 @@ class _RowWriter:
 
 
 def _is_float32(value: Value) -> bool:
-    """Whether it is a float32 tensor; outputs that are left out have no name."""
+    """Whether a value is a float32 tensor; outputs that are left out have no name."""
     return value.dtype == FLOAT32 and not value.container and bool(value.name)

@@ -191,8 +191,8 @@ class Inquest:
         return self.suspect(i, why, nodes)
 
     def magnified(self, i: int) -> str:
-        """By which node behind a node the relative error grows most, in words; empty where it does not grow fourfold:
-        in a logarithm, a quotient, a difference of large numbers."""
+        """The node behind a node by which the relative error grows most, in words; empty where it does not grow
+        fourfold: a logarithm, a quotient, a difference of large numbers."""
         waiting, met = deque([i]), {i}
         best, most = None, AMPLIFIES
         while waiting:

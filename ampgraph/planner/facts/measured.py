@@ -47,7 +47,7 @@ class MeasuredRanges:
 
     @cached_property
     def reach(self) -> Mapping[int, float]:
-        """By value the largest magnitude."""
+        """Value id -> the largest magnitude that was measured."""
         return {value: held.absmax for value, held in self.ranges.items()}
 
     def vanishes(self, value: int) -> bool:

@@ -45,7 +45,7 @@ class OpenSizes:
         return math.prod(dims[a] for a in axes if -len(dims) <= a < len(dims))
 
     def is_open(self, op: Op) -> bool:
-        """Whether it adds up all places behind batch and channels, and nobody says how many there are."""
+        """Whether an operator adds up all places behind batch and channels, and nobody says how many there are."""
         value = op.inputs[0]
         shape = self.flow.shape(value)
         known = shape is not None and self._known(shape) or value in self._places and not self._open_inputs
@@ -61,7 +61,7 @@ class OpenSizes:
 
     @cached_property
     def _places(self) -> dict[int, Sequence[int]]:
-        """By value, its sizes behind batch and channels: those of the model's inputs, divided by the strides on the
+        """Value -> its sizes behind batch and channels: those of the model's inputs, divided by the strides on the
         way."""
         flow = self.flow
         places: dict[int, Sequence[int]] = {}

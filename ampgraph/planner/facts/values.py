@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
     @staticmethod
     def of(parts: Iterable[Array], low: LowType) -> Extent:
-        """Of numbers that come piece by piece."""
+        """The extent of numbers that come piece by piece."""
         limit, tiny = low.largest, low.smallest_subnormal / 2
         largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
         below = above = False
@@ -157,7 +157,7 @@ class Values:
 
     @cached_property
     def _rules(self) -> Mapping[str, Derivation]:
-        """By operator, the first that applies."""
+        """Operator -> the first derivation that applies to it."""
         named = ((rule, trait) for rule in reversed(DERIVATIONS) for trait in rule.traits)
         return {role: rule for rule, trait in named for role in self.traits.operators(trait)}
 
@@ -291,7 +291,7 @@ def _whole(intervals: Iterable[Interval]) -> bool:
 
 
 def _hull(intervals: Iterable[Interval]) -> Interval:
-    """Of what is one of several."""
+    """The interval of what is one of several."""
     found = list(intervals)
     return Interval(min(one.low for one in found), max(one.high for one in found), _whole(found))
 

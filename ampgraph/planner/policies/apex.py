@@ -16,7 +16,8 @@ class Patched(PromotedTypes):
     framework = "Apex"
 
     def rank(self, op: Op, value: Value) -> int:
-        """In functions that Apex promotes tensors count alike, whatever their dimensions, and more than numbers."""
+        """How much an operand counts where types differ: in functions that Apex promotes tensors alike, whatever their
+        dimensions, and more than numbers."""
         listing = self.calls[op.id].listing
         if listing is None or self.options.lists.framework.classes[listing.cls].name != "promote":
             return super().rank(op, value)

@@ -146,7 +146,7 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 
 
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
-    """From a product over sums with constants to a root; empty where it does not end in one."""
+    """The operators from a product over sums with constants to a root; empty where it does not end in one."""
     flow, traits, chain = facts.flow, facts.traits, [product]
     while len(readers := list(flow.readers(chain[-1].outputs[0]))) == 1:
         chain.append(readers[0])

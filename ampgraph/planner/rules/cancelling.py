@@ -69,7 +69,8 @@ class Cancelling:
         return []
 
     def _mean_of_products(self, mean: int, square: Op, ways: list[dict[int, Path]]) -> list[Op]:
-        """What makes ``mean`` of products of values that the factors of ``square`` are the means of."""
+        """The operators that make ``mean`` out of products of values that the factors of ``square`` are the means of;
+        empty where none do."""
 
         def adds_up(path: Path) -> bool:
             return any(self._has(op, "sums", "products") for op in path.values())
@@ -112,7 +113,7 @@ class Cancelling:
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
     def _linear_parts(self, value: int) -> dict[int, Path]:
-        """By value, the operators through which ``value`` is a sum of multiples of it."""
+        """Value -> the operators through which ``value`` is a sum of multiples of it."""
         start, moved = self._origin_and_path(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
@@ -152,7 +153,8 @@ class Cancelling:
         return [*terms, *weighed, *between.values()] if moved else []
 
     def _terms(self, op: Op) -> list[Op]:
-        """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
+        """The operators that make what is added up in a sum: through sums, multiples and moves to products and squares,
+        with these."""
 
         def further(one: Op) -> list[int]:
             ends = one.id in self.squares or self._has(one, "products") or not (one is op or self._adds(one))

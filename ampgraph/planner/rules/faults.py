@@ -48,7 +48,8 @@ CONDITIONS: dict[str, Callable[..., str]] = {
     levels="every",
 )
 def wrong_kernels(sight: Sight, decided: Decisions) -> Findings:
-    """Of known sizes alone: one that is open is no reason to warn."""
+    """Notes on nodes that the target computes wrongly in every type, by known sizes alone: one that is open is no
+    reason to warn."""
     flow, kernels, notes = sight.facts.flow, sight.facts.options.kernels, []
     for op in flow.with_roles(kernels.wrong):
         shape = flow.shape(op.inputs[1]) or ()

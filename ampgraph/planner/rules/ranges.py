@@ -98,7 +98,7 @@ def _why(facts: Facts, source: Source) -> Why:
 
 
 def _reads(facts: Facts, op: int) -> Iterable[Use]:
-    """Who reads the values that carry on from an operator, into and out of bodies as well; those that are low in the
+    """The uses of the values that carry on from an operator, into and out of bodies as well; those that are low in the
     file too, which a cast back makes float32 again."""
     flow, low = facts.flow, facts.options.dtype
     for value in flow.ops[op].outputs:

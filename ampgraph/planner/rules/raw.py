@@ -140,7 +140,7 @@ def _divisor(facts: Facts, op: Op, value: int) -> float:
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
-    """Of the operators that were found, ``sinks`` and those that lead to them."""
+    """The found operators that are ``sinks`` or lead to them."""
     values = [v for op in sinks for v in op.outputs]
     before = upstream(facts.flow, values, lambda op: op.inputs if op.id in found.ops else (), facts.crossings.origins)
     return [op for op in before if op.id in found.ops]
@@ -180,7 +180,7 @@ class Angles:
 
     @cached_property
     def of_op(self) -> Mapping[int, list[Op]]:
-        """By periodic operator, it and the operators that compute its angles, products included, but for those found
+        """Periodic operator -> it and the operators that compute its angles, products included, but for those found
         before."""
         facts, flow, seen = self.facts, self.facts.flow, set[int]()
         found: dict[int, list[Op]] = {}

@@ -146,7 +146,7 @@ class Rule:
     report: Report | None = None
 
     def at(self, guards: str) -> bool:
-        """Whether it acts at a level with such accuracy guards."""
+        """Whether the rule acts at a level with such accuracy guards."""
         return self.levels == "every" or guards == "hold" or (self.levels == "warned" and guards == "warn")
 
 

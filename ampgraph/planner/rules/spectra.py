@@ -82,7 +82,7 @@ class Spectra:
         return [op for op in upstream(self.flow, read, further, self.crossings.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
-        """Whether it is a transform or product that adds up a spectrum."""
+        """Whether an operator is a transform or product that adds up a spectrum."""
         return self.traits.has(op.role, "transforms")
 
     def _is_free(self, op: int) -> bool:
@@ -94,7 +94,7 @@ class Spectra:
         return self._is_product(op) or self._adds_many(op)
 
     def _adds_many(self, op: Op) -> bool:
-        """Whether it sums over so many elements that small ones count beside large ones."""
+        """Whether an operator sums over so many elements that small ones count beside large ones."""
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
         return sums and self.facts.sizes.guessed(op) > NARROW
 

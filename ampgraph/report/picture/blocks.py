@@ -74,8 +74,8 @@ def _longest_run(alike: Array) -> tuple[int, int]:
 
 
 def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
-    """By how many operators to shift blocks so that the fewest values pass from one to the next; two blocks are left at
-    least."""
+    """The number of operators by which to shift blocks so that the fewest values pass from one to the next; two blocks
+    are left at least."""
 
     def passing(shift: int) -> float:
         ends = range(shift, len(row), period)

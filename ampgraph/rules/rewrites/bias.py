@@ -51,7 +51,7 @@ class Bias(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Bias:
-        """From a row of plan format 1."""
+        """The rewrite that a row of plan format 1 means."""
         return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:

@@ -144,8 +144,8 @@ def _norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
 
 
 def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
-    """By place of an operand the e by which it is multiplied by 2^-e, so that an operator reads and writes values of
-    some exponents; None where that cannot be."""
+    """Operand's place -> the e by which it is multiplied by 2^-e, so that an operator reads and writes values of some
+    exponents; None where that cannot be."""
     given = [exponents.get(v, 0) for v in op.inputs]
     out = exponents.get(op.outputs[0], 0)
     if known.has(op.role, "shapes"):
@@ -220,7 +220,7 @@ def _around(flow: Dataflow, value: int) -> list[Op]:
 
 
 def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
-    """By value of some degrees, the exponent by which it is scaled: as small as measured ranges allow, none where there
+    """Value of some degrees -> the exponent by which it is scaled: as small as measured ranges allow, none where there
     is none."""
     most = 0
     for v, degree in degrees.items():
@@ -413,7 +413,7 @@ class _Growth:
             raise _Ends
 
     def _force_one(self, op: Op) -> None:
-        """Of two computed operands, one has the degree of their product."""
+        """Has one of two computed operands take the degree of their product."""
         square = op.inputs[0] == op.inputs[1]
         choice = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
         if choice:

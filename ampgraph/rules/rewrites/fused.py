@@ -70,7 +70,7 @@ class Half(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Half:
-        """From a row of plan format 1, whose kind ended in the place of the half."""
+        """The rewrite that a row of plan format 1 means, whose kind ended in the place of the half."""
         inner, outer = row["inputs"]
         return cls(name, scope, nodes, inner, outer, row["kind"].endswith("last"))
 
@@ -159,7 +159,7 @@ class Gelu(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Gelu:
-        """From a row of plan format 1, whose kind named the approximation."""
+        """The rewrite that a row of plan format 1 means, whose kind named the approximation."""
         return cls(name, scope, nodes, row["inputs"][0], "tanh" if row["kind"] == "Gelu by tanh" else "none")
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
@@ -214,7 +214,7 @@ class GeluOfSquares(RewriteRule):
                 yield cls("squares", *cls.place(flow, *whole(region)), source, cubic, factor, one, half)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """By new operators but for the last one."""
+        """Writes the GELU by new operators but for the last one, which stays."""
         ops, (x, cubic, factor, one, half) = self.edited(editor), self.operands(editor, flow)
 
         def new(kind: str, *given: Value) -> Value:

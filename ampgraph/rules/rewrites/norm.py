@@ -49,8 +49,8 @@ class Norm(RewriteRule):
             yield cls(name, *place, region.kind, source, stored[0], stored[1], axis, region.epsilon)
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> Norm | None:
-        """The same norm of a source that is held as 2^-e of itself: its epsilon times 4^-e. None where the source is
-        not scaled, or the result is too."""
+        """This rewrite where its source is held as 2^-e of itself: its epsilon times 4^-e. None where the source is not
+        scaled, or the result is too."""
         ops = self.ops(flow)
         found = {
             exponents.get(v, 0) for op in ops for v in op.inputs if v != NONE and flow.values[v].name == self.source
@@ -61,7 +61,7 @@ class Norm(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Norm:
-        """From a row of plan format 1, whose inputs were source, scale and bias."""
+        """The rewrite that a row of plan format 1 means, whose inputs were source, scale and bias."""
         source, scale, bias = [*row["inputs"], ""][:3]
         return cls(name, scope, nodes, row["kind"], source, scale, bias, row["axis"], row["epsilon"])
 

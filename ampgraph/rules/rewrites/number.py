@@ -51,7 +51,7 @@ class StoredNumber(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> StoredNumber:
-        """From a row of plan format 1, which kept dimensions and number as axis and epsilon."""
+        """The rewrite that a row of plan format 1 means, which kept dimensions and number as axis and epsilon."""
         return cls(name, scope, nodes, row["axis"], row["epsilon"])
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:

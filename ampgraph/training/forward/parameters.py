@@ -111,7 +111,7 @@ def _gets_no_gradient(node: ir.Node, index: int) -> bool:
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Who reads a value or a view of it, and as which input."""
+    """The nodes that read a value or a view of it, each with the place of the input."""
     for node, index in value.uses():
         if has(kind_of(node), "keeps_all") and index == 0 and not node.outputs[0].is_graph_output():
             yield from _readers_through_views(node.outputs[0])

@@ -49,7 +49,8 @@ class MindirInputs(StepInputs):
         return super()._checked_whole(self._narrowed(arrays))
 
     def _narrowed(self, arrays: Feeds) -> Feeds:
-        """Raises AmpError AMP503 for a number that the file's type does not hold."""
+        """The arrays in the types of the file, float64 and int64 narrowed. Raises AmpError AMP503 for a number that the
+        file's type does not hold."""
         if not isinstance(arrays, Mapping):
             return arrays
         return {name: _narrow(self.ports[name], a) if name in self.ports else a for name, a in arrays.items()}

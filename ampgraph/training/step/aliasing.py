@@ -31,7 +31,7 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
 
 
 def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
-    """Who else reads a state; None where it is unsafe whatever the order."""
+    """The other nodes that read a state; None where it is unsafe whatever the order."""
     if not has(kind_of(writer), "elementwise") or old.is_graph_output():
         return None
     if any(

@@ -50,7 +50,7 @@ class Groups:
         return spelled(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
     def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
-        """By parameter name, the group whose pattern matches it.
+        """Parameter name -> the group whose pattern matches it.
 
         Raises AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none
         that an earlier one leaves.

@@ -118,7 +118,7 @@ def spelled(terms: Mapping[str, float]) -> str:
 
 
 def read_spelled(text: str) -> dict[str, float]:
-    """What `spelled` says."""
+    """The terms of a loss, name -> weight, from the text that `spelled` makes."""
     try:
         return dict(map(_name_and_weight, text.split(", ")))
     except ValueError:  # a name alone

@@ -39,7 +39,8 @@ def run_norms_together(graph: ir.Graph, longest: int) -> None:
 
 
 def _first_reader(graph: ir.Graph, norms: Sequence[_RepeatedNorm]) -> ir.Node | None:
-    """Who reads a result first; None where that is before all data are there, or where one norm reads another."""
+    """The first node that reads one of the norms' results; None where that is before all data are there, or where one
+    norm reads another."""
     place = {node: number for number, node in enumerate(graph)}
     readers = [reader for norm in norms for reader in norm.node.outputs[0].consumers()]
     if any(reader not in place for reader in readers):

@@ -73,7 +73,7 @@ class GradientPenalty:
 
     @property
     def of_samples(self) -> bool:
-        """Whether it is a mean over the samples, as a loss is."""
+        """Whether the penalty is a mean over the samples, as a loss is."""
         return self.of != PARAMETERS and self.output is not None
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ class NextState:
 
     @property
     def gathered(self) -> bool:
-        """Whether it is several states side by side."""
+        """Whether several states are chosen side by side."""
         return len(self.olds) > 1
 
     @property
