@@ -28,7 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..report.summary import Choices, Summary, choices, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, choices, summarize
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
@@ -310,7 +310,7 @@ def report(done: Conversion) -> Summary | None:
 def _without_file(done: Conversion) -> str:
     """What stands in the summary in the place of a file."""
     if done.job.dry_run:
-        return "not written (dry run)"
+        return DRY_RUN
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
