@@ -37,7 +37,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..oplists.options import Options
-    from ..report.estimate import Inside, Speed
+    from ..report.estimate import FusedValues, Speed
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -126,7 +126,7 @@ class Conversion:
     summary: Summary | None = None
     verdict: CheckVerdict | None = None
     ranges: Ranges | None = None
-    inside: Inside | None = None
+    inside: FusedValues | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -169,7 +169,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     notes = made_plan.notes
     notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
     known = chosen = None
-    inside: Inside | None = None
+    inside: FusedValues | None = None
     if job.report:
         from ..planner.resolve import options_of_plan
         from ..report.estimate import fused_values
@@ -327,7 +327,7 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
             yield Note("shapes", "", words)
 
 
-def _estimated_speed(known: Options, flow: Dataflow | None, inside: Inside | None) -> Speed | None:
+def _estimated_speed(known: Options, flow: Dataflow | None, inside: FusedValues | None) -> Speed | None:
     """How much faster the result is; None for MindIR."""
     if flow is None:
         return None

@@ -44,7 +44,7 @@ FORMS = frozenset({"half", "quotient"})
 """Rewrites after which the target makes one kernel of what it made several of."""
 
 
-class Inside(NamedTuple):
+class FusedValues(NamedTuple):
     """Values that stay inside of kernels which the target makes of several operators: in the file, and in its float32
     original, of which it may not know the form."""
 
@@ -52,7 +52,7 @@ class Inside(NamedTuple):
     before: frozenset[Place] = frozenset()
 
 
-NOTHING = Inside()
+NOTHING = FusedValues()
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class KernelWork(NamedTuple):
     casts: bool = False
 
 
-def speed_of(flow: Dataflow, options: Options, inside: Inside = NOTHING) -> Speed | None:
+def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
     """How much faster a file is than the same graph in float32; None where nothing of it is low, and for a target of
     which no device is known.
 
@@ -174,7 +174,7 @@ def devices() -> tuple[Device, ...]:
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
-def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> Inside:
+def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> FusedValues:
     """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
     and pairs by its table; without a table, all that is done element by element to one operator's result.
     ``rewrites``: what was done to the model before; the target did not know what they brought into a form that it
@@ -186,7 +186,7 @@ def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] =
         read = {_place_in_plan(flow, v) for op in region.ops for v in op.inputs if v != NONE}
         inner = [v for op in region.ops if op is not region.result for v in op.outputs if v != NONE]
         (new if brought & read else known).update(_place_in_plan(flow, v) for v in inner)
-    return Inside(joined | known | new, joined | known)
+    return FusedValues(joined | known | new, joined | known)
 
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
@@ -212,7 +212,7 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
 class GraphReader:
     """Reads what the operators of a dataflow compute and move."""
 
-    def __init__(self, flow: Dataflow, options: Options, inside: Inside) -> None:
+    def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
         self.flow, self.options, self.inside = flow, options, inside
