@@ -28,12 +28,14 @@ class Declared:
 @dataclass(frozen=True)
 class Sums:
     """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``.
-    ``shapes``: of its operands, before anything is edited; ``stepwise``: so is each step of its own formula."""
+    ``shapes``: of its operands, before anything is edited; ``stepwise``: so is each step of its own formula;
+    ``folded``: the Conv in front, into whose stored numbers a runtime takes this norm."""
 
     op: Op
     shapes: tuple[Shape | None, ...]
     fused: bool = False
     stepwise: bool = False
+    folded: Sums | None = None
 
 
 class StrictEditor(Protocol):

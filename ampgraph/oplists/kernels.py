@@ -78,6 +78,9 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
+    odd: bool = False
+    """Only nodes that make an odd number of elements, as far as sizes are known. Beside `runs`, if that is given."""
+
     at_boundary: bool = False
     """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
 
@@ -90,7 +93,7 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.at_boundary)
+        operands = (self.without, self.computed, self.gives, self.odd, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
@@ -148,6 +151,8 @@ class Fused:
     """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
+    low_epsilon: float = 0.0
+    """What the kernel adds instead of an epsilon that is stored in the low type; 0: the stored one."""
 
 
 Place = Literal["", "stored", "number", "vector"]
@@ -224,6 +229,8 @@ class Kernels:
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
     stepwise: frozenset[str] = frozenset()
     """Operators whose kernel rounds each step of a formula or of a sum to that type."""
+    folds: frozenset[str] = frozenset()
+    """Norms that are taken into the stored numbers of a Conv in front, in that type, where no one else reads it."""
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -335,6 +342,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
     if "fallback" in data:
         data["fallback"] = load_kernels(data["fallback"], model_format)
     if model_format == "ONNX":
-        data["fusions"] = own_file("kernels/onnxruntime-fusions.toml").data
+        shared, own = own_file("kernels/onnxruntime-fusions.toml").data, data.pop("fusions", {})
+        data["fusions"] = {kind: {**row, **own.get(kind, {})} for kind, row in shared.items()}
     found: Kernels = reader(Kernels)(data)
     return found

@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("--exports", type=Path)
     parser.add_argument("--zoo", type=Path)
     parser.add_argument("--levels", nargs="+", default=LEVELS)
-    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--python", default=PYTHON, help="of an environment with the WebGPU provider")
     parser.add_argument("--json", type=Path, help="rows that are here already are not measured again")
     parser.add_argument("--page", type=Path, default=PAGE, help="written where --exports and --zoo are given")

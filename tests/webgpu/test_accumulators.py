@@ -120,6 +120,24 @@ def test_sums_norms_and_functions_are_the_same_to_the_bit(runtime: Runtime, name
     np.testing.assert_array_equal(real, strict)
 
 
+@pytest.mark.parametrize("bias", ["", ", b"])
+def test_a_norm_that_is_taken_into_a_conv_is_the_same_to_the_bit(runtime: Runtime, bias: str) -> None:
+    """Its numbers scale those of the Conv in float16, which rounds these once more."""
+    text = f"""g ({H}[2,8,9,9] x) => ({H}[2,40,7,7] y) {{
+        c = Conv (x, k{bias})
+        y = BatchNormalization (c, w, b, b, v)
+    }}"""
+    weights = {"k": drawn(40, 8, 3, 3), "w": drawn(40), "b": drawn(2, 40)[1], "v": np.abs(drawn(40)) + np.float16(0.1)}
+    np.testing.assert_array_equal(*both(runtime, parse(text, weights, opset=17), drawn(2, 8, 9, 9)))
+
+
+@pytest.mark.parametrize("name", ["GlobalAveragePool", "Softmax"])
+def test_rows_of_open_length_are_the_same_to_the_bit(runtime: Runtime, name: str) -> None:
+    for size in (7, 14):
+        text = f"g ({H}[N,4,A,B] x) => ({H}[N,4,C,D] y) {{ y = {name} (x) }}"
+        np.testing.assert_array_equal(*both(runtime, parse(text, opset=17), drawn(2, 4, size, size)))
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu_is_the_same_to_the_bit(runtime: Runtime, approximate: str) -> None:
     text = f'g ({H}[40,500] x) => ({H}[40,500] y) {{ y = Gelu <approximate = "{approximate}"> (x) }}'

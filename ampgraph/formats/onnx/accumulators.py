@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ...core.runnable import Sums
 from .formulas import by_formula
 from .low_nodes import LowNodes
-from .normalizers import NORMALIZERS, NormalizerNodes
+from .normalizers import NORMALIZERS, NormalizerNodes, folded
 from .products import PRODUCTS, SCAN, ProductNodes, knows
 from .reductions import REDUCTIONS, ReductionNodes
 
@@ -31,6 +31,10 @@ def computed_again(
     elif sums.op.kind in REDUCTIONS:
         nodes = (reductions := ReductionNodes(opset, to, name, sums.fused))
         found = reductions.of(node, dtype, sums.shapes[0], sums.stepwise and opset >= SCAN)
+    elif sums.folded is not None and knows(sums.folded.op.native, opset, sums.folded.shapes):
+        nodes = (products := ProductNodes(opset, to, name, sums.fused))
+        shapes = sums.folded.shapes
+        found = products.of(folded(nodes, sums.folded.op.native, node, len(shapes[1] or ()), dtype), dtype, shapes)
     elif sums.op.kind in NORMALIZERS:
         nodes = (normalizers := NormalizerNodes(opset, to, name, sums.fused))
         found = normalizers.of(node, dtype, sums.shapes[0]) if sums.stepwise and opset >= SCAN else None

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ...core.arrays import Array
 from ...core.dataflow import Shape
 from .formulas import Step, exp, step
-from .low_nodes import LANES, LANES_OF_ONE, LowNodes
+from .low_nodes import LANES, LANES_OF_ONE, OPEN_ROWS, LowNodes
 
-LAST_AXIS = 13  # the opset from which Softmax is over one axis, the last one unless it says so
+ONE_AXIS = 13  # the opset from which Softmax is over one axis, the last one unless it says so
 AXES_AS_INPUT = 18  # the opset from which ReduceMean is told its axes by an operand
-STEPS = 8  # of a lane that are written out
 WIDTHS = (4, 2, 1)
 LEAST = -65504.0
 NORMALIZERS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"})
@@ -39,70 +37,65 @@ class NormalizerNodes(LowNodes):
     # -- softmax ------------------------------------------------------------------------------------------------------
 
     def _softmax(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value | None:
-        rank, one = len(shape), self.opset >= LAST_AXIS
+        """A Softmax over one axis, moved to be the last one."""
+        rank, one = len(shape), self.opset >= ONE_AXIS
         axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1 if one else 1) % rank
-        over = [shape[axis]] if one else shape[axis:]
-        known = [n for n in over if isinstance(n, int) and n > 0]
-        count = int(np.prod(known))
-        lanes = LANES_OF_ONE if all(n == 1 for n in (*shape[:axis], *(shape[axis + 1 :] if one else ()))) else LANES
-        if len(known) < len(over) or count > lanes * STEPS * _width(count):
+        count = n if isinstance(n := shape[axis], int) and n > 0 else 0
+        if not (one or axis == rank - 1) or not (count or self.opset >= OPEN_ROWS):
             return None
+        lanes = LANES_OF_ONE if all(n == 1 for n in (*shape[:axis], *shape[axis + 1 :])) else LANES
         order = list(range(rank))
-        if one:
-            order[axis], order[-1] = rank - 1, axis
+        order[axis], order[-1] = rank - 1, axis
         moved = self.do("Transpose", [node.inputs[0]], perm=order)
-        rows = step(self, self.do("Flatten", [moved], axis=rank - 1 if one else axis), dtype)
-        top, total = self._summed(rows, count, lanes)
-        made = self.do("Reshape", [(exp(rows - top) / total).value, self.do("Shape", [moved])])
+        rows = self.do("Flatten", [moved], axis=rank - 1)
+        top, total = self._halves(*self._turns(self._blocks(rows, count, lanes), lanes, dtype), lanes)
+        powers = exp(step(self, rows, dtype) - top)
+        made = self.do("Reshape", [(powers / total).value, self.do("Shape", [moved])])
         return self.do("Transpose", [made], perm=order)
 
-    def _summed(self, rows: Step, count: int, lanes: int) -> tuple[Step, Step]:
-        """Of each row the maximum, and the sum of powers: [rows, 1]."""
-        width = _width(count)
-        blocks = count // width
-        places = np.arange(min(blocks, lanes))
-        top, total = self._block(rows, places, width, None)
-        for first in range(lanes, blocks, lanes):
-            places = np.arange(first, min(first + lanes, blocks))
-            before = [self._part(one, 0, len(places)) for one in (top, total)]
-            largest, added = self._block(rows, places, width, before[0])
-            added = before[1] * exp(before[0] - largest) + added
-            top, total = (
-                self._joined(new, self._part(old, len(places), lanes), lanes > len(places))
-                for new, old in ((largest, top), (added, total))
+    def _blocks(self, rows: ir.Value, count: int, lanes: int) -> ir.Value:
+        """What each lane reads at each turn: [rows, turns, lanes, 4], minus infinity where there is nothing."""
+        width: ir.Value | int = next(n for n in WIDTHS if count % n == 0)
+        if not count:
+            length, width = self.length(rows), self._number(1)
+            for n in WIDTHS[1::-1]:
+                rest = self.do("Mod", [length, self._number(n)])
+                width = self.do("Where", [self.do("Equal", [rest, self._number(0)]), self._number(n), width])
+        return self.blocks(rows, count, (lanes, WIDTHS[0]), (lanes, width), -np.inf)
+
+    def _turns(self, blocks: ir.Value, lanes: int, dtype: str) -> tuple[Step, Step]:
+        """Of each lane the maximum, and the sum of powers: [rows, lanes]."""
+
+        def turn(inner: LowNodes, before: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
+            top, total = (step(inner, value, dtype) for value in before)
+            places = [inner.constant(np.array(place)) for place in range(WIDTHS[0])]
+            parts = [top.becomes(inner.do("Gather", [slices[0], place], axis=2)) for place in places]
+            largest = top.made("Max", top, *parts)
+            added, *others = (exp(part - largest) for part in parts)
+            for other in others:
+                added = added + other
+            return [largest.value, (total * exp(top - largest) + added).value]
+
+        count = self.do("Gather", [self.do("Shape", [blocks]), self.constant(np.array([0]))], axis=0)
+        shape = self.do("Concat", [count, self.constant(np.array([lanes]))], axis=0)
+        starts = [self.do("ConstantOfShape", [shape], value=ir.Tensor(np.array([n], np.float32))) for n in (LEAST, 0.0)]
+        top, total = self.scan(starts, [blocks], [1], 2, turn)
+        return step(self, top, dtype), step(self, total, dtype)
+
+    def _halves(self, top: Step, total: Step, lanes: int) -> tuple[Step, Step]:
+        """The lanes of the second half added to those of the first, until one is left: [rows, 1]."""
+        while lanes > 1:
+            lanes //= 2
+            (left, before), (right, after) = (
+                [one.becomes(self.taken(one.value, np.arange(first, first + lanes))) for one in (top, total)]
+                for first in (0, lanes)
             )
-        return self._halves(top, total, min(blocks, lanes), lanes // 2)
-
-    def _block(self, rows: Step, places: Array, width: int, top: Step | None) -> tuple[Step, Step]:
-        """Of ``width`` numbers at each of the places: the maximum, at least ``top``, and the sum of powers."""
-        parts = [rows.becomes(self.taken(rows.value, places * width + i)) for i in range(width)]
-        largest = rows.made("Max", *parts, LEAST if top is None else top)
-        total, *others = (exp(part - largest) for part in parts)
-        for other in others:
-            total = total + other
-        return largest, total
-
-    def _halves(self, top: Step, total: Step, size: int, half: int) -> tuple[Step, Step]:
-        """``size`` lanes, those from ``half`` on added to the first ones, and so on."""
-        while half:
-            pairs = size - half
-            if pairs > 0:
-                left, right = [[self._part(one, *ends) for one in (top, total)] for ends in ((0, pairs), (half, size))]
-                largest = top.made("Max", left[0], right[0])
-                added = left[1] * exp(left[0] - largest) + right[1] * exp(right[0] - largest)
-                top, total = (
-                    self._joined(new, self._part(old, pairs, half), half > pairs)
-                    for new, old in ((largest, top), (added, total))
-                )
-                size = half
-            half //= 2
+            top = left.made("Max", left, right)
+            total = before * exp(left - top) + after * exp(right - top)
         return top, total
 
-    def _part(self, lanes: Step, first: int, end: int) -> Step:
-        return lanes.becomes(self.taken(lanes.value, np.arange(first, end)))
-
-    def _joined(self, new: Step, rest: Step, needed: bool) -> Step:
-        return new.becomes(self.do("Concat", [new.value, rest.value], axis=1)) if needed else new
+    def _number(self, number: int) -> ir.Value:
+        return self.constant(np.array(number))
 
     # -- norms --------------------------------------------------------------------------------------------------------
 
@@ -144,9 +137,19 @@ class NormalizerNodes(LowNodes):
         return self.do("ReduceMean", [value], axes=list(axes))
 
 
-def _width(count: int) -> int:
-    """How many numbers of a row are read at a time."""
-    return next(n for n in WIDTHS if count % n == 0)
+def folded(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dtype: str) -> ir.Node:
+    """A Conv with a BatchNormalization behind it taken into its weights, each step rounded to ``dtype``: what ONNX
+    Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc). ``rank``: of the weights."""
+    scale, shift, mean, variance = (step(nodes, value, dtype) for value in norm.inputs[1:5])
+    root = nodes.do("Add", [variance.value, nodes.constant(np.array(_epsilon(norm), np.float32))])
+    factor = scale / variance.made("Sqrt", variance.becomes(nodes.rounded(root, dtype)))
+    weight = scale.becomes(conv.inputs[1]) * scale.becomes(nodes.reshape(factor.value, [-1] + [1] * (rank - 1)))
+    bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+    added = shift - mean * factor if bias is None else (scale.becomes(bias) - mean) * factor + shift
+    maker = nodes.do("Conv", [conv.inputs[0], weight.value, added.value]).producer()
+    assert maker is not None
+    maker.attributes.update(conv.attributes)
+    return maker
 
 
 def _epsilon(node: ir.Node) -> float:

@@ -94,7 +94,7 @@ class ProductNodes(LowNodes):
             kept.append("".join(free))
         start = self.do("ConstantOfShape", [self.do("Shape", [node.outputs[0]])])
         step = {"equation": f"{kept[0]},{kept[1]}->{equation.result}"}
-        return self.scan(start, reads, [len(free) for free in kept], len(equation.result), dtype, "Einsum", step)
+        return self.summed(start, reads, [len(free) for free in kept], len(equation.result), dtype, "Einsum", step)
 
     def _conv(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
         group = node.attributes["group"].value if "group" in node.attributes else 1
@@ -168,7 +168,7 @@ class ProductNodes(LowNodes):
             reads = [self.do("Gather", [a, self.constant(place)], axis=last) for place, _ in lanes]
             reads += [self.do("Gather", [b, self.constant(place)], axis=middle) for _, place in lanes]
             axes = [last] * len(lanes) + [middle] * len(lanes)
-        return self.scan(start, reads, axes, max(self._ranks), dtype, "Mul", {})
+        return self.summed(start, reads, axes, max(self._ranks), dtype)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 As ONNX Runtime's WebGPU provider does, bit for bit (tests/webgpu): in 64 lanes, or 256 where there is one result; a
 pool in 128, or in one where it has fewer places. Each lane goes through its elements, each step rounded; then
 the lanes behind the first half are added to those in front, until one is left. Where that is not known, as on Arm CPUs,
-and where a file leaves sizes open, the whole sum is rounded once: it overflows as theirs does.
+the whole sum is rounded once: it overflows as theirs does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
 from ...core.dataflow import Shape
-from .low_nodes import LANES, LANES_OF_ONE, LowNodes
+from .low_nodes import LANES, LANES_OF_ONE, OPEN_ROWS, LowNodes
 
 MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
 INNER = MappingProxyType({"ReduceL2": ("Mul", "Sqrt"), "ReduceLogSumExp": ("Exp", "Log")})
@@ -27,6 +28,7 @@ SUMMED = MappingProxyType(
 )
 """Of what is added up in lanes: what is done to each element before, Mul by itself."""
 REDUCTIONS = frozenset({*SUMMED, *INNER})
+POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
 LANES_OF_POOLS = 128
 WINDOW = ("auto_pad", "dilations", "pads", "strides")
 
@@ -50,31 +52,34 @@ class ReductionNodes(LowNodes):
     # -- each step rounded --------------------------------------------------------------------------------------------
 
     def _stepwise(self, node: ir.Node, dtype: str, rows: ir.Value, count: int, lanes: int) -> ir.Value:
-        """``rows``: [results, elements]; ``count``: of the elements."""
+        """``rows``: [results, elements]; ``count``: of the elements, 0 where it is open."""
         before = SUMMED[node.op_type]
         if before:
             rows = self.rounded(self.do(before, [rows] * (2 if before == "Mul" else 1)), dtype)
-        total = self._tree(self._lanes(rows, count, lanes, dtype), min(count, lanes), dtype)
+        pool = node.op_type in POOLS
+        total = self._lanes(rows, count, lanes, pool, dtype)
+        total = self._tree(total, lanes if pool else min(count or lanes, lanes), dtype)
         total = self.do("Reshape", [total, self.do("Shape", [node.outputs[0]])])
         if node.op_type in MEANS:
-            return self.do("Div", [total, self.rounded(self._count(node, count), dtype)])
+            return self.do("Div", [total, self.rounded(self._count(node, rows), dtype)])
         return self.do("Sqrt", [total]) if node.op_type == "ReduceL2" else total
 
-    def _lanes(self, rows: ir.Value, count: int, lanes: int, dtype: str) -> ir.Value:
-        """The sum of each lane: [results, lanes], or as many as there are elements."""
-        steps = count // lanes
-        rest = self.taken(rows, np.arange(steps * lanes, count))
-        if not steps:
-            return rest
-        whole = self.taken(rows, np.arange(steps * lanes).reshape(steps, lanes))
-        start = self.do("ConstantOfShape", [self.do("Shape", [self.taken(rows, np.arange(lanes))])])
-        ones = self.constant(np.ones(steps, np.float32))
-        total = self.scan(start, [whole, ones], [1, 0], 2, dtype, "Mul", {})
-        if count == steps * lanes:
-            return total
-        left = count - steps * lanes
-        added = self.rounded(self.do("Add", [self.taken(total, np.arange(left)), rest]), dtype)
-        return self.do("Concat", [added, self.taken(total, np.arange(left, lanes))], axis=1)
+    def _lanes(self, rows: ir.Value, count: int, lanes: int, pool: bool, dtype: str) -> ir.Value:
+        """The sum of each lane: [results, lanes]; a pool of few places has one."""
+
+        def turn(inner: LowNodes, totals: Sequence[ir.Value], slices: Sequence[ir.Value]) -> list[ir.Value]:
+            return [inner.rounded(inner.do("Add", [totals[0], slices[0]]), dtype)]
+
+        used: ir.Value | int = 1 if pool and 0 < count < lanes else lanes
+        if pool and not count:
+            one, all_lanes = self.constant(np.array(1)), self.constant(np.array(lanes))
+            used = self.do("Where", [self.do("Less", [self.length(rows), all_lanes]), one, all_lanes])
+        width: ir.Value | int = 1 if count else self.constant(np.array(1))
+        blocks = self.blocks(rows, count, (lanes, 1), (used, width), 0.0)
+        places = [self.constant(np.array([place])) for place in (0, 2, 3)]
+        shape = self.do("Concat", [self.do("Gather", [self.do("Shape", [blocks]), place]) for place in places], axis=0)
+        start = self.do("ConstantOfShape", [shape])
+        return self.reshape(self.scan([start], [blocks], [1], 3, turn)[0], [0, lanes])
 
     def _tree(self, total: ir.Value, size: int, dtype: str) -> ir.Value:
         """[results, size] added up to [results, 1]."""
@@ -86,9 +91,9 @@ class ReductionNodes(LowNodes):
             total, size = self.do("Concat", [added, *odd], axis=1), kept
         return total
 
-    def _count(self, node: ir.Node, count: int) -> ir.Value:
+    def _count(self, node: ir.Node, rows: ir.Value) -> ir.Value:
         """Of how many elements a mean is; of a pool, places beside the image are none unless it says so."""
-        whole = self.constant(np.array(count, np.float32))
+        whole = self.do("Cast", [self.length(rows)], to=ir.DataType.FLOAT.value)
         given = {name: a.value for name, a in node.attributes.items()}
         padded = any(given.get("pads", [])) or given.get("auto_pad", "").startswith("SAME")
         if node.op_type != "AveragePool" or given.get("count_include_pad") or not padded:
@@ -103,17 +108,20 @@ class ReductionNodes(LowNodes):
     # -- rows: [results, elements] -------------------------------------------------------------------------------------
 
     def _places(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
-        """What is reduced as rows, with the number of elements and of lanes; None where they are not known."""
-        pool = node.op_type == "GlobalAveragePool"
+        """What is reduced as rows, with the number of elements, 0 where it is open, and of lanes; None where it is not
+        known what is reduced."""
+        pool = node.op_type in POOLS
         axes = list(range(2, len(shape))) if pool else _axes(node, len(shape))
-        sizes = [] if axes is None else [shape[axis] for axis in axes]
-        if axes is None or not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
+        if not axes:
             return None
-        count = int(np.prod([n for n in sizes if isinstance(n, int)]))
+        sizes = [n if isinstance(n, int) and n > 0 else 0 for n in (shape[axis] for axis in axes)]
         kept = [axis for axis in range(len(shape)) if axis not in axes]
         moved = self.do("Transpose", [node.inputs[0]], perm=[*kept, *axes])
-        rows = self.do("Flatten", [moved], axis=len(kept))
-        return rows, count, _pool_lanes(count) if pool else LANES_OF_ONE if all(shape[a] == 1 for a in kept) else LANES
+        lanes = LANES_OF_POOLS if pool else LANES_OF_ONE if all(shape[a] == 1 for a in kept) else LANES
+        count = int(np.prod(sizes))
+        if not count and self.opset < OPEN_ROWS:
+            return None
+        return self.do("Flatten", [moved], axis=len(kept)), count, lanes
 
     def _windows(self, node: ir.Node, shape: Shape) -> tuple[ir.Value, int, int] | None:
         """The windows of an average pool as rows, with the number of elements and of lanes; what is beside the image is
@@ -126,7 +134,7 @@ class ReductionNodes(LowNodes):
         columns = self.do("Conv", [node.inputs[0], self.constant(ones)], group=channels)
         self._slides_as(node, columns)
         columns = self.do("Transpose", [self.reshape(columns, [0, channels, count, -1])], perm=[0, 1, 3, 2])
-        return self.do("Flatten", [columns], axis=3), count, _pool_lanes(count)
+        return self.do("Flatten", [columns], axis=3), count, LANES_OF_POOLS
 
     def _slides_as(self, node: ir.Node, made: ir.Value) -> None:
         """The windows of what makes a value are those of a pool."""
@@ -152,10 +160,6 @@ class ReductionNodes(LowNodes):
         there, back = INNER[node.op_type]
         total = self.do(there, [node.outputs[0]] * (2 if there == "Mul" else 1))
         return self.do(back, [self.rounded(total, dtype)])
-
-
-def _pool_lanes(places: int) -> int:
-    return LANES_OF_POOLS if places >= LANES_OF_POOLS else 1
 
 
 def _axes(node: ir.Node, rank: int) -> list[int] | None:

@@ -252,7 +252,17 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     ):
         return None
     shapes = tuple(flow.shape(i) for i in op.inputs if i != NONE)
-    return Sums(op, shapes, kernels.fused_sums, op.kind in kernels.stepwise)
+    folded = _in_front(flow, op, kernels) if op.kind in kernels.folds else None
+    return Sums(op, shapes, kernels.fused_sums, op.kind in kernels.stepwise, folded)
+
+
+def _in_front(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
+    """The Conv that a norm is taken into: all else is stored, and no one else reads what it makes."""
+    conv = flow.writer(op.inputs[0])
+    if conv is None or conv.kind != "Conv" or len(flow.uses[op.inputs[0]]) != 1:
+        return None
+    stored = all(flow.values[i].weight for i in (*conv.inputs[1:], *op.inputs[1:]) if i != NONE)
+    return _sums(flow, conv, kernels) if stored else None
 
 
 def _low(value: Value) -> bool:
