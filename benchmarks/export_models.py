@@ -167,7 +167,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
 }
 
 
-def export(name: str, folder: Path, batch: int) -> str:
+def export(name: str, folder: Path, batch: int = 1) -> str:
     """Export one model with its inputs, ``batch`` times each; return a line that compares ONNX Runtime with torch."""
     torch.manual_seed(0)
     made = EXAMPLES[name]()

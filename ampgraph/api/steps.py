@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..report.summary import Choices, Summary, choices, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, choices, summarize
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
@@ -37,7 +37,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..oplists.options import Options
-    from ..report.estimate import Place, Speed
+    from ..report.estimate import FusedValues, Speed
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -126,7 +126,7 @@ class Conversion:
     summary: Summary | None = None
     verdict: CheckVerdict | None = None
     ranges: Ranges | None = None
-    inside: Collection[Place] = ()
+    inside: FusedValues | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -169,7 +169,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     notes = made_plan.notes
     notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
     known = chosen = None
-    inside: Collection[Place] = ()
+    inside: FusedValues | None = None
     if job.report:
         from ..planner.resolve import options_of_plan
         from ..report.estimate import fused_values
@@ -179,7 +179,7 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
 
             notes += alternatives(flow, options, made_plan)
         known = options_of_plan(made_plan, job.recipe, graph.format) if options is None else options
-        inside = frozenset(fused_values(flow, known))
+        inside = fused_values(flow, known, made_plan.rewrites)
         chosen = choices(made_plan, flow, known.lists, known.ranges)
     progress("converting", 0, 0)
     given = options is None  # its faults are not ours
@@ -310,7 +310,7 @@ def report(done: Conversion) -> Summary | None:
 def _without_file(done: Conversion) -> str:
     """What stands in the summary in the place of a file."""
     if done.job.dry_run:
-        return "not written (dry run)"
+        return DRY_RUN
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
@@ -327,13 +327,13 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
             yield Note("shapes", "", words)
 
 
-def _estimated_speed(known: Options, flow: Dataflow | None, inside: Collection[Place]) -> Speed | None:
+def _estimated_speed(known: Options, flow: Dataflow | None, inside: FusedValues | None) -> Speed | None:
     """How much faster the result is; None for MindIR."""
     if flow is None:
         return None
-    from ..report.estimate import speed_of
+    from ..report.estimate import NOTHING, speed_of
 
-    return speed_of(flow, known, inside)
+    return speed_of(flow, known, inside or NOTHING)
 
 
 @contextlib.contextmanager

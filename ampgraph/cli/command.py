@@ -15,6 +15,7 @@ import typer
 from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import DEFAULTS, OPTIONS, Option
+from ..core.recipe_values import dims
 from ..core.shown import Shown, plain
 from ..core.spellings import KEEP_IO
 from .completion import completes
@@ -154,7 +155,7 @@ def command(
     ``around``.
 
     Its function is given the progress display, and by keyword the options; those of a mapping together under its name,
-    but for those that were left away.
+    but for those that were left away; sizes of dimensions as ``dims``.
     """
     grouped = {name: how for name, how in declared.items() if not isinstance(how, Keyword)}
     flat: dict[str, Keyword] = {}
@@ -170,6 +171,8 @@ def command(
             for name, members in grouped.items():
                 given = {member: values.pop(member) for member in members}
                 values[name] = {member: value for member, value in given.items() if value not in (None, [])}
+            if "dim" in values:
+                values["dims"] = dict(dims(values.pop("dim")))
             with around(), progress() as bar:
                 bar.as_json = as_json
                 found = body(bar, **values)

@@ -78,6 +78,9 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
+    odd: bool = False
+    """Only nodes that make an odd number of elements, as far as sizes are known. Beside `runs`, if that is given."""
+
     at_boundary: bool = False
     """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
 
@@ -90,7 +93,7 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.at_boundary)
+        operands = (self.without, self.computed, self.gives, self.odd, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
@@ -148,6 +151,8 @@ class Fused:
     """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
+    low_epsilon: float = 0.0
+    """What the kernel adds instead of an epsilon that is stored in the low type; 0: the stored one."""
 
 
 Place = Literal["", "stored", "number", "vector"]
@@ -214,8 +219,6 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
-    executed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Operator -> low type of the file -> the types that a run computed in."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
     accumulates: str = "float32"

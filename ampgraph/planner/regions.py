@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -102,6 +103,8 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         if decided[0] != HIGH and options.level.fp32 != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
+        if decided[0] != HIGH and (mistake := mistaken_epsilon(options, region)):
+            decided = HIGH, Why("kernel", mistake)
         if (known := options.kernels.fuses.get(region.kind)) and known.float32_inside and is_trusted(options, region):
             decided = FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {known.why}")
         bias = bias_folded_into(flow, options, region) if decided[0] == HIGH else None
@@ -139,7 +142,18 @@ def _units(ops: Sequence[Op]) -> list[int]:
 def is_trusted(options: Options, region: Region) -> bool:
     """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
     form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
-    return form is not None and (form.quotient or form.float32_inside) and options.level.trusts_kernels(cls)
+    trusted = options.level.trusts_kernels(cls) or bool(mistaken_epsilon(options, region))
+    return form is not None and (form.quotient or form.float32_inside) and trusted
+
+
+def mistaken_epsilon(options: Options, region: Region) -> str:
+    """Why a norm whose level makes all of it low is float32 inside: the target's kernel would add another epsilon."""
+    form = options.kernels.fuses.get(region.kind)
+    taken = form.low_epsilon if form is not None and options.level.of(_class(options, region.kind)) == "low" else 0.0
+    if not taken or math.isclose(region.epsilon, taken, rel_tol=1e-3):
+        return ""
+    given = f"adds {taken:g} instead of an epsilon of {region.epsilon:g} in {options.dtype}"
+    return f"the one kernel that {options.target} makes of {region.kind} {given}"
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice, product
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape
 from ..core.graph import LOW
+from ..core.rewrites import Rewrite
 from ..core.shown import Data
 from ..core.typed import reader
 from ..core.walk import sole_reader
@@ -39,6 +40,21 @@ Place = tuple[str, str]
 """A value by its scope and name, which keep in a conversion."""
 
 
+FORMS = frozenset({"half", "quotient"})
+"""Rewrites after which the target makes one kernel of what it made several of."""
+
+
+class FusedValues(NamedTuple):
+    """Values that stay inside of kernels which the target makes of several operators: in the file, and in its float32
+    original, of which it may not know the form."""
+
+    after: frozenset[Place] = frozenset()
+    before: frozenset[Place] = frozenset()
+
+
+NOTHING = FusedValues()
+
+
 @dataclass(frozen=True)
 class Device:
     """A table of op_lists/devices.toml, whose head says what each field is."""
@@ -51,7 +67,7 @@ class Device:
     launch: tuple[float, float]
     casts: Mapping[str, tuple[float, float]]
     source: str
-    measured: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict)
 
     def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
         """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
@@ -81,11 +97,11 @@ class DeviceSpeed(Data):
 @dataclass(frozen=True)
 class Speed(Data):
     """An estimate of speed by device of the target, for these ``sizes`` of open dimensions, or ``reason``: why there
-    is none. ``measured``: what estimates for the target were held against, empty where nothing was."""
+    is none. ``measured``: what estimates for the target were held against, by device."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    measured: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -100,7 +116,9 @@ class Speed(Data):
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
             notes.append(f"--dim {named}={TRIED} estimates for that size")
-        notes += [] if self.measured else ["no GPU was measured"]
+        if len(self.measured) < len(self.devices):
+            some = f"measured on the {', '.join(self.measured)} alone"
+            notes.append(some if self.measured else "no GPU was measured")
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
 
@@ -117,7 +135,7 @@ class KernelWork(NamedTuple):
     casts: bool = False
 
 
-def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -> Speed | None:
+def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
     """How much faster a file is than the same graph in float32; None where nothing of it is low, and for a target of
     which no device is known.
 
@@ -132,8 +150,9 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
         return None
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
-    measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
-    return Speed(tuple(estimate(before, after, device, options.target) for device in known), found.open_sizes, measured)
+    target = options.target
+    measured = {device.name: device.measured[target] for device in known if target in device.measured}
+    return Speed(tuple(estimate(before, after, device, target) for device in known), found.open_sizes, measured)
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
@@ -145,7 +164,8 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
-    return DeviceSpeed(device.name, round(low * excess, 1), round(high / excess, 1))
+    least = round(low * excess, 1)
+    return DeviceSpeed(device.name, least, min(round(high / excess, 1), 2 * least))
 
 
 @cache
@@ -154,13 +174,23 @@ def devices() -> tuple[Device, ...]:
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
-def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
+def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> FusedValues:
     """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
-    and pairs by its table; without a table, all that is done element by element to one operator's result."""
+    and pairs by its table; without a table, all that is done element by element to one operator's result.
+    ``rewrites``: what was done to the model before; the target did not know what they brought into a form that it
+    knows."""
+    joined = frozenset(_joined_values(flow, options))
+    brought = {(one.scope, name) for one in rewrites if one.name in FORMS for name in vars(one).values()}
+    known, new = set[Place](), set[Place]()
     for region in regions(flow):
-        for op in region.ops:
-            if op is not region.result:
-                yield from (_place_in_plan(flow, v) for v in op.outputs if v != NONE)
+        read = {_place_in_plan(flow, v) for op in region.ops for v in op.inputs if v != NONE}
+        inner = [v for op in region.ops if op is not region.result for v in op.outputs if v != NONE]
+        (new if brought & read else known).update(_place_in_plan(flow, v) for v in inner)
+    return FusedValues(joined | known | new, joined | known)
+
+
+def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
+    """What stays inside of pairs of operators."""
     for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
@@ -180,10 +210,9 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
 
 
 class GraphReader:
-    """Reads what the operators of a dataflow compute and move. ``inside``: values that stay inside of a fused
-    kernel."""
+    """Reads what the operators of a dataflow compute and move."""
 
-    def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
+    def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
         self.flow, self.options, self.inside = flow, options, inside
@@ -234,7 +263,7 @@ class GraphReader:
         return found
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
-        """The work of each operator (multiplications, bytes). ``wide``: as if all were float32. What follows from
+        """The work of each operator (multiplications, bytes). ``wide``: in the float32 original. What follows from
         constants alone is left out."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
@@ -256,18 +285,16 @@ class GraphReader:
         if wide and traits.has(op.role, "casts") and types <= BYTES.keys():
             return
         sizes = {v: BYTES[FLOAT32 if wide and values[v].dtype in LOW else values[v].dtype] for v in floats}
-        moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if not self._is_inside(v))
+        inside = self.inside.before if wide else self.inside.after
+        hidden = {v for v in floats if _place_in_plan(self.flow, v) in inside}
+        moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if v not in hidden)
         low = next((dtype for dtype in LOW if dtype in types and FLOAT32 not in types and not wide), FLOAT32)
         count = self._multiplications(op) if op.role in self.products else 0
         self.products_unknown |= count is None or (op.role in self.products and not self.unknown.isdisjoint(floats))
-        starts = 0 if any(self._is_inside(v) for v in op.outputs if v != NONE) else 1
+        starts = 0 if hidden.intersection(op.outputs) else 1
         yield KernelWork(
             2.0 * (count or 0), moved, low, starts, self.flow.scopes[op.scope].times, traits.has(op.role, "casts")
         )
-
-    def _is_inside(self, value: int) -> bool:
-        """Whether a value stays inside of a fused kernel, and is not moved."""
-        return _place_in_plan(self.flow, value) in self.inside
 
     def _numbers(self, op: Op, value: int) -> int:
         """How many numbers of a value an operator moves: of a table only the rows that it looks up."""

@@ -191,7 +191,7 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
 
 def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
     """The terms that match, with their meanings; ``begun``: those that begin with the words."""
-    wanted = {_plain(dtype_word(term) or term) for term in terms}
+    wanted = {_plain(word) for term in terms for word in (term, dtype_word(term) or "") if word}
     return {
         name if kind == "word" else f"{kind} {name}": text
         for kind, entries in every

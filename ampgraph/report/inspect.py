@@ -22,7 +22,7 @@ from ..oplists.operators import OpLists
 from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports
-from .estimate import Speed, fused_values, speed_of
+from .estimate import FusedValues, Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
 from .lines import plural
 
@@ -215,7 +215,7 @@ def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
     from ..planner.resolve import resolve  # a plan is applied where there is no planner
 
     options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
-    inside = frozenset() if original is None else frozenset(fused_values(original.flow, options))
+    inside = FusedValues() if original is None else fused_values(original.flow, options)
     return speed_of(seen.flow, options, inside)
 
 

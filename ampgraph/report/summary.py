@@ -40,6 +40,7 @@ MEANING = {
     "index": "an integer or a size is computed from it, which must be exact",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
     "spectrum": "computes powers that a logarithm or a quotient reads: {dtype} would lose the small ones",
+    "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
     "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
     "user": "asked for by {text}",
     "weight": "a constant does not fit {dtype}: {text}",
@@ -48,6 +49,8 @@ MEANING = {
 COUNTED = frozenset({"unlisted", "index", "quantized"})
 """Topics of notes that count nodes which are float32, as a summary does."""
 
+DRY_RUN = "not written (dry run)"
+"""What stands in the place of a file where none was asked for."""
 EXAMPLES = 3
 MOST = 15
 """Lines of a report that does not say everything."""
@@ -371,18 +374,20 @@ def next_step(summary: Summary) -> str:
     if check is not None and check.advice:
         return check.advice
     if not summary.lowered:
-        return f"nothing is gained by {summary.dtype} here: use {model} as it is"
-    if output is None:
-        return "nothing was written: the same without --dry-run writes and checks it" if summary.without_file else ""
-    verify = shlex.join(["ampgraph", "verify", model, output])
+        return f"nothing is gained by {summary.dtype} here: use {model if output else 'the model'} as it is"
+    if summary.without_file == DRY_RUN:
+        return "nothing was written: the same without --dry-run writes and checks it"
+    verify = shlex.join(["ampgraph", "verify", model, output]) if output else "ampgraph.verify"
     if check is None:
         return f"`{verify}` runs both and says whether the result is still right"
+    data = f"{verify} --data DIR" if output else verify
     if not check.ok:
-        return f"judge the result by its own task: `{verify} --data DIR --metric METRIC`"
+        return f"judge the result by its own task: `{data}{' --metric METRIC' if output else ''}`"
     found = "nothing has to be done"
     if summary.speed is not None and summary.speed.idle:
-        found = f"right, but by the estimate no faster: use it where the size of the file matters, else {model}"
-    return f"{found}; `{verify} --data DIR` compares both on samples of your own" if check.generated else found
+        kept = model if output else "the original"
+        found = f"right, but by the estimate no faster: use it where the size of the file matters, else {kept}"
+    return f"{found}; `{data}` compares both on samples of your own" if check.generated else found
 
 
 def _why_nothing(summary: Summary) -> str:

@@ -44,6 +44,10 @@ EMBEDDINGS = {
     "beside": "fused_attention",
 }
 LEFT = dict.fromkeys(LOW, "the provider leaves it to the CPU in every type")
+PAIRS: dict[str, object] = {
+    "float16": "the kernel computes two elements at a time, and leaves out the last of an odd number",
+    "odd": True,
+}
 PLAIN: dict[str, list[object]] = {"activation_alpha": [], "activation_beta": [], "clip": []}
 MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
@@ -90,6 +94,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "default": 0,
                 "runs": {**PLAIN, "activations": ["sigmoid", "tanh"]},
             },
+            "Gelu": {**PAIRS, "runs": {"approximate": ["none"]}},
             "LSTM": {
                 **LEFT,
                 "runs": {**PLAIN, "activations": ["sigmoid", "tanh", "tanh"], "input_forget": [0]},
@@ -97,6 +102,7 @@ HEADS: dict[str, dict[str, Any]] = {
             },
             "Mul": MASKS,
             "RNN": {**LEFT, "runs": {**PLAIN, "activations": ["tanh"]}},
+            "com.microsoft::FastGelu": PAIRS,
         },
         "fuses": {
             "Gelu": {
@@ -111,11 +117,13 @@ HEADS: dict[str, dict[str, Any]] = {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
                 "quotient": True,
+                "low_epsilon": 1e-5,
             },
             "RMSNormalization": {
                 "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
                 "quotient": True,
+                "low_epsilon": 1e-5,
             },
         },
         "fused_pairs": {
@@ -190,9 +198,10 @@ COMMENTS = {
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
 # the trait `beside`; those that read an operand of the type `reads`; those that set an attribute of `runs` to another
 # value (a list: others in turn), have other numbers in the second half of `mirrored` than in the first, or an operand
-# at `without`; or all nodes.
+# at `without`, or make an `odd` number of elements; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us. In the types of
+# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us; `low_epsilon`: what
+# LayerNormFusion and SimplifiedLayerNormFusion take for an epsilon that is no float32 constant. In the types of
 # `float32_alone` it matches no constants (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and
 # double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be

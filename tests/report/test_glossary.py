@@ -118,6 +118,7 @@ def test_help(amp: Any) -> None:
     assert set(ROW.findall(amp("help", "DOUBTFUL:")[1])) == {"doubtful"}
     assert set(ROW.findall(amp("help", "cast")[1])) == {"casts", "rewrite cast"}
     assert amp("help", "fp16")[1].startswith("float16  ")
+    assert set(ROW.findall(amp("help", "half")[1])) == {"float16", "rewrite half"}
     assert amp("help", "build-step")[1].startswith("command build-step  Build a mixed-precision training step")
     assert set(ROW.findall(amp("help", "residual")[1])) == {"residual stream"}
     assert set(ROW.findall(amp("help", "simulated")[1])) == {"simulated"}

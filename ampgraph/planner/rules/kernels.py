@@ -47,7 +47,7 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
     looks: tuple[tuple[object, Look], ...] = (
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
-        (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
+        (broken.runs or broken.without or broken.computed or broken.gives or broken.odd, _is_left),
         (broken.at_boundary, _at_boundary),
         (broken.mask_below, _is_broken_mask),
         (broken.sums, _ends_embedding),
@@ -92,7 +92,10 @@ def _reads_type(facts: Facts, op: Op, broken: Broken) -> str:
 
 
 def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether the target leaves this node to its fallback in every type, though it has a kernel: the reason, or ""."""
+    """Whether the target's kernel does not take this node, by its attributes, operands or sizes: the reason, or ""."""
+    sizes = facts.flow.shape(op.outputs[0]) or facts.flow.shape(op.inputs[0])
+    if broken.odd and (sizes is None or not all(isinstance(size, int) and size % 2 for size in sizes)):
+        return ""
     names = (*broken.runs, broken.mirrored)
     found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
@@ -101,6 +104,8 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
         found = f"a computed operand {broken.computed}"
     if broken.gives and any(v != NONE for v in op.outputs[broken.gives :][:1]):
         found = f"output {broken.gives}"
+    if broken.odd and (found or not broken.runs):
+        found = " and ".join(filter(None, (found, "an odd number of elements")))
     return f"{op.kind} with {found}" if found else ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -233,6 +234,15 @@ class EagerTerm(Term):
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
+class Placed(NamedTuple):
+    """What lies between so many zeros along one axis."""
+
+    piece: ir.Value
+    axis: int
+    before: int
+    behind: int
+
+
 class Builder(NodeBuilder):
     """A `NodeBuilder` that also asks for types and shapes of values, as gradient rules do."""
 
@@ -240,6 +250,7 @@ class Builder(NodeBuilder):
         super().__init__(graph, prefix)
         self._shapes: dict[ir.Value, ir.Value] = {}
         self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
+        self.placed: dict[ir.Value, Placed] = {}  # gradients of pieces that were cut out along one axis
 
     def terms(self, *values: ir.Value | None) -> list[Term]:
         """Values to compute with, those that there are; numbers beside them have the type of the first one."""
@@ -353,7 +364,10 @@ class Builder(NodeBuilder):
         if before is not None and behind is not None and chosen is not None:
             amounts = np.zeros((2, rank), np.int64)
             amounts[:, chosen % rank] = before, behind
-            return self.op("Pad", value, self.ints(*amounts.reshape(-1).tolist()))
+            padded = self.op("Pad", value, self.ints(*amounts.reshape(-1).tolist()))
+            if chosen.size == 1 and min(before[0], behind[0]) >= 0:
+                self.placed[padded] = Placed(value, int(chosen[0] % rank), int(before[0]), int(behind[0]))
+            return padded
         if chosen is not None:
             pieces = [self.ints(0)] * (2 * rank)
             for n, axis in enumerate((chosen % rank).tolist()):

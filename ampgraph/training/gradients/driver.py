@@ -7,6 +7,7 @@ gradients of all its outputs are complete. Gradients have the type and the shape
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import onnx_ir as ir
 
@@ -158,11 +159,32 @@ class _Differentiation:
         if not parts:
             return None
         self.builder.scope = value.name or ""
-        total = parts[0]
-        for part in parts[1:]:
+        total, *others = _neighbours_joined(self.builder, parts, value)
+        for part in others:
             total = self.builder.typed(self.builder.op("Add", total, part), value)
         self.pending[value] = [total]
         return total
+
+
+def _neighbours_joined(b: Builder, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
+    """The gradients that arrived for a value, those of neighbouring pieces of it joined instead of added up between
+    zeros: half of the time of an encoder's step on an H100 was Pad (benchmarks/gpu.md)."""
+    placed = [part for part in parts if part in b.placed and b.dim(value, b.placed[part].axis) is not None]
+    placed.sort(key=lambda part: (b.placed[part].axis, b.placed[part].before))
+    found = [part for part in parts if part not in placed]
+    for axis, alike in groupby(placed, key=lambda part: b.placed[part].axis):
+        whole, runs = b.dim(value, axis) or 0, list[list[ir.Value]]()
+        for part in alike:
+            follows = bool(runs) and b.placed[part].before == whole - b.placed[runs[-1][-1]].behind
+            runs = [*runs[:-1], [*runs[-1], part]] if follows else [*runs, [part]]
+        found += [run[0] for run in runs if len(run) == 1]
+        for run in (run for run in runs if len(run) > 1):
+            joined, first, last = b.joined([b.placed[part].piece for part in run], axis), run[0], run[-1]
+            before, behind = b.placed[first].before, b.placed[last].behind
+            if before or behind:
+                joined = b.padded(joined, b.rank(value), b.ints(before), b.ints(behind), b.ints(axis))
+            found.append(b.typed(joined, value))
+    return found
 
 
 def _inner_gradients(

@@ -31,6 +31,7 @@ from ...runtime.onnxruntime_session import (
 from ..step.aliasing import in_place
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING, StateTensor
 from ..step.training_step import TrainingStep, session_model
+from .long_splits import with_slices
 from .options import RunOptions
 from .step_inputs import StepInputs
 
@@ -364,7 +365,7 @@ def open_graph(
         how.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     crashing = CRASHING if device == "cpu" else None
     try:
-        content = proto.SerializeToString()
+        content = (with_slices(proto) if device == "cuda" else proto).SerializeToString()
         return ort.InferenceSession(content, how, providers=list(providers), disabled_optimizers=crashing), proto
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         hint = (
