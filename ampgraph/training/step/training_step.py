@@ -88,11 +88,6 @@ class StepLayout:
         return self.find(SCHEDULE, "step/learning_rates")
 
     @property
-    def last_rate(self) -> str:
-        """The last row of that table; empty for none."""
-        return self.find(SCHEDULE, "step/last_rate")
-
-    @property
     def rate_tables(self) -> list[tuple[str, str]]:
         """The table of every group and its last row, in the order of ``groups``."""
         ends = ["", *(f"/{number}" for number in range(1, len(self.groups)))]
