@@ -1,6 +1,6 @@
 """Shows on a CUDA GPU what ONNX Runtime's provider computes wrongly in float16, beside its CPU provider.
 
-python cuda_float16.py      # needs onnx, onnxruntime-gpu and a GPU; without one the epsilon is seen in the optimised graph
+python cuda_float16.py      # needs onnx, onnxruntime-gpu and a GPU
 """
 
 import tempfile
