@@ -245,7 +245,7 @@ def made_by(
 
 def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
     """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
-    types and opset."""
+    types and opset; none where nothing is low."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}

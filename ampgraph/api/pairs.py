@@ -83,7 +83,8 @@ class Pair(ABC):
         return {}
 
     def quantized(self) -> QuantizedParts | None:
-        """The quantized parts, where operators are seen."""
+        """What the model has of the reference's integer operators, the same or changed; None where operators are not
+        seen."""
         return None
 
 
@@ -171,7 +172,7 @@ class OnnxPair(Pair):
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
-        """Which quantized parts the model has as the reference has them."""
+        """As `Pair.quantized`."""
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def remade(self, model: Graph | PathLike) -> OnnxPair:

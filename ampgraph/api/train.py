@@ -17,7 +17,7 @@ from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
-from ..report.step_log import EventLog, StepLog, check_events, check_log
+from ..report.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from ..report.training import closing_lines, history_dict
 from ..training.run.dataset import TrainingData
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
@@ -165,7 +165,7 @@ def _logged(
     if log is not None:
         check_log(os.fspath(log), step)
     if tensorboard is not None:
-        check_events(tensorboard)
+        check_tensorboard_folder(tensorboard)
     refuse_page(html, step)
     told = StepLog(lambda total: _update_rates(trainer, given, total))
     if tensorboard is None:

@@ -82,7 +82,7 @@ def check_log(path: str, *sources: object) -> None:
 OPTION = "--tensorboard"
 
 
-def check_events(folder: str | os.PathLike[str]) -> None:
+def check_tensorboard_folder(folder: str | os.PathLike[str]) -> None:
     """Raises AmpError AMP501 without tensorboard, AMP105 for a place that can be no folder."""
     _tensorboard()
     place = Path(folder)
