@@ -17,7 +17,6 @@ from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
-from ..report.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from ..report.training import closing_lines, history_dict
 from ..training.run.dataset import TrainingData
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
@@ -25,6 +24,7 @@ from ..training.run.normalized import normalized
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled
+from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
 from .pictures import refuse_page
 

@@ -12,14 +12,14 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import AmpError
-from ..core.files import refuse_output, sources_of
-from ..core.installing import pip_install
+from ...core.errors import AmpError
+from ...core.files import refuse_output, sources_of
+from ...core.installing import pip_install
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    from ..training.step.step_result import StepResult
+    from ..step.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.report.picture.training_page import POINTS, training_page
-from ampgraph.report.step_log import EventLog, StepLog, StepRow, check_log, check_tensorboard_folder
+from ampgraph.training.run.step_log import EventLog, StepLog, StepRow, check_log, check_tensorboard_folder
 from ampgraph.training.step.step_result import StepResult
 
 
@@ -82,7 +82,7 @@ def test_tensorboard_reads_every_step(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampgraph.report.step_log._tensorboard", lambda: None)
+    monkeypatch.setattr("ampgraph.training.run.step_log._tensorboard", lambda: None)
     (tmp_path / "file").write_text("")
     check_tensorboard_folder(tmp_path / "new" / "folder")
     for place in (tmp_path / "file", tmp_path / "file" / "folder"):
