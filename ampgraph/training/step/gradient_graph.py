@@ -21,6 +21,7 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
+from ..forward.loss_terms import LOSSES, add_loss, as_scalar, weighted_sum
 from ..forward.losses import ClassInput, lower_losses, read_class_inputs
 from ..forward.parameters import find_parameters, frozen_names
 from ..forward.random_numbers import is_random, lower_dropout, lower_random
@@ -29,7 +30,6 @@ from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .flat_update import Together, parts_of
 from .groups import Groups, distinct
-from .loss import LOSSES, add_loss, as_scalar, weighted_sum
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
 from .packed_forward import FORWARD, keep_originals, originals, pack

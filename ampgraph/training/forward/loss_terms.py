@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ..forward.losses import cross_entropy, mse
-from ..forward.read import FLOATS, described
 from ..gradients.builder import Builder
+from .losses import cross_entropy, mse
+from .read import FLOATS, described
 
 LOSSES = ("cross_entropy", "mse")
 REASON = "the sum of losses"
