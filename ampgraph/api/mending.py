@@ -20,9 +20,9 @@ from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.metrics.verdict import Compared
 from ..numerics.search import Search, confirmed
+from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
 from ..report.verification import StepError
-from .fault_search import FaultSearch
 from .kinds import Feeds, Model, PathLike
 from .pairs import OnnxPair, Pair
 from .steps import Job, run

@@ -43,6 +43,7 @@ class Pair(ABC):
 
     device = ""
     strict = False
+    sees_nodes = False  # whether there is a tracer
     run = ""
     reference: Graph | str
     low: Sequence[str] = ()  # the low types of the model
@@ -91,6 +92,8 @@ class Pair(ABC):
 class OnnxPair(Pair):
     """Two ONNX models, opened on ONNX Runtime: strictly on the CPU, on a device, or the second by the runtime of a
     target."""
+
+    sees_nodes = True
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
