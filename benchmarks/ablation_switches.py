@@ -122,13 +122,13 @@ def _rules() -> Iterator[Switch]:
 PARTS: Mapping[str, object] = {
     "rules.arithmetic._weighed_under_root": [],
     "rules.arithmetic._square": None,
-    "rules.cancelling.Cancelling._spread": [],
-    "rules.cancelling.Cancelling._distance": [],
+    "rules.cancelling.Cancelling._variance": [],
+    "rules.cancelling.Cancelling._squared_distance": [],
     "rules.cancelling.Cancelling._remainder": [],
     "rules.cancelling.Cancelling._weights": {},
     "rules.constants._is_read_beside": False,
-    "rules.integers._fused": [],
-    "rules.integers._among": [],
+    "rules.integers._quantized_ops": [],
+    "rules.integers._between_quantized": [],
     "rules.raw._scores_with_positions": [],
     "rules.raw.Angles._keeps_angles": False,
     "rules.raw._from_integers": False,
@@ -141,7 +141,7 @@ PARTS: Mapping[str, object] = {
     "facts.masks.Masks._shrinks": False,
     "facts.masks.Masks._hides_by_whole": False,
     "facts.sizes.OpenSizes._after": None,
-    "scales._gives_back": False,
+    "scales._is_made_up_for": False,
     "scales.scaled_results": frozenset(),
     "scales.find_scalings": (),
     "classify._left_to_cut": "",
@@ -377,7 +377,7 @@ _makers: dict[str, Callable[[], Any]] = {}
 def _drop_patterns() -> None:
     """The patterns are those without what is dropped; each such set is made once."""
     pattern_files.read_file = _read_patterns
-    pattern_files._shared = pattern_files._shared.__wrapped__
+    pattern_files._shared_file = pattern_files._shared_file.__wrapped__
     patterns.shipped_patterns = lambda: _shipped(frozenset(_dropped))
     pattern_files.shipped_patterns = patterns.shipped_patterns
     for name in ("region_patterns", "bias_patterns"):

@@ -167,11 +167,12 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
 }
 
 
-def export(name: str, folder: Path) -> str:
-    """Export one model with its inputs; return a line that compares ONNX Runtime with torch."""
+def export(name: str, folder: Path, batch: int = 1) -> str:
+    """Export one model with its inputs, ``batch`` times each; return a line that compares ONNX Runtime with torch."""
     torch.manual_seed(0)
     made = EXAMPLES[name]()
-    module, values = made.model.eval(), tuple(made.feeds.values())
+    given = {key: value.repeat(batch, *[1] * (value.ndim - 1)) for key, value in made.feeds.items()}
+    module, values = made.model.eval(), tuple(given.values())
     with torch.no_grad():
         want = module(*values).numpy()
     path = folder / f"{name}.onnx"
@@ -179,13 +180,13 @@ def export(name: str, folder: Path) -> str:
         module,
         values,
         dynamo=True,
-        input_names=list(made.feeds),
+        input_names=list(given),
         output_names=["out"],
         opset_version=made.opset,
         verbose=False,
     )
     program.save(str(path), external_data=False)
-    feeds = {n: v.numpy() for n, v in made.feeds.items()}
+    feeds = {n: v.numpy() for n, v in given.items()}
     np.savez(path.with_suffix(".npz"), **feeds)
     (got,) = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
     size, error = path.stat().st_size / 2**20, float(np.abs(got - want).max())
@@ -197,13 +198,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {' '.join(EXAMPLES)}")
+    parser.add_argument("--batch", type=int, default=1, help="how often each input is repeated along its first axis")
     args = parser.parse_args()
     unknown = sorted(set(args.names) - set(EXAMPLES))
     if unknown:
         parser.error(f"unknown: {' '.join(unknown)}; known: {' '.join(EXAMPLES)}")
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or EXAMPLES:
-        print(export(name, args.out), flush=True)
+        print(export(name, args.out, args.batch), flush=True)
 
 
 if __name__ == "__main__":

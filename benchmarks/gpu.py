@@ -16,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from convert_one import is_ampgraph
+from gpu_models import FULL, TINY, Timed
 from gpu_report import write_report
-from measure import folder_mb, run_child
+from measure import run_child
 
 HERE = Path(__file__).resolve().parent
 VARIANTS = ["O0", "O1", "O2", "O3", "auto", "ort_model", "ort_float16", "occ_float16", "autocast"]
@@ -54,13 +57,26 @@ def convert(variant: str, source: Path, folder: Path, args: argparse.Namespace) 
     return target, {"error": error, "convert_cpu_s": child.report.get("cpu_s"), "convert_private_mb": child.private_mb}
 
 
-def measure(model: Path, source: Path, reference: Path, args: argparse.Namespace, *, tf32: bool, runs: int) -> Row:
-    """Time one file in a fresh process."""
-    arguments = [str(model), str(source.with_suffix(".npz")), str(reference), "--provider", args.provider]
-    arguments += ["--device", str(args.device), "--runs", str(runs), "--warmup", str(min(args.warmup, runs))]
-    arguments += ["--tf32"] * tf32 + [part for option in args.option for part in ("--option", option)]
+def measure(models: list[Path], source: Path, reference: Path, args: argparse.Namespace, **how: Any) -> list[Row]:
+    """Time files in turns in one fresh process. ``how``: whether products in float32 use ``tf32``, and the ``runs``."""
+    arguments = [str(source.with_suffix(".npz")), str(reference), *map(str, models), "--provider", args.provider]
+    arguments += ["--device", str(args.device), "--runs", str(how["runs"])]
+    arguments += ["--warmup", str(min(args.warmup, how["runs"]))]
+    arguments += (
+        ["--plain"] * args.plain
+        + ["--tf32"] * how["tf32"]
+        + [part for option in args.option for part in ("--option", option)]
+    )
     child = run_child(HERE / "gpu_one.py", arguments, timeout=args.measure_timeout)
-    return {**child.report, "error": child.failure or child.report.get("error")}
+    rows: list[Row] = child.report.get("rows") or [{"error": child.failure} for _ in models]
+    return rows
+
+
+def told(source: Path, target: Path, args: argparse.Namespace, *, predict: bool) -> Row:
+    """The speed that is estimated for a file of ours, and its error by a strict run if ``predict``."""
+    arguments = [str(source), str(target), *["--predict"] * predict]
+    child = run_child(HERE / "gpu_told.py", arguments, timeout=args.convert_timeout)
+    return child.report or {"told_error": child.failure}
 
 
 def as_told(model: Path, row: Row, args: argparse.Namespace) -> Row:
@@ -76,29 +92,69 @@ def as_told(model: Path, row: Row, args: argparse.Namespace) -> Row:
     return {"told": told, "differs": sorted(key for key, value in told.items() if row[key] != value)}
 
 
-def rows_of(name: str, source: Path, variants: list[str], work: Path, args: argparse.Namespace, runs: int) -> Iterator:
-    """Float32 first, without and with TF32: the first is the reference of all. Then each variant."""
-    reference = work / f"{name}.reference.npz"
+@dataclass
+class Prepared:
+    """A model, and what became of it at each variant: its file, and a row that says what its conversion took."""
+
+    name: str
+    source: Path
+    folder: Path
+    timed: Timed | None = None
+    variants: dict[str, tuple[Path, Row]] = field(default_factory=dict)
+
+    def add(self, variant: str, args: argparse.Namespace) -> None:
+        """Convert to a variant, and tell what can be told of it; exports are run strictly as well."""
+        target, row = convert(variant, self.source, self.folder / variant.replace(":", "-"), args)
+        if row["error"] is None and is_ampgraph(converter_of(variant)):
+            row.update(told(self.source, target, args, predict=self.timed is None and not args.plain))
+        self.variants[variant] = target, row
+
+
+def prepared(work: Path, args: argparse.Namespace) -> list[Prepared]:
+    """All models at all variants, so many conversions at once, before anything is timed."""
+    models = []
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for name in args.models:
+            timed = (TINY if args.tiny else FULL)[name]
+            models.append(Prepared(name, work / name / f"{name}.onnx", work / name, timed))
+            models[-1].folder.mkdir(exist_ok=True)
+        list(pool.map(lambda one: one.source.exists() or one.timed.write(one.source), models))
+        for source in sorted(args.exports.glob("*.onnx")) if args.exports else []:
+            if source.with_suffix(".npz").exists():
+                models.append(Prepared(source.stem, source, work / f"export-{source.stem}"))
+            else:
+                print(f"{source.name}: no inputs beside it, left out", file=sys.stderr)
+        jobs = []
+        for one in models:
+            jobs += [(one, variant) for variant in (args.variants if one.timed else args.export_variants)]
+        list(pool.map(lambda job: job[0].add(job[1], args), [job for job in jobs if job[1] != BASE]))
+    return models
+
+
+def rows_of(model: Prepared, args: argparse.Namespace) -> Iterator[Row]:
+    """Float32 without TF32 first, the reference of all; then TF32 and each variant.
+
+    A timed model takes a process a file, since its memory is measured too; the files of an export run in turns in one.
+    """
+    runs, work = args.runs if model.timed else args.export_runs, model.folder
+    reference = work / "reference.npz"
+    work.mkdir(parents=True, exist_ok=True)
     reference.unlink(missing_ok=True)
-    for tf32 in [False, True] if args.provider == "cuda" else [False]:
-        label = "float32, TF32" if tf32 else "float32"
-        result = measure(source, source, reference, args, tf32=tf32, runs=runs)
-        told = as_told(source, result, args)
-        yield {"model": name, "variant": label, "tf32": tf32, "out_mb": size_mb(source), **result, **told}
-        if not reference.exists():
-            return
-    for variant in variants:
-        if variant == BASE:
-            continue
-        folder = work / f"{name}.{variant.replace(':', '-')}"
-        target, row = convert(variant, source, folder, args)
-        if row["error"] is None:
-            row.update(out_mb=folder_mb(folder), **measure(target, source, reference, args, tf32=True, runs=runs))
-            row.update(as_told(target, row, args))
-        yield {"model": name, "variant": variant, "tf32": True, **row}
-        if not args.work:
-            shutil.rmtree(folder, ignore_errors=True)
-    reference.unlink()
+    exact, *_ = measure([model.source], model.source, reference, args, tf32=False, runs=runs)
+    rows = {"float32": exact}
+    files = {"float32, TF32": model.source} if args.provider == "cuda" else {}
+    files |= {variant: path for variant, (path, row) in model.variants.items() if row["error"] is None}
+    if reference.exists():
+        for some in [[label] for label in files] if model.timed else [list(files)]:
+            found = measure([files[label] for label in some], model.source, reference, args, tf32=True, runs=runs)
+            rows |= dict(zip(some, found, strict=True))
+    rows |= {variant: row for variant, (_, row) in model.variants.items() if row["error"] is not None}
+    for label, row in rows.items():
+        path, made = model.variants.get(label, (model.source, {}))
+        merged = {"model": model.name, "variant": label, "tf32": label != "float32", **made, **row}
+        if merged["error"] is None:
+            merged["out_mb"] = size_mb(path)
+        yield merged | as_told(path, merged, args)
 
 
 def size_mb(model: Path) -> float:
@@ -106,33 +162,14 @@ def size_mb(model: Path) -> float:
     return sum(f.stat().st_size for f in model.parent.glob(model.name + "*")) / 2**20
 
 
-def time_models(work: Path, args: argparse.Namespace) -> Iterator[Row]:
-    """The models of `gpu_models`: built, measured in every variant."""
-    from gpu_models import FULL, TINY
-
-    for name in args.models:
-        timed = (TINY if args.tiny else FULL)[name]
-        source = work / name / f"{name}.onnx"
-        if not source.exists():
-            source.parent.mkdir(exist_ok=True)
-            timed.write(source)
-        for row in rows_of(name, source, args.variants, work, args, args.runs):
-            if row["error"] is None:
-                row["items_per_s"] = 1e3 * timed.items / row["median_ms"]
-            yield {"part": "timed", "unit": timed.unit, **row}
-        if not args.work:
-            shutil.rmtree(source.parent)
-
-
-def check_exports(work: Path, args: argparse.Namespace) -> Iterator[Row]:
-    """Real exports at every level: they load, no heavy node runs on the CPU, and they agree with float32."""
-    for source in sorted(args.exports.glob("*.onnx")) if args.exports else []:
-        if not source.with_suffix(".npz").exists():
-            print(f"{source.name}: no inputs beside it, left out", file=sys.stderr)
-            continue
-        for row in rows_of(source.stem, source, args.export_variants, work, args, args.export_runs):
-            failures = failures_of(row, args.tolerance)
-            yield {"part": "export", **row, "failures": failures, "passed": not failures}
+def judged(model: Prepared, row: Row, args: argparse.Namespace) -> Row:
+    """A row of a timed model with its throughput; one of an export with why it does not pass: it must load, leave no
+    heavy node on the CPU, and agree with float32."""
+    if model.timed is None:
+        failures = failures_of(row, args.tolerance)
+        return {"part": "export", **row, "failures": failures, "passed": not failures}
+    rate = {"items_per_s": 1e3 * model.timed.items / row["median_ms"]} if row["error"] is None else {}
+    return {"part": "timed", "unit": model.timed.unit, **row, **rate}
 
 
 def failures_of(row: Row, tolerance: float) -> list[str]:
@@ -140,7 +177,7 @@ def failures_of(row: Row, tolerance: float) -> list[str]:
     if row["error"]:
         return [row["error"]]
     found = []
-    if row["heavy_on_cpu"]:
+    if row.get("heavy_on_cpu"):
         found.append(f"heavy nodes on the CPU: {', '.join(row['heavy_on_cpu'][:5])}")
     error = row.get("error_to_float32") or {}
     if error.get("nonfinite") or error.get("mismatch"):
@@ -180,6 +217,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--stand-ins", metavar="PYTHON", help="of cuda_placement/set-up: is placed and fused what it tells?")
     add("--peer-python", help="interpreter for the peers' conversions")
     add("--work", type=Path, help="keep models here and reuse what is there (default: a temporary folder)")
+    add("--plain", action="store_true", help="time and compare alone: no predicted error, no placement")
+    add("--jobs", type=int, default=1, help="conversions at once")
     add("--convert-timeout", type=float, default=600)
     add("--measure-timeout", type=float, default=600)
     return parser.parse_args(argv)
@@ -194,14 +233,12 @@ def main(argv: list[str] | None = None) -> int:
         if args.work:
             args.work.mkdir(parents=True, exist_ok=True)
         work = args.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for part in (time_models, check_exports):
-            for row in part(work.resolve(), args):
+        for model in prepared(work.resolve(), args):
+            for found in rows_of(model, args):
+                row = judged(model, found, args)
                 rows.append(row)
-                print(
-                    f"{row['part']} {row['model']} {row['variant']}: {row['error'] or 'ok'}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                shown = f"{row['part']} {row['model']} {row['variant']}: {row['error'] or 'ok'}"
+                print(shown, file=sys.stderr, flush=True)
                 write_report(args.out, facts, rows)
     write_report(args.out, facts, rows)
     return int(any(row.get("passed") is False for row in rows))

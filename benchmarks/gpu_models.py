@@ -46,14 +46,14 @@ class Bert:
 
 @dataclass(frozen=True)
 class Llama:
-    """A Llama of 1.1 billion parameters, reading a prompt: 32 heads share 4 key/value heads."""
+    """Eight layers of a Llama of 1.1 billion parameters, reading a prompt: 32 heads share 4 key/value heads."""
 
     length: int = 2048
     width: int = 2048
     hidden: int = 5632
     heads: int = 32
     kv_heads: int = 4
-    layers: int = 22
+    layers: int = 8
     vocabulary: int = 32000
 
 

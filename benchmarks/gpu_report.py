@@ -27,10 +27,41 @@ def times_faster(rows: list[Row], row: Row, base: str) -> str | None:
     return None
 
 
-def timed_table(rows: list[Row]) -> str:
+def estimated(row: Row, device: str) -> str | None:
+    """The speed that was estimated for the device, beside float32 with TF32."""
+    for name, (low, high) in row.get("estimate", {}).items():
+        if name in device:
+            return f"{low:.1f} to {high:.1f}"
+    return None
+
+
+def predicted(row: Row) -> float | None:
+    """The relative L2 error of a strict run."""
+    error: float | None = row.get("predicted", {}).get("rel_l2")
+    return error
+
+
+def ratio(row: Row) -> str | None:
+    """The error on the device by the one that was predicted."""
+    told, real = predicted(row), (row.get("error_to_float32") or {}).get("rel_l2")
+    return f"{real / told:.2f}" if told and real is not None else None
+
+
+def timed_table(rows: list[Row], device: str) -> str:
     """One model's variants, fastest or not, in the order they ran."""
     unit = rows[0]["unit"]
-    header = ["variant", "median ms", "p10-p90 ms", f"{unit}/s", "to float32", "to TF32", "GPU MB", "file MB", "load s"]
+    header = [
+        "variant",
+        "median ms",
+        "p10-p90 ms",
+        f"{unit}/s",
+        "to float32",
+        "to TF32",
+        "estimated",
+        "GPU MB",
+        "file MB",
+        "load s",
+    ]
     header += ["casts run", "copies", "heavy on CPU", "rel L2", "fused operators"]
     body = []
     for row in rows:
@@ -42,23 +73,30 @@ def timed_table(rows: list[Row]) -> str:
             [row["variant"], number(row["median_ms"]), f"{row['p10_ms']:.2f}-{row['p90_ms']:.2f}"]
             + [number(row["items_per_s"], ",.0f")]
             + [times_faster(rows, row, "float32"), times_faster(rows, row, "float32, TF32")]
-            + [number(row["peak_mb"], ",.0f"), number(row["out_mb"], ",.1f"), number(row["load_s"])]
+            + [
+                estimated(row, device),
+                number(row["peak_mb"], ",.0f"),
+                number(row["out_mb"], ",.1f"),
+                number(row["load_s"]),
+            ]
             + [row["casts"], row["copies"], f"{len(row['heavy_on_cpu'])}/{row['heavy']}"]
             + [number(error.get("rel_l2"), ".1e"), fused(row)]
         )
     return markdown(header, body)
 
 
-def export_table(rows: list[Row]) -> str:
+def export_table(rows: list[Row], device: str) -> str:
     """The exports: what passed, and what did not and why."""
-    header = ["model", "variant", "result", "median ms", "heavy on CPU", "rel L2", "fused operators"]
+    header = ["model", "variant", "result", "median ms", "to TF32", "estimated", "heavy on CPU", "rel L2", "predicted"]
+    header += ["real / predicted", "fused operators"]
     body = []
     for row in rows:
         error = row.get("error_to_float32") or {}
         on_cpu = f"{len(row['heavy_on_cpu'])}/{row['heavy']}" if "heavy" in row else None
         body.append(
             [row["model"], row["variant"], "pass" if row["passed"] else "FAIL: " + "; ".join(row["failures"])[:160]]
-            + [number(row.get("median_ms")), on_cpu, number(error.get("rel_l2"), ".1e"), fused(row)]
+            + [number(row.get("median_ms")), times_faster(rows, row, "float32, TF32"), estimated(row, device), on_cpu]
+            + [number(error.get("rel_l2"), ".1e"), number(predicted(row), ".1e"), ratio(row), fused(row)]
         )
     return markdown(header, body)
 
@@ -71,11 +109,12 @@ def write_report(folder: Path, facts: Row, rows: list[Row]) -> None:
     lines = ["# On the device", "", ", ".join(f"{key}: {value}" for key, value in facts.items()), ""]
     if facts["tiny"] or facts["provider"] != "cuda":
         lines += ["**A trial of the script: these figures mean nothing.**", ""]
+    device = facts["gpu"] or ""
     timed = [row for row in rows if row["part"] == "timed"]
     for model in dict.fromkeys(row["model"] for row in timed):
-        lines += [f"## {model}", "", timed_table([row for row in timed if row["model"] == model]), ""]
+        lines += [f"## {model}", "", timed_table([row for row in timed if row["model"] == model], device), ""]
     exports = [row for row in rows if row["part"] == "export"]
     if exports:
-        lines += ["## Exports", "", export_table(exports), ""]
+        lines += ["## Exports", "", export_table(exports, device), ""]
     lines += ["GPU MB: the device's peak above its use before the process, CUDA's context included.", ""]
     (folder / "gpu.md").write_text("\n".join(lines))

@@ -46,6 +46,7 @@ class Machine:
     device: str
     steps: int
     warmup: int
+    profile: bool = False
 
     def timed(self, step: Callable[[], object]) -> float:
         """Median milliseconds; ``step`` returns when the device is done."""
@@ -60,6 +61,18 @@ class Machine:
     def free(self) -> int:
         """Bytes of the device that nobody uses; 0 on a CPU."""
         return torch.cuda.mem_get_info()[0] if self.device == "cuda" else 0
+
+
+def kernels_of(step: Callable[[], object], runs: int = 3, shown: int = 25) -> str:
+    """Where a step's time on the device goes, by kernel: torch's profiler sees those of ONNX Runtime too."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(runs):
+            step()
+        torch.cuda.synchronize()
+    found = [(one.self_device_time_total / runs / 1e3, one.count / runs, one.key) for one in profile.key_averages()]
+    lines = [f"{milliseconds:9.3f} ms {count:7.1f} {name[:150]}" for milliseconds, count, name in sorted(found)[::-1]]
+    return "\n".join([f"{sum(one[0] for one in found):9.3f} ms on the device", *lines[:shown]])
 
 
 def of_torch(module: nn.Module, x: np.ndarray, y: np.ndarray, low: bool, machine: Machine) -> dict[str, float]:
@@ -82,6 +95,8 @@ def of_torch(module: nn.Module, x: np.ndarray, y: np.ndarray, low: bool, machine
             torch.cuda.synchronize()
 
     milliseconds = machine.timed(step)
+    if machine.profile:
+        print("torch autocast" if low else "torch float32", kernels_of(step), sep="\n")
     return {"ms": milliseconds, "mb": torch.cuda.max_memory_reserved() / 1e6 if device == "cuda" else 0.0}
 
 
@@ -90,6 +105,8 @@ def of_ampgraph(path: Path, x: np.ndarray, y: np.ndarray, level: str, machine: M
     free = machine.free()
     trainer = ampgraph.Trainer(step, machine.device)
     milliseconds = machine.timed(lambda: trainer.step({"x": x, "labels": y}).loss)
+    if machine.profile:
+        print(level, kernels_of(lambda: trainer.step({"x": x, "labels": y}).loss), sep="\n")
     return {"ms": milliseconds, "mb": (free - machine.free()) / 1e6}
 
 
@@ -102,12 +119,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny encoder and three steps: to try the script")
+    parser.add_argument("--profile", action="store_true", help="print the kernels that take the most time, too")
     options = parser.parse_args()
     if options.tiny:
         options.width, options.layers, options.batch, options.steps = 64, 1, 2, 3
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here: nothing measured; --device cpu --tiny tries the script")
-    machine = Machine(options.device, options.steps, 1 if options.tiny else 10)
+    machine = Machine(options.device, options.steps, 1 if options.tiny else 10, options.profile)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(0)
     module = Encoder(options.width, options.layers).train()

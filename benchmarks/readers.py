@@ -32,7 +32,8 @@ def main() -> None:
 
 
 def functions() -> Iterator[tuple[str, int, str, str]]:
-    """Of every function: its file and line, its name with parameters, the first paragraph of its docstring."""
+    """Of every function: its file and line, its name with parameters, the first paragraph of its docstring; where a
+    special method (__init__, __str__) or a stub of a protocol has none, that of its class. Overloads are left out."""
     for folder in ("ampgraph", "passes"):
         for path in (ROOT / folder).rglob("*.py"):
             if not any(parent.is_symlink() for parent in path.parents):
@@ -46,7 +47,12 @@ def _inside(tree: ast.Module | ast.ClassDef, place: str, owner: str) -> Iterator
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
             name = f"{owner}{node.name}({ast.unparse(node.args)}){returns}"
-            said = (ast.get_docstring(node) or "(no docstring)").split("\n\n")[0].replace("\n", " ")
+            if any(ast.unparse(one).endswith("overload") for one in node.decorator_list):
+                continue
+            shown = node.name.startswith("__") or ast.unparse(node.body[-1]) == "..."
+            of_class = ast.get_docstring(tree) if shown and isinstance(tree, ast.ClassDef) else None
+            text = ast.get_docstring(node) or of_class or "(no docstring)"
+            said = " ".join(text.split("\n\n")[0].split())
             yield place, node.lineno, name, said
 
 

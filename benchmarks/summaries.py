@@ -3,7 +3,7 @@
     python benchmarks/summaries.py --before CHECKOUT --zoo FOLDER [-o benchmarks/summaries.md]
 
 CHECKOUT is one of commit 383bf4e0, the last before; FOLDER holds trained models as FOLDER/NAME.onnx, those of `ZOO`.
-The other models are made here. Both are run by this Python, with the check, and end with the same verdict.
+The other models are made here. Both are run by this Python, with the check, whose inputs are fewer on a busy machine.
 """
 
 from __future__ import annotations

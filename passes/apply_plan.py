@@ -55,7 +55,7 @@ def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, s
 
 
 def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
-    """Gives the values of low units their type; how many."""
+    """Gives the values of low units the low type; returns how many."""
     count, mine = 0, [editor.edits(scope.id) for scope in flow.scopes]
     for value in flow.values:
         if value.unit != NONE and mine[value.scope] and value.dtype == FLOAT32 and value.low_source == NONE:
@@ -68,7 +68,7 @@ def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
 
 
 def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
-    """Changes stored tensors, and inserts casts and roundings; how many."""
+    """Carries out the plan's weights, casts and roundings; returns how many."""
     inserts: list[CastEdge | Rounding] = [*plan.casts, *plan.roundings]
     named = {edit.value for edit in plan.weights} | {edge.value for edge in inserts}
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.name in named}
@@ -98,7 +98,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
 
 
 def _factors(plan: Plan) -> dict[tuple[str, str], float]:
-    """By scope and name of stored tensors, what each is multiplied by; of several, in the order of the plan."""
+    """The factor that each stored tensor is multiplied by, by scope and name; of several the product, in the plan's
+    order."""
     low = {(edit.scope, edit.value) for edit in plan.weights if edit.store != FLOAT32 and edit.floor is None}
     found: dict[tuple[str, str], float] = {}
     for item in plan.together or ():
@@ -110,6 +111,7 @@ def _factors(plan: Plan) -> dict[tuple[str, str], float]:
 
 
 def _op(flow: Dataflow, item: JointRounding) -> Op:
+    """The operator whose operands are rounded together; AMP402 for a plan of another model."""
     try:
         return flow.at(item.scope, item.index)
     except LookupError:
@@ -168,7 +170,8 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 
 
 def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
-    """The value that an edit is about, which must be read where the edit says so."""
+    """The value that a weight edit or Cast of the plan names. Raises AmpError AMP402 where it is not read where the
+    plan says."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)
     filled = writer is not None and writer.role in operators("fills")

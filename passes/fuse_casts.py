@@ -43,6 +43,7 @@ class FuseCasts:
         return Change(count)
 
     def _may_go(self, flow: Dataflow, op: Op) -> bool:
+        """Whether a Cast is none of those that the file had."""
         return not self.keep or self.keep.isdisjoint(_marks(flow, op))
 
 
@@ -58,21 +59,23 @@ def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
 
 
 def _casts(flow: Dataflow) -> list[Op]:
+    """All Casts of a model."""
     return [op for op in flow.with_roles(operators("casts")) if op.inputs and op.outputs]
 
 
 def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
-    """Those that are among ``some`` in each call of the function that they stand in."""
+    """The Casts that are among ``some`` in each call of the function that they stand in."""
     calls = Counter(id(op.native) for op in casts)
     found = Counter(id(op.native) for op in some)
     return [op for op in some if found[id(op.native)] == calls[id(op.native)]]
 
 
 def _marks(flow: Dataflow, op: Op) -> tuple[Hashable, Hashable]:
-    """What still tells a cast after edits: itself, as outputs may change names; and in the copy of a function the name
-    of its result, with its scope without the numbers in it."""
+    """What a Cast is known by after edits: the node, and in a function's copy the name of its result with its scope,
+    without numbers."""
     return op.native, (re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name)
 
 
 def _types(flow: Dataflow, op: Op) -> tuple[str, str]:
+    """From which type a Cast goes to which."""
     return flow.values[op.inputs[0]].dtype, flow.values[op.outputs[0]].dtype

@@ -60,7 +60,7 @@ def bench(
     with quiet_collector():
         reference = load_onnx(models[0])
         drawn = load_samples(reference, data, count=1, seed=seed, dims=dims)
-        lanes: list[_Lane] = []
+        lanes: list[_TimedModel] = []
         runtimes = list(_runtimes(target, [runtime] * bool(runtime) if isinstance(runtime, str) else runtime))
         for one in runtimes:
             for threads in (ONE, ALL) if (os.cpu_count() or 1) > 1 else (ONE,):
@@ -75,12 +75,16 @@ def bench(
             for lane in lanes if number % 2 else lanes[::-1]:
                 lane.time(kept=number >= WARM)
     notes = (*drawn.notes, *(f"{one.name}: {one.note}" for one in runtimes if one.note))
-    return Benched(rounds, tuple(_timed(lanes)), notes)
+    return Benched(rounds, tuple(_timed_rows(lanes)), notes)
 
 
 def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
     """Each runtime once; raises AmpError where one that was named is not there."""
-    kinds = [_kind(target)] if target else list(dict.fromkeys((PLAIN, *filter(None, map(_executes, TARGETS["ONNX"])))))
+    kinds = (
+        [_runtime_kind(target)]
+        if target
+        else list(dict.fromkeys((PLAIN, *filter(None, map(_executing_runtime, TARGETS["ONNX"])))))
+    )
     seen: set[str] = set()
     for python in pythons if target and pythons else ("", *pythons):
         lacks, found = None, False
@@ -100,21 +104,22 @@ def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
             raise lacks
 
 
-def _executes(target: str) -> str:
+def _executing_runtime(target: str) -> str:
+    """The runtime that executes a target's models, as its kernel table says."""
     return load_kernels(place_word(target)).executes
 
 
-def _kind(target: str) -> str:
-    """Who executes files for a target, in whatever types. Raises AmpError AMP404 where nobody does."""
+def _runtime_kind(target: str) -> str:
+    """The kind of runtime that executes files for a target. Raises AmpError AMP404 where there is none."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
-    if not _executes(target):
+    if not _executing_runtime(target):
         raise lacking(target)
-    return _executes(target)
+    return _executing_runtime(target)
 
 
 @dataclass
-class _Lane:
+class _TimedModel:
     """A model on a runtime with so many threads. ``refused``: why it does not run there."""
 
     runtime: Runtime
@@ -127,10 +132,13 @@ class _Lane:
     outputs: Mapping[str, Result] = field(default_factory=dict)
 
     def feed(self, sample: Feeds) -> None:
+        """Gives a sample to the model, in the types of its inputs."""
         assert self.session is not None
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
+        """Runs once; the time counts if ``kept`` (not while it warms up): CPU seconds on one thread, else elapsed
+        ones."""
         if self.session is None:
             return
         wall, cpu = self.session.time()
@@ -140,10 +148,12 @@ class _Lane:
             self.outputs = self.session.results()
 
 
-def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_Lane]:
+def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_TimedModel]:
+    """A ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low type that the
+    runtime can be told."""
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
-            lane = _Lane(runtime, os.fspath(model), threads, hint)
+            lane = _TimedModel(runtime, os.fspath(model), threads, hint)
             try:
                 lane.session = executed(runtime, model, threads=threads, hint=hint)
             except AmpError as error:
@@ -153,8 +163,10 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
             yield lane
 
 
-def _timed(lanes: Sequence[_Lane]) -> Iterator[Timed]:
-    first: dict[tuple[str, int], _Lane] = {}
+def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
+    """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
+    error against it."""
+    first: dict[tuple[str, int], _TimedModel] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)
         if lane.session is None:

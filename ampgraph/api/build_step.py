@@ -109,28 +109,28 @@ def build_training_step(
     as_annotated(build_training_step, locals())
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
-    policy = _policy(loss_scale, options.level.name, options.dtype)
+    policy = _loss_scale_policy(loss_scale, options.level.name, options.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
     losses, extra = loss_terms(loss), as_penalty(penalty)
     size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        forward = read_forward(_moved(model, wanted))
+        forward = read_forward(_at_recipe_opset(model, wanted))
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
         # who names what is low has thought of it
         joint.differentiate(policy, extra, pins_boundary_products=not wanted.low)
         notes = lost + _lower_precision(joint, options)
-        step = replace(_finished(joint, options, groups, policy, update), notes=notes)
+        step = replace(_finished_step(joint, options, groups, policy, update), notes=notes)
     if output is not None:
         step.save(output)
     return step
 
 
-def _finished(
+def _finished_step(
     joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
-    """The step, with what it was built by in its layout."""
+    """The step with the options it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": spelled(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
     built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
@@ -151,8 +151,8 @@ def _for_training(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _moved(model: Model, recipe: Recipe) -> Any:
-    """The model in the opset that the recipe names."""
+def _at_recipe_opset(model: Model, recipe: Recipe) -> Any:
+    """The model in the recipe's opset, itself where that names none."""
     if recipe.opset is None:
         return model
     graph = at_given(adapters.load(model)[0], recipe)
@@ -174,7 +174,9 @@ def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]
     return tuple(note for note in plan.notes if note.topic == HAZARD)
 
 
-def _policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
+def _loss_scale_policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
+    """The loss scale of a step: "default" is a dynamic one for float16 where weights stay float32; AMP320 for what is
+    none."""
     if isinstance(given, str):
         if given != DEFAULT:
             return parse_loss_scale(given)

@@ -36,7 +36,7 @@ class Measuring:
     steers: bool = True
 
     def given(self) -> list[str]:
-        """The options that the user wrote."""
+        """The options of measuring that the user wrote, by name."""
         named = {"--data": self.data, "--samples": self.samples, "--ranges-out": self.out}
         return [name for name, value in named.items() if value is not None]
 

@@ -110,7 +110,8 @@ def resolved(checking: Checking) -> Checking:
 
 
 def _address(metric: str | Function | None) -> str | None:
-    """A metric as another process finds it. Raises AmpError AMP312 for one that is none, or that only this one has."""
+    """The place (module:function) of a metric by which another process finds it. Raises AmpError AMP312 where it has
+    none."""
     if metric is None:
         return None
     metric_of(metric)
@@ -124,7 +125,8 @@ def _address(metric: str | Function | None) -> str | None:
 def mode_of(done: Conversion) -> str:
     """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
     mode, job = done.job.checking.mode or "", done.job
-    return mode if mode != "off" and done.changed and not job.dry_run and lowers(done.plan) else ""
+    doubted = (done.changed and lowers(done.plan)) or (done.graph.format == "ONNX" and misnamed(done.plan))
+    return mode if mode != "off" and doubted and not job.dry_run else ""
 
 
 def lowers(plan: Plan) -> bool:
@@ -132,8 +134,13 @@ def lowers(plan: Plan) -> bool:
     return any(decision.dtype in LOW for decision in plan.decisions)
 
 
+def misnamed(plan: Plan) -> bool:
+    """Whether a model has an operator of ONNX's own that no opset knows: a runtime tells whether it can be run."""
+    return any(decision.why.rule == "unknown" and "::" not in decision.kind for decision in plan.decisions)
+
+
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
-    """The verdict on a result that cannot be checked, or not with so many bytes; else None."""
+    """The verdict "not checked" for a result that cannot be checked, or not within ``memory`` bytes; else None."""
     if isinstance(graph, StepGraph) and graph.is_step():
         reason = "it is a training step, of which every run changes the parameters"
         return unchecked(reason, "ampgraph train runs it on data of yours")
@@ -163,7 +170,8 @@ class Replayed:
 
 
 def again(measuring: Measuring, often: bool) -> Measuring:
-    """With data that is there a second time, or, to repair, ``often``."""
+    """The measuring with data that the check can read again: an iterator becomes a list, to be read ``often``
+    (repairs), or is replayed once."""
     data = measuring.data
     if not isinstance(data, Iterator):
         return measuring
@@ -174,8 +182,7 @@ def again(measuring: Measuring, often: bool) -> Measuring:
 
 
 def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
-    """The verdict on a file that is gone afterwards, beside the place of the result where it has one; None where there
-    is nothing to check."""
+    """Checks a result by a file that is removed afterwards; None where there is nothing to check."""
     if not mode_of(done):
         return None
     folder = None if done.output is None else done.output.parent
@@ -203,7 +210,7 @@ def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerd
 
 
 def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
-    """A run of both files on a few samples, the user's (a file or folder of them) or generated."""
+    """What the child is asked: to run two files on a few samples, the user's or generated ones."""
     from .check_run import Request
 
     checking, samples = done.job.checking, done.job.measuring.samples
@@ -240,7 +247,7 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
-    """The samples as files: a child reads no iterable."""
+    """The samples as a file that a child can read; an iterable is written to one first."""
     if data is None or isinstance(data, (str, os.PathLike)):
         yield None if data is None else os.fspath(data)
         return
@@ -323,12 +330,13 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 
 def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with more in float32."""
+    """The conversion again, with patterns that hold more in float32."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
     return _tried(made(replace(job, recipe=recipe), progress), patterns, progress)
 
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with its verdict, and what it holds in it; without one where nothing is low any more."""
+    """The conversion with its verdict, in which ``held`` names what was pinned; without one where nothing is low any
+    more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

@@ -45,6 +45,7 @@ def check(
     dims: Mapping[str, int] | None = None,
     target: str = "tensorrt",
     runtime: str = "",
+    sm: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Checked:
     """Looks whether a model file is sound: it reads, is valid, and a run of it is finite, and right.
@@ -61,6 +62,7 @@ def check(
             names; the run is strict elsewhere.
         runtime: the Python of an environment with what the target needs. TensorRT for RTX parses the model and builds
             an engine of it without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
+        sm: compute capabilities of the GPUs that the engine is for, ``75`` or ``89``; TensorRT's own choice if empty.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
@@ -68,7 +70,10 @@ def check(
             AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
-    builds = building(target, runtime)
+    builds, sm = building(target, runtime), tuple(sm)
+    if sm and not builds:
+        hint = "--runtime names the Python of an environment with TensorRT for RTX"
+        raise AmpError("AMP404", "--sm says for which GPUs an engine is built, and none is built", hint=hint)
     runs = None if builds else runtime_of(target, runtime)
     sound = _Check(os.fspath(model), *(("", "") if runs is None else (target, runtime)))
     with quiet_collector():
@@ -78,7 +83,7 @@ def check(
             sound.idle(graph)
             sound.opens()
             if builds:
-                sound.builds(graph, runtime, against, data, dims)
+                sound.builds(graph, runtime, against, data, dims, sm)
             count = SAMPLES if samples is None else samples
             sound.finite(graph, data, count, dims, runs)
             if against is not None:
@@ -116,19 +121,20 @@ class _Check:
     engines: list[str] = field(default_factory=list)
 
     def done(self, by: str = "") -> Checked:
-        """What came of them. ``by``: the runtime that ran it."""
+        """All rules that were met, left out or violated, as a report. ``by``: the runtime that ran the model."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
-        """Writes down whether a rule is met."""
+        """Adds a finding for each problem, or notes the rule as met; returns whether it is."""
         found = [Finding(rule, level, problem, hint) for problem in problems]
         self.findings += found
         self.passed += [] if found else [rule]
         return not found
 
     def _attempt(self, rule: str, run: Callable[[], Iterable[str]], level: str = "error", hint: str = "") -> None:
-        """As `_found`; a model that does not run is a finding too, a runtime that is not here is none."""
+        """Runs a rule that executes something: what does not run is a finding, a runtime that is missing a rule left
+        out."""
         try:
             self._found(rule, run(), level, hint)
         except AmpError as error:
@@ -152,18 +158,18 @@ class _Check:
         return graph
 
     def valid(self, graph: Graph) -> bool:
-        """The format's checker, and the types of operators."""
+        """The rule `valid`: the format's checker, and types of operators."""
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
-        """NaN in stored tensors."""
+        """The rule on stored tensors: no NaN."""
         flow = graph.dataflow()
         held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
         bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
         self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
 
     def idle(self, graph: Graph) -> None:
-        """Casts that do nothing."""
+        """The rule on Casts that do nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 
@@ -184,12 +190,13 @@ class _Check:
         self._found("opens", [] if found is None else [f"{found.said}, {found.why}"], hint=hint)
 
     def builds(
-        self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None
+        self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None,
+        sm: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """An engine by TensorRT; a refusal that the reference meets as well is no fault of the conversion."""
         sizes, values = engine_sizes(graph, dims or {}, data)
         models = [path for path in (self.model, against) if path is not None]
-        answer, *others = build_all([BuildJob(path, "", sizes, values) for path in models], python=runtime)
+        answer, *others = build_all([BuildJob(path, "", sizes, values, sm) for path in models], python=runtime)
         self.engines = [one.engine.said for one in (*others, answer) if one.engine]
         said = [str(one) for one in answer.refused] or [answer.died] * bool(answer.died)
         known = {op.name for op in graph.dataflow().ops}
@@ -205,7 +212,7 @@ class _Check:
     def finite(
         self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None, runs: Runtime | None
     ) -> None:
-        """A run on a few samples, by the target's runtime where that is here."""
+        """The rule `finite`: a run on a few samples, by the target's runtime where it is here."""
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)
@@ -220,7 +227,7 @@ class _Check:
         self, against: PathLike, data: Data, count: int, tolerance: float, dims: Mapping[str, int] | None,
         progress: Progress | None,
     ) -> None:  # fmt: skip
-        """A run beside the reference."""
+        """The rule `right`: a run beside the reference."""
 
         def run() -> list[str]:
             found = verify(
@@ -235,6 +242,7 @@ class _Check:
 
 
 def _infinite(outputs: Mapping[str, Result]) -> Iterator[str]:
+    """Outputs of a run that hold inf or NaN."""
     for name, value in outputs.items():
         array = np.asarray(value) if not isinstance(value, (list, dict)) and value is not None else np.zeros(1)
         if array.dtype.name in FLOATS and not np.isfinite(array.astype(np.float64)).all():

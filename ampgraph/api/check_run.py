@@ -147,7 +147,7 @@ class CheckRun:
     verdict: CheckVerdict = field(default_factory=lambda: unchecked("it has not begun", VERIFY))
 
     def _say(self, **more: Any) -> None:
-        """Answers what is known, and more."""
+        """Answers what is known so far, and that more may follow."""
         self.verdict = replace(self.verdict, **more)
         self.answer(self.verdict)
 
@@ -187,11 +187,12 @@ class CheckRun:
         return True
 
     def _judged(self) -> CheckVerdict:
+        """The verdict on what was seen so far; of the user's samples also how many were not run."""
         verdict = self.seen.verdict(self.request.tolerance, self.drawn.generated)
         return verdict if self.drawn.generated else replace(verdict, left=len(self.drawn) - verdict.samples)
 
     def _doubt(self, **why: str) -> None:
-        """Answers, doubtful where there is a reason."""
+        """Answers ``doubtful``, where there is a reason to doubt an ok verdict."""
         self._say(**why, outcome=DOUBTFUL if any(why.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
@@ -233,7 +234,7 @@ class CheckRun:
         return Outcome(error, verdict.ok, pair, found)
 
     def _from_itself(self) -> float:
-        """How much the reference's outputs change when it is run again, as those of a model do that draws numbers."""
+        """The error of the reference run twice: not 0 for a model that draws random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
         found = (apart(value, second[name]) for name, value in first.items())
@@ -269,6 +270,7 @@ class CheckRun:
         self._try_stream(finding.pair)
 
     def _try_stream(self, pair: Pair) -> None:
+        """Answers with what --fp32-stream would give."""
         recipe, until = self.request.recipe, self.until
         self.answer(with_stream_tried(self.verdict, self.source, recipe, pair, self._again, until))
 
@@ -317,8 +319,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """The names of float16 values, and of what a Cast makes of one: an output has its name behind it. True for what a
-    product makes."""
+    """By name, float16 values (an output is known by what a Cast makes of one), and whether a product makes them."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values

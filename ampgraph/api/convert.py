@@ -194,7 +194,7 @@ def _of_right_kinds(plan: object, output: object, passes: object, progress: obje
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
-    """A check that was missed, or is in doubt, is not passed over. Raises AmpError AMP507 where it had to be met."""
+    """Warns of a check that was missed or is in doubt. Raises AmpError AMP507 where it had to be met."""
     if verdict is None or verdict.ok:
         return
     if check == "require" and not verdict.stands:
@@ -205,8 +205,7 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
 
 
 def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
-    """A plan says all but how the model is read. Raises AmpError AMP404 for what is given beside it, be it the plan's
-    own word."""
+    """Raises AmpError AMP404 for what is given beside a plan, which says all but how the model is read."""
     words = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
     found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and (name in words or name in recipe.set())]
     found += ["data"] if data is not None else []

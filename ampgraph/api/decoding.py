@@ -98,7 +98,7 @@ class Decoder:
         return following
 
     def _shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
-        """Of a state that the sample does not have: open sizes as in the tokens, or the first of what is fed."""
+        """The shape of a state that the sample lacks: open sizes as those of the tokens, or of the first input."""
         like = feeds.get(self.tokens, next(iter(feeds.values()), None))
         batch = like.shape[0] if like is not None and np.ndim(like) else 1
         return [d if isinstance(d, int) and d >= 0 else batch if i == 0 else 1 for i, d in enumerate(port.shape)]
@@ -129,13 +129,13 @@ def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: t
     tokens = (
         next(iter(named or texts), "") if len(named or texts) == 1 else next((n for n in named if n == "input_ids"), "")
     )
-    scores = _scores({name: port for name, port in outputs.items() if name not in held}) if tokens else ""
+    scores = _scores_output({name: port for name, port in outputs.items() if name not in held}) if tokens else ""
     if not scores:
         tokens, masks, positions = "", (), ()
     return Decoder(pairs, tokens, scores, masks, positions, flags)
 
 
-def _scores(outputs: Mapping[str, Port]) -> str:
+def _scores_output(outputs: Mapping[str, Port]) -> str:
     """The output that tokens are sampled from: called logits, else the first of scores, else tokens themselves."""
     floats = [name for name, port in outputs.items() if port.dtype in FLOATS and len(port.shape) in (2, 3)]
     whole = [name for name, port in outputs.items() if port.dtype in ("int32", "int64") and 1 <= len(port.shape) <= 2]

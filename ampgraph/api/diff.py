@@ -53,21 +53,21 @@ def diff(
     as_annotated(diff, locals())
     if reference is None and (data is not None or samples is not None):
         raise AmpError("AMP312", "data does nothing without the model that both were made from", hint="add --reference")
-    found = _apart(first, second)
+    found = _compared(first, second)
     if reference is None:
         return found
     how = {"data": data, "samples": samples, "seed": seed, "dims": dims, "metric": metric, "progress": progress}
-    errors = [_errors(reference, item, **how) for item in (first, second)]
+    errors = [_errors_by_output(reference, item, **how) for item in (first, second)]
     names = dict.fromkeys(name for side in errors for name in side)
     return replace(found, errors=tuple(OutputErrors(n, errors[0].get(n), errors[1].get(n)) for n in names))
 
 
-def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
-    """By output, the error of a model, or of what a plan makes."""
+def _errors_by_output(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
+    """The error of a model against the reference, by output; a plan is applied first."""
     from .convert import convert
     from .verify import verify
 
-    plan = _plan(item)
+    plan = _plan_of(item)
     model: Any = item if plan is None else convert(reference, plan=plan, check="off")
     seen = verify(reference, model, device="cpu", nodes=0, **more)
     if seen.overall is not None:
@@ -79,11 +79,12 @@ def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, floa
     }
 
 
-def _apart(first: Model | Plan, second: Model | Plan) -> SideBySide:
-    plans = [_plan(item) for item in (first, second)]
+def _compared(first: Model | Plan, second: Model | Plan) -> SideBySide:
+    """Two models or two plans compared; AMP208 for one of each."""
+    plans = [_plan_of(item) for item in (first, second)]
     ours, theirs = plans
     if ours is not None and theirs is not None:
-        return plans_apart(ours, theirs, (_name(first), _name(second)))
+        return plans_apart(ours, theirs, (_name_of(first), _name_of(second)))
     if ours is not None or theirs is not None:
         hint = "`ampgraph convert MODEL --plan-out FILE` writes the plan of a conversion"
         raise AmpError("AMP208", "one of the two is a plan, the other a model", hint=hint)
@@ -92,13 +93,15 @@ def _apart(first: Model | Plan, second: Model | Plan) -> SideBySide:
         return models_apart(first, second)
 
 
-def _plan(item: Model | Plan) -> Plan | None:
+def _plan_of(item: Model | Plan) -> Plan | None:
+    """A plan, given as one or as a .json file; None for a model."""
     if isinstance(item, Plan):
         return item
     path = path_of(item)
     return Plan.read(Path(path)) if path is not None and os.fspath(path).endswith(".json") else None
 
 
-def _name(item: Model | Plan) -> str:
+def _name_of(item: Model | Plan) -> str:
+    """How the comparison names one of the two."""
     path = path_of(item)
     return "plan" if path is None else os.path.basename(os.fspath(path))

@@ -32,12 +32,12 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
 
 
 def _computes_here(kernels: Kernels) -> bool:
-    """Whether this machine is one whose kernels are meant."""
+    """Whether this machine has the processor that the target's kernels are for."""
     return not kernels.machines or platform.machine() in kernels.machines
 
 
 def lacking(target: str) -> AmpError:
-    """What to say where nothing that executes files of a target is here."""
+    """The error where no runtime that executes a target's files is here."""
     kind = load_kernels(place_word(target)).executes if target else ""
     if target and load_kernels(place_word(target)).builder:
         hint = "check with runtime= builds it; run and verify without runtime= run strictly"

@@ -77,6 +77,7 @@ class FaultSearch:
         return notes
 
     def _withdraw(self) -> None:
+        """Takes the advice back that patterns are, where it did not mend anything."""
         self.first_nonfinite = None if self.first_nonfinite is None else replace(self.first_nonfinite, patterns=())
         self.also_nonfinite = ()
         self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
@@ -109,6 +110,8 @@ class FaultSearch:
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
     def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
+        """Runs one sample with every value in view: where it stops being finite, and whose roundings make the error.
+        ``run``: the feeds of either side, and what is expected."""
         ours, theirs, expected = run
         tracer = pair.tracer()
         trace = tracer.run(ours, theirs, progress)
@@ -161,7 +164,7 @@ class FaultSearch:
         return bool(found.causes)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
-        """The birthplace, in the body of an If where that is where it is."""
+        """The node where values stop being finite; where that is an If, the node inside its body."""
         place = next(inquest.nonfinite_sites(), None)
         if place is None:
             return None
@@ -207,10 +210,11 @@ class _UnitNames:
         return Suspect(label, unit.kind, "", "/".join(unit.inside), self.inquest.low_type, (), (), why, patterns)
 
     def _place(self, unit: Switched) -> int | None:
+        """The traced node that a switch of the strict model is for, None for one within a body."""
         return self.inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
 
     def _inner(self, unit: Switched) -> list[str]:
-        """As the reference names it and its moves."""
+        """Patterns by the names that the reference has for a node and its moves."""
         found = []
         for each in (unit, *unit.moves):
             named = (self.tracer.named(output) for output in each.outputs)

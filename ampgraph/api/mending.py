@@ -90,6 +90,7 @@ class Mending:
 
     @property
     def _left(self) -> float:
+        """Seconds that are left for trials, less what one more takes; 0 when there are none."""
         return max(self.until - time.monotonic() - self.seconds, 0.0)
 
     def search(self, found: FaultSearch) -> Mended:
@@ -111,7 +112,7 @@ class Mending:
         return Mended(None, self._why_not(first), len(self.done))
 
     def _why_not(self, found: FaultSearch) -> str:
-        """Why nothing was found, by a search that began with ``found``."""
+        """Why no repair was found, in words."""
         number = len(self.done)
         best = min((outcome.error for outcome in self.done.values()), default=math.inf)
         left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
@@ -125,13 +126,15 @@ class Mending:
         return ALL
 
     def _tried(self, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
-        """The first trial that is right, else the last."""
+        """Tries patterns one after the other: the first trial that is right, else the last one."""
         if found.search is not None:
             return self._predicted(found, found.search, held)
         patterns = [pattern for suspect in found.suspects for pattern in suspect.patterns]
         return self.attempt((*held, *patterns)) if patterns else None
 
     def _predicted(self, found: FaultSearch, search: Search, held: tuple[str, ...]) -> Trial | None:
+        """Tries the cheapest pins that a strict run predicts to be enough, and aims lower where the conversion leaves
+        more; the last trial, None if none was made."""
         until, last = time.monotonic() + PREDICTING * self._left, list[Trial]()
         search = replace(search, late=lambda: time.monotonic() > until)
 
@@ -241,6 +244,8 @@ def made_by(
 
 
 def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
+    """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
+    types and opset."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}
@@ -258,7 +263,8 @@ def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
 
 
 def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
-    """What a file says of itself. Raises AmpError AMP301 to AMP311 for words that make no sense."""
+    """The recipe that a file's metadata says it was made with. Raises AmpError AMP301 to AMP311 for words that make no
+    sense."""
     level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
     if level is None:
         return None
@@ -268,4 +274,5 @@ def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
 
 
 def _types(graph: Graph) -> set[tuple[str, str]]:
+    """Names and types of all values, by which two models are compared."""
     return {(value.name, value.dtype) for value in graph.dataflow().values}

@@ -115,19 +115,19 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
     def verdict(operator: Operator) -> Answer:
         listing = lists.of(operator.kind)
         if listing is None:
-            return Answer(_said(lists.unlisted(level)), listed=False)
+            return Answer(_list_for(lists.unlisted(level)), listed=False)
         if level.trusts_kernels(listing.cls) and operator.kind in inside:
             return Answer("cut", listed=True)
         at = lists.at(listing.cls, level)
         if listing.cls == "deny" and at == "cut":  # beside the cut stand rules that look at numbers, which no list does
             at = "float32"
-        return Answer(_said(at), listed=True)
+        return Answer(_list_for(at), listed=True)
 
     return verdict
 
 
-def _said(at_level: str) -> str:
-    """What a level does, as far as a list of operator types can say it."""
+def _list_for(at_level: str) -> str:
+    """What a level does to a class, as a mixlist can say it: low, float32, or cut for neither."""
     return at_level if at_level in CAUTION else "cut"
 
 

@@ -49,11 +49,12 @@ class Pair(ABC):
     layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
+        """Nothing is open yet: `open` makes the sessions."""
         self.fallback: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
     def _ask_if_swapped(self, low: list[str]) -> None:
-        """``low``: the types that the reference alone has."""
+        """Notes that reference and model may be swapped, where only the reference has low types (``low``)."""
         if low:
             self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
 
@@ -87,7 +88,8 @@ class Pair(ABC):
 
 
 class OnnxPair(Pair):
-    """On ONNX Runtime, strictly on the CPU; or the model by the runtime of a target."""
+    """Two ONNX models, opened on ONNX Runtime: strictly on the CPU, on a device, or the second by the runtime of a
+    target."""
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
@@ -126,6 +128,7 @@ class OnnxPair(Pair):
         return self._theirs
 
     def open(self) -> None:
+        """Opens the reference strictly and the model strictly, on the device, or by a target's runtime."""
         try:
             self._expected = StrictSession(self._ours)
         except AmpError as error:  # nothing that was made of it is to blame
@@ -142,6 +145,7 @@ class OnnxPair(Pair):
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        """The outputs of reference and model on one sample."""
         return self.sides(*self.feeds(feeds))
 
     def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
@@ -154,22 +158,27 @@ class OnnxPair(Pair):
         return expected, found
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the reference alone, which is opened again if `tracer` freed it."""
         self._expected = self._expected or StrictSession(self._ours)  # which `tracer` has freed
         return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
+        """A sample for either side: as it is, and in the types of the model's inputs."""
         return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
+        """What the outputs are (probabilities, rows, numbers), by name."""
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
+        """Which quantized parts the model has as the reference has them."""
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def remade(self, model: Graph | PathLike) -> OnnxPair:
-        """The same reference beside another model that was made of it, open, on the CPU.
+        """A pair of the same reference and another model made from it, open, on the CPU.
 
-        Raises AmpError AMP209 for another interface, AMP502."""
+        Raises AmpError AMP209 for another interface, AMP502.
+        """
 
         other = copy.copy(self)
         other._theirs, other._path = load_onnx(model), path_of(model)
@@ -180,6 +189,7 @@ class OnnxPair(Pair):
         return other
 
     def tracer(self) -> Tracer:
+        """Opens both sides for runs that show every value; sessions are freed before."""
         self._expected = self._found = None  # frees their weights
         device = "" if self.strict or self._runtime is not None else self.device
         if device and "bfloat16" in self.low:
@@ -189,13 +199,13 @@ class OnnxPair(Pair):
 
 
 class MindirPair(Pair):
-    """On MindSpore."""
+    """Two MindIR files, opened on MindSpore."""
 
     def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self.low, given = _low_types(_mindir(model)), _mindir(reference)
+        self.low, given = _low_types(_prepared_graph(model)), _prepared_graph(reference)
         self._ask_if_swapped([] if self.low else _low_types(given))
         flow = given.dataflow()
         known = roles_of(flow)  # by names that MindSpore does not tell: outputs are numbered
@@ -203,6 +213,7 @@ class MindirPair(Pair):
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
+        """Opens both files on MindSpore; AMP209 where their inputs or outputs differ."""
         self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
         self.device = self._found.device.lower()
         same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
@@ -211,12 +222,15 @@ class MindirPair(Pair):
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the reference alone."""
         return dict(self._expected.run(feeds))
 
     def roles(self) -> dict[str, str]:
+        """What the outputs are (probabilities, rows, numbers), by name."""
         return self._roles
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        """The outputs of reference and model on one sample."""
         theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
@@ -234,10 +248,12 @@ def paired(reference: Model, model: Model, device: str, target: str = "", runtim
 
 
 def _low_types(graph: Graph) -> list[str]:
+    """The low types that a model uses."""
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
-def _mindir(model: Model) -> Graph:
+def _prepared_graph(model: Model) -> Graph:
+    """A MindIR model with its dataflow ready."""
     graph = adapters.load(model)[0]
     graph.prepare()
     return graph
@@ -246,7 +262,8 @@ def _mindir(model: Model) -> Graph:
 def in_types_of(
     feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
 ) -> Feeds:
-    """The same feeds in the float types that another model takes. ``optional``: its inputs of which none is known."""
+    """A sample in the float types that another model takes; ``dtypes`` by input, ``optional``: its inputs whose type is
+    unknown."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")
@@ -267,23 +284,27 @@ def same_interface(reference: Interface, model: Interface) -> None:
         ("output", reference.outputs, model.outputs),
     ):
         if sort == "output" and not set(ours) & set(theirs):
-            message = f"the models have no output in common: {_some(ours)} and {_some(theirs)}"
+            message = f"the models have no output in common: {_first_names(ours)} and {_first_names(theirs)}"
             raise AmpError("AMP209", message, hint="verify a model against what it was made from")
         for name in (*ours, *theirs):
             if name in ours and name in theirs:
                 _same_port(sort, ours[name], theirs[name])
             elif name not in optional:
                 lacking = "the model" if name in ours else "the reference"
-                hint = f"it has {_some(theirs if name in ours else ours)}; verify a model against what it was made from"
+                others = _first_names(theirs if name in ours else ours)
+                hint = f"it has {others}; verify a model against what it was made from"
                 raise AmpError("AMP209", f"{lacking} has no {sort} '{name}'", hint=hint)
 
 
-def _some(ports: Mapping[str, Port]) -> str:
+def _first_names(ports: Mapping[str, Port]) -> str:
+    """Names of the first few ports, for messages."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
+    """Raises AMP209 where an input or output differs by more than its float type: kind of type, rank or a fixed
+    size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

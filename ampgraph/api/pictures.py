@@ -26,13 +26,13 @@ def refuse_page(path: PathLike | None, *sources: object) -> None:
 
 
 def write_page(path: PathLike, page: Page) -> None:
-    """Writes it whole or not at all. Raises AmpError AMP105."""
+    """Writes the page, whole or not at all. Raises AmpError AMP105."""
     with text_file(path, page.html, OPTION):
         pass
 
 
 def picture_inspection(path: PathLike | None, model: object, against: object, found: Inspection) -> None:
-    """The page of `inspect`, where one is wanted."""
+    """Writes the page of `inspect`, if ``path`` is given."""
     if path is not None:
         from ..report.inspect import see
         from ..report.picture.page import inspection_page
@@ -41,7 +41,7 @@ def picture_inspection(path: PathLike | None, model: object, against: object, fo
 
 
 def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
-    """The page of `convert`, where one is wanted and a summary was asked for: the graph as it is now."""
+    """Writes the page of `convert`, if ``path`` is given: the graph as it is now."""
     if path is not None and summary is not None and made is not None:
         from ..report.inspect import Seen
         from ..report.picture.page import conversion_page
@@ -53,7 +53,7 @@ def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | N
 
 
 def picture_verification(path: PathLike | None, model: object, found: Verification) -> None:
-    """The page of `verify`, where one is wanted."""
+    """Writes the page of `verify`, if ``path`` is given."""
     if path is not None:
         from ..report.inspect import see
         from ..report.picture.page import verification_page
@@ -62,7 +62,7 @@ def picture_verification(path: PathLike | None, model: object, found: Verificati
 
 
 def picture_tuning(path: PathLike | None, model: object, found: Tuning) -> None:
-    """The page of `tune`, where one is wanted: of what it wrote, else of the model."""
+    """Writes the page of `tune`, if ``path`` is given: of what it wrote, else of the model."""
     if path is not None:
         from ..report.inspect import see
         from ..report.picture.page import tuning_page

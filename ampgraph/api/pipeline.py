@@ -69,7 +69,8 @@ def planned(
 def settled_plan(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """As `planned`, of a sorted graph whose shapes are not doubted."""
+    """The plan of a sorted graph whose shapes are not doubted, and the dataflow that it speaks of, as `planned` gives
+    them."""
     digest = graph.digest() if options.ranges is not None or not passing else ""
     options = heeding(graph, options)
     if options.ranges is not None:
@@ -112,7 +113,8 @@ def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
 
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
-    """The digest does not read large weights: that the low type can hold them is looked at here."""
+    """Raises AmpError AMP403 where the low type cannot hold a weight that the plan makes low: the digest by which a
+    model is known does not read large weights."""
     limit = low_type(plan.dtype).largest
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
     floors = {(edit.scope, edit.value): edit.floor for edit in plan.weights}

@@ -73,7 +73,7 @@ def explain(
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
     given: Given = {"level": level, **fields}
-    found = _explained(model, node, recipe_for(explain, recipe, given), data, progress)
+    found = _explanations(model, node, recipe_for(explain, recipe, given), data, progress)
     if len(found) == 1:
         return found[0]
     shown = ", ".join(one.node for one in found[:SHOWN]) + (" ..." if len(found) > SHOWN else "")
@@ -108,10 +108,11 @@ def explain_all(
     """
     as_annotated(explain_all, locals())
     given: Given = {"level": level, **fields}
-    return _explained(model, nodes, recipe_for(explain_all, recipe, given), data, progress)
+    return _explanations(model, nodes, recipe_for(explain_all, recipe, given), data, progress)
 
 
-def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: Progress | None) -> list[Explanation]:
+def _explanations(model: Model, nodes: str, wanted: Recipe, data: Data, progress: Progress | None) -> list[Explanation]:
+    """Plans the model and explains the nodes named, those that rewrites replace included."""
     a_callable("progress", progress)
     of_kind("node", [] if nodes is None else nodes, (str,), "give a node's name")
     hear = progress or silent

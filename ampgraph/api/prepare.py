@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from ..core.dataflow import Dataflow
+from ..core.dataflow import FLOAT32, Dataflow
 from ..core.errors import AmpError, Unmatched, nearest
 from ..core.graph import LOW, Graph
 from ..core.plan import Note, Plan
@@ -34,8 +34,13 @@ if TYPE_CHECKING:
     from ..oplists.options import Options
 
 
+LOWERED = frozenset({"", FLOAT32, *LOW})
+"""Types of inputs and outputs that may be low, or are; none stands for one that the file does not say."""
+
+
 def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
-    """The graph inputs and outputs that are to be low. Raises AmpError AMP305 for a word that means none."""
+    """The graph inputs and outputs that are to be low. Raises AmpError AMP305 for a word that means none, or asks it of
+    what is no float32 tensor."""
     words = list(io)
     if not words:
         return frozenset()
@@ -49,12 +54,15 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
         matched = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
         if kind not in ("low", "keep") or not matched:
             problem = f"'{word}' matches no input or output" if not matched else f"'{word}' does not say =low or =keep"
-            known = nearest(pattern, names) or f"there are: {', '.join(names[:8])}"
+            known = nearest(pattern, list(names)) or f"there are: {', '.join(list(names)[:8])}"
             raise (
                 AmpError("AMP305", problem, hint=known)
                 if matched
                 else Unmatched("AMP305", problem, hint=known, word=word)
             )
+        if kind == "low" and LOWERED.isdisjoint(names[name] for name in matched):
+            problem = f"'{word}' asks for what cannot be low: '{matched[0]}' is {names[matched[0]]}"
+            raise Unmatched("AMP305", problem, hint="omit it: only float32 tensors become low", word=word)
         chosen = chosen | set(matched) if kind == "low" else chosen - set(matched)
     return frozenset(chosen)
 
@@ -105,7 +113,7 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
     """The model in the opset that the recipe names. ``options``: None where a plan is given. Raises AmpError AMP307."""
     unasked = recipe.opset is None and options is not None and options.dtype in options.kernels.raises_opset
     if options is not None and (recipe.opset == AUTO or unasked):
-        return _least(graph, replace(options, ranges=None), low_io, progress)
+        return _at_least_opset(graph, replace(options, ranges=None), low_io, progress)
     after = at_given(graph, recipe, progress)
     if options is None or recipe.opset is None:
         return Moved(after)
@@ -115,13 +123,14 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
+    """Operators that the target does not run at this opset."""
     from ..planner.opsets import off_target
 
-    return off_target(_flow(graph, options, low_io), options)
+    return off_target(_fresh_dataflow(graph, options, low_io), options)
 
 
-def _flow(graph: Graph, options: Options, low_io: frozenset[str]) -> Dataflow:
-    """Of a graph that stays as it is."""
+def _fresh_dataflow(graph: Graph, options: Options, low_io: frozenset[str]) -> Dataflow:
+    """The dataflow of a graph that is not edited."""
     copy = adapters.copied(graph)
     copy.prepare()
     return copy.dataflow(options.dtype, low_io)
@@ -138,8 +147,9 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
     return adapters.at_opset(graph, recipe.opset)
 
 
-def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
-    """Tries every opset at which something becomes possible that is not today."""
+def _at_least_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
+    """The model at the least later opset at which something more can be low, tried one by one; as it is where none
+    gains."""
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
@@ -153,7 +163,7 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
     else:
         refusal = None
     given = flow.opset
-    now, beside = _score(trial, flow, options), off_target(flow, options)
+    now, beside = _plan_score(trial, flow, options), off_target(flow, options)
     scores: dict[int, Score] = {}
     refused: list[Note] = []
     for opset in sorted(later_opsets(flow, trial, options)):
@@ -168,7 +178,7 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
             text = f"opset {opset} is not taken: {options.target} has no kernel there for {', '.join(sorted(lost))}"
             refused.append(Note("opset", "", text))
         else:
-            scores[opset] = _score(trial, flow, options)
+            scores[opset] = _plan_score(trial, flow, options)
     best = min(scores, key=lambda opset: (scores[opset], opset), default=0)
     if not best and refusal is not None:
         raise refusal
@@ -182,7 +192,8 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
 GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
-def _score(plan: Plan, flow: Dataflow, options: Options) -> Score:
+def _plan_score(plan: Plan, flow: Dataflow, options: Options) -> Score:
+    """How good a plan is, less is better: products in float32, Casts, other nodes in float32."""
     wide = [
         node.role in options.lists.products
         for node in choices(plan, flow, options.lists).chosen
@@ -220,13 +231,13 @@ def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress:
         text = "not done: the model has no nodes"
     else:
         progress("optimising", 0, 0)
-        graph, text = _fused(graph, wanted if isinstance(wanted, str) else "", options)
+        graph, text = _best_fused_graph(graph, wanted if isinstance(wanted, str) else "", options)
     return Moved(graph, (Note("optimize", "", text),))
 
 
 def _low_types(graph: OnnxGraph, options: Options) -> str:
     """The low types that a model has: what was converted is not fused anew, and converting it again changes nothing."""
-    flow = _flow(graph, options, frozenset())
+    flow = _fresh_dataflow(graph, options, frozenset())
     return " and ".join(low for low in LOW if any(value.dtype == low for value in flow.values))
 
 
@@ -239,10 +250,12 @@ def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
     return all(table.runs(kind, opset) for kind, opset in kinds if kind.startswith(OWN) for table in tables)
 
 
-def _fused(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, str]:
-    """The model to go on with, and what was done."""
+def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, str]:
+    """The best of what the runtime's optimisers make of a model, and a note on it."""
     try:
-        found = best_fused(_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python)
+        found = best_fused(
+            _whole_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python
+        )
     except NotOptimized as why:
         code = "AMP501" if why.elsewhere else "AMP502"
         hint = "name an environment that has it with --runtime PYTHON, or omit --optimize"
@@ -251,17 +264,18 @@ def _fused(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, 
     if not found.how:
         return graph, f"nothing makes fewer than the {found.before} nodes that {by} runs"
     fused = OnnxGraph(onnx_io.deserialize(found.proto, None))
-    if worse := _worse(graph, fused, found.counter, options):
+    if worse := _why_worse(graph, fused, found.counter, options):
         return graph, f"not kept, by {found.how}: {worse}"
     return fused, f"by {found.how}: {found.before} -> {found.after} nodes that {by} runs, in float32"
 
 
-def _worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
-    """Why a model is better converted as it was given; empty where it is not.
+def _why_worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
+    """Why the fused model would be worse to convert than the given one; "" where it is better.
 
-    What counts are the nodes that the target's provider runs; where there is no such provider, those of the files."""
+    What counts are the nodes that the target's provider runs; where there is no such provider, those of the files.
+    """
     there = counter.provider == options.kernels.provider
-    before, after = (_low(graph, options) for graph in (plain, fused))
+    before, after = (_converted_proto(graph, options) for graph in (plain, fused))
     try:
         least = counter(before) if there else node_count(before)
     except NotOptimized:  # nothing to compare with: that is the model's own fault, and said where it is converted
@@ -274,15 +288,15 @@ def _worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Option
     return f"{nodes} nodes {where} in {options.dtype}, {least} without it" if nodes > least else ""
 
 
-def _low(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
-    """A model as it is converted, with its weights in it."""
-    copy = OnnxGraph(onnx_io.deserialize(_proto(graph), None))
+def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
+    """The proto of a model as `convert` would make it, weights included."""
+    copy = OnnxGraph(onnx_io.deserialize(_whole_proto(graph), None))
     plan, flow = pipeline.planned(copy, replace(options, ranges=None), frozenset())
     pipeline.applied(copy, plan, flow)
     return onnx_io.to_proto(copy.model)
 
 
-def _proto(graph: OnnxGraph) -> onnx.ModelProto:
+def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
     """The model with its weights in it. Raises NotOptimized where they are too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")

@@ -83,7 +83,7 @@ def ran(
     model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str,
     runtime: str, seed: int, dims: Mapping[str, int] | None,
 ) -> Ran:  # fmt: skip
-    """As `run`, with what there is to say of the inputs."""
+    """Runs a model once; the outputs as `run` gives them, and notes on the inputs."""
     if runtime and not target:
         raise AmpError("AMP311", "--runtime names an environment for --target, which is not given", hint="name both")
     session = by_target(model, target, runtime) if target else opened(model, device, strict)
@@ -91,7 +91,7 @@ def ran(
     notes: tuple[str, ...] = ()
     if data is not None:
         feeds = feeds_of(data, session)
-        doubts = list(_doubts(feeds))
+        doubts = list(_nan_warnings(feeds))
     else:
         drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
         feeds, notes = next(iter(drawn)), drawn.notes
@@ -101,7 +101,8 @@ def ran(
     return Ran(outputs, notes, tuple(doubts))
 
 
-def _doubts(feeds: Feeds) -> Iterator[str]:
+def _nan_warnings(feeds: Feeds) -> Iterator[str]:
+    """Inputs that hold NaN, and where first."""
     for name, value in feeds.items():
         place = first_nan(value) if isinstance(value, np.ndarray) else None
         if place is not None:

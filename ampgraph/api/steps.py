@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,7 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting, refuse_result
 from ..numerics.inputs.samples import check_dims
 from ..numerics.metrics.metric import Function
-from ..oplists.operators import OpLists
-from ..report.summary import Choices, Summary, choices, summarize
+from ..report.summary import DRY_RUN, Choices, Summary, choices, summarize
 from . import pipeline
 from .calibrate import Measuring
 from .kinds import Model, PathLike
@@ -38,7 +37,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..oplists.options import Options
-    from ..report.estimate import Place, Speed
+    from ..report.estimate import FusedValues, Speed
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -105,7 +104,7 @@ class Conversion:
 
     Attributes:
         graph: as it is now.
-        lists: those of the plan, where a summary is asked for.
+        known: the options, of a plan that was given what it says of them, where a summary is asked for.
         options: with which the plan was made; None for a plan that was given. ``ranges``: that were measured for it.
         changed: whether it differs from the model.
         output: the file for it; None where there is none, or the check that had to be met was not.
@@ -118,7 +117,7 @@ class Conversion:
     graph: Graph
     back: adapters.Back
     plan: Plan
-    lists: OpLists | None
+    known: Options | None
     options: Options | None
     changed: bool
     output: Path | None
@@ -127,7 +126,7 @@ class Conversion:
     summary: Summary | None = None
     verdict: CheckVerdict | None = None
     ranges: Ranges | None = None
-    inside: Collection[Place] = ()
+    inside: FusedValues | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -169,26 +168,26 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
         made_plan, flow = pipeline.followed(plan, graph)
     notes = made_plan.notes
     notes += [*first.notes, *move.notes, *frozen_notes(graph, made_plan, count, bool(job.recipe.freeze_weights))]
-    lists = chosen = None
-    inside: Collection[Place] = ()
+    known = chosen = None
+    inside: FusedValues | None = None
     if job.report:
-        from ..planner.resolve import lists_of_plan
+        from ..planner.resolve import options_of_plan
+        from ..report.estimate import fused_values
 
         if options is not None:
             from ..planner.alternatives import alternatives
-            from ..report.estimate import fused_values
 
             notes += alternatives(flow, options, made_plan)
-            inside = frozenset(fused_values(flow, options))
-        lists = lists_of_plan(made_plan) if options is None else options.lists
-        chosen = choices(made_plan, flow, lists, None if options is None else options.ranges)
+        known = options_of_plan(made_plan, job.recipe, graph.format) if options is None else options
+        inside = fused_values(flow, known, made_plan.rewrites)
+        chosen = choices(made_plan, flow, known.lists, known.ranges)
     progress("converting", 0, 0)
     given = options is None  # its faults are not ours
     edited = pipeline.applied(graph, made_plan, flow, given, job.passes, job.check_passes, job.metadata)
     changed = edited or graph is not as_given or (count > 0 and bool(job.recipe.freeze_weights))
     ranges = None if options is None else options.ranges
     return Conversion(
-        job, graph, back, made_plan, lists, options, changed, output, before, chosen, ranges=ranges, inside=inside
+        job, graph, back, made_plan, known, options, changed, output, before, chosen, ranges=ranges, inside=inside
     )
 
 
@@ -197,7 +196,7 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
     done = replace(done, summary=report(done))
     progress("writing", 0, 0)
     job, output = done.job, done.output
-    with _texts(done):
+    with _files_beside(done):
         if not job.dry_run and output is not None:
             if done.changed or job.source is None:
                 done.graph.save(output, progress)
@@ -209,7 +208,8 @@ def finished(done: Conversion, progress: Progress = silent) -> Conversion:
 def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent, *, as_made: bool = False
 ) -> tuple[Graph, Options, frozenset[str]]:
-    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low.
+    """The steps before planning, for verbs that write nothing: a graph, how to plan it, which inputs and outputs
+    are low.
 
     ``as_made``: for the target that a converted file was made for, where the recipe names none."""
     from ..planner.resolve import made_for, resolve
@@ -230,7 +230,7 @@ def ready(
 
 
 def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
+    """The plan that is given, or the options to make one with; contradictions raise before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = None
     if plan is None:
@@ -291,50 +291,54 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
 
 def report(done: Conversion) -> Summary | None:
     """The summary, where one was asked for."""
-    if done.before is None or done.choices is None or done.lists is None:
+    known = done.known
+    if done.before is None or done.choices is None or known is None:
         return None
     job = done.job
     written = None if job.dry_run or done.output is None else str(done.output)
     model = os.fspath(job.source) if job.source is not None else "in memory"
     summary = summarize(
-        done.plan, done.choices, done.before, done.graph.census(), done.lists, model=model, output=written,
+        done.plan, done.choices, done.before, done.graph.census(), known.lists, model=model, output=written,
         changed=done.changed,
     )  # fmt: skip
-    known = done.options is not None and done.graph.format == "ONNX"
-    flow = done.graph.dataflow(done.plan.dtype) if known else None
-    notes = (*summary.notes, *map(asdict, _advice(summary, done, flow)))
-    said = "" if written else _without_file(done)
-    return replace(summary, notes=notes, check=done.verdict, speed=_speed(done, flow), without_file=said)
+    flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
+    notes = (*summary.notes, *map(asdict, _advice(summary, job, known, flow)))
+    said, speed = "" if written else _without_file(done), _estimated_speed(known, flow, done.inside)
+    return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=said)
 
 
 def _without_file(done: Conversion) -> str:
+    """What stands in the summary in the place of a file."""
     if done.job.dry_run:
-        return "not written (dry run)"
+        return DRY_RUN
     return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
 
 
-def _advice(summary: Summary, done: Conversion, flow: Dataflow | None) -> Iterator[Note]:
-    """What the options could do better, and what the target's own tool has to be told. ``flow``: of the result."""
-    if summary.opset and done.job.recipe.opset is None:
-        yield Note("opset", "", "--opset auto finds the least opset that frees any and moves nothing off the target")
-    if flow is not None and done.options is not None and done.options.kernels.builder:
+def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
+    """Notes on what other options would gain, and on what the target's own tools have to be told."""
+    integers = frozenset() if summary.lowered else known.lists.traits.operators("quantized")
+    if not integers.issuperset(held.kind for held in summary.opset) and job.recipe.opset is None:
+        text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
+        yield Note("opset", "", text)
+    if flow is not None and known.kernels.builder:
         from ..report.engine_shapes import shape_words
 
-        if words := shape_words(flow, done.options):
+        if words := shape_words(flow, known):
             yield Note("shapes", "", words)
 
 
-def _speed(done: Conversion, flow: Dataflow | None) -> Speed | None:
-    """How much faster the result is; None for a plan that was given, whose options are not known."""
-    if done.options is None or flow is None:
+def _estimated_speed(known: Options, flow: Dataflow | None, inside: FusedValues | None) -> Speed | None:
+    """How much faster the result is; None for MindIR."""
+    if flow is None:
         return None
-    from ..report.estimate import speed_of
+    from ..report.estimate import NOTHING, speed_of
 
-    return speed_of(flow, done.options, done.inside)
+    return speed_of(flow, known, inside or NOTHING)
 
 
 @contextlib.contextmanager
-def _texts(done: Conversion) -> Iterator[None]:
+def _files_beside(done: Conversion) -> Iterator[None]:
+    """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

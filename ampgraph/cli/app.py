@@ -24,6 +24,7 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
+    """Prints the version and ends."""
     if wanted:
         print(f"ampgraph {__version__}")
         raise typer.Exit()

@@ -15,10 +15,11 @@ import typer
 from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import DEFAULTS, OPTIONS, Option
+from ..core.recipe_values import dims
 from ..core.shown import Shown, plain
 from ..core.spellings import KEEP_IO
 from .completion import completes
-from .terminal import Volume, done, guarded, progress, set_volume, show, show_json
+from .terminal import Volume, guarded, ignore_interrupts, progress, set_volume, show, show_json
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Keyword:
     annotation: object
 
     def parameter(self, name: str) -> inspect.Parameter:
+        """The keyword as typer reads it from a command's signature."""
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=self.shown(name), annotation=self.annotation)
 
@@ -76,11 +78,12 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
 
 
 def _flags(name: str, of: Option) -> str:
-    """A switch that follows from the model where it is not given can be switched off too."""
+    """The texts of a switch; one whose default follows from the model has a --no- form too."""
     return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
 
 
 def _flag(name: str) -> str:
+    """A keyword as an option: --opset for opset."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -118,6 +121,7 @@ class CommandOutput:
     code: int = 1
 
     def tell(self, as_json: bool) -> None:
+        """Prints as JSON or text, and ends with the code of a failure."""
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout
@@ -151,7 +155,7 @@ def command(
     ``around``.
 
     Its function is given the progress display, and by keyword the options; those of a mapping together under its name,
-    but for those that were left away.
+    but for those that were left away; sizes of dimensions as ``dims``.
     """
     grouped = {name: how for name, how in declared.items() if not isinstance(how, Keyword)}
     flat: dict[str, Keyword] = {}
@@ -167,10 +171,12 @@ def command(
             for name, members in grouped.items():
                 given = {member: values.pop(member) for member in members}
                 values[name] = {member: value for member, value in given.items() if value not in (None, [])}
+            if "dim" in values:
+                values["dims"] = dict(dims(values.pop("dim")))
             with around(), progress() as bar:
                 bar.as_json = as_json
                 found = body(bar, **values)
-                done()
+                ignore_interrupts()
             if found is not None:
                 found.tell(as_json or values.get("form") == "json")
 

@@ -15,7 +15,7 @@ WORDS = {
     "store_weights": ("low", "keep"),
     "io": ("keep", "low"),
     "opset": ("auto",),
-    "rewrite": ("none", "exact", "all"),
+    "rewrite": ("none", "exact"),
     "check": ("auto", "off", "require"),
     "device": ("auto", "cpu", "cuda", "tensorrt", "cann", "ascend"),
 }
@@ -23,7 +23,7 @@ SHOWN = 2000  # names: a shell shows no more
 
 
 def starting(words: Iterable[str], start: str) -> list[str]:
-    """Those that begin so, in their order, each once."""
+    """The words that begin with ``start``, in order, without repetitions."""
     found = dict.fromkeys(word for word in words if word.startswith(start))
     return list(found)[:SHOWN]
 
@@ -44,7 +44,7 @@ def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
-    """Names and kinds of the nodes of the model on the line so far; none where it cannot be read."""
+    """Names and kinds of the nodes of the model on the command line; empty where it cannot be read."""
     from ..core.errors import AmpError
     from ..formats.adapters import load
 
@@ -59,12 +59,14 @@ def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
 
 
 def _policies() -> list[str]:
+    """Names of policies."""
     from ..planner.policies.registry import names
 
     return names()
 
 
 def _targets() -> list[str]:
+    """Targets of all formats."""
     from ..oplists.kernels import TARGETS
 
     return [target for targets in TARGETS.values() for target in targets]

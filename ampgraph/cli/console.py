@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 
 from ..core.spellings import option_words
-from .terminal import INTERRUPTED, Interrupted, done, fail, prepare_streams
+from .terminal import INTERRUPTED, Interrupted, fail, ignore_interrupts, prepare_streams
 
 ASKS, WORDS, CURRENT = "_AMPGRAPH_COMPLETE", "COMP_WORDS", "COMP_CWORD"
 BREAKS = ":="
@@ -65,4 +65,4 @@ def main() -> None:
     except Interrupted:
         fail(INTERRUPTED, "interrupted")
     finally:
-        done()
+        ignore_interrupts()

@@ -19,7 +19,7 @@ from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from ..core.shown import plain
 from ..core.verdict import CheckVerdict
 from .command import HTML, MODEL, CommandOutput, argument, command, option, recipe_fields, switch
-from .terminal import Display, done, signals_wait, verbose
+from .terminal import Display, ignore_interrupts, signals_wait, verbose
 
 PIPE = "-"
 OF_PARTS = ("fp32", "low", "io", "dims")
@@ -137,16 +137,16 @@ def convert(
     if jobs is not None or transformers_js:
         message = f"{'--jobs' if jobs is not None else '--transformers-js'} is for a folder, and {model} is none"
         raise AmpError("AMP404", message, hint="omit it")
-    return _converted(bar, model=model, output=output, **options)
+    return _convert_one(bar, model=model, output=output, **options)
 
 
 def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
-    """What the process of a folder's model does: answers the report, or the error. A word of an option that means
-    nothing in this model is left out, and said: it has to mean something in one of them."""
+    """Runs in the process of a folder's model: converts it, and answers the report or the error. A word of an option
+    that means nothing in this model is left out and reported: it has to mean something in one of them."""
     unmatched: list[str] = []
     while True:
         try:
-            output = _converted(Display(), **options)
+            output = _convert_one(Display(), **options)
             break
         except AmpError as error:
             fields = options["fields"]
@@ -166,11 +166,11 @@ def one_model(options: dict[str, Any], answer: Callable[[Any], None]) -> None:
     answer({"ok": output.ok, "said": said, "report": report, "unmatched": unmatched})
 
 
-def _converted(
+def _convert_one(
     bar: Display, *, model: str, output: str | None, fields: Given, dry_run: bool, plan_in: str | None,
     plan_out: str | None, html: str | None, metadata: bool, loss_scale: str | None, **rest: Any,
 ) -> CommandOutput:  # fmt: skip
-    """One model."""
+    """Converts one model for the command, and says what it did."""
     with signals_wait():
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
@@ -204,7 +204,7 @@ def _converted(
         written = result.summary.output if result.summary else None
         built = check_build(written, pipe.model, runtime, data, dict(recipe.dims)) if builds and written else None
         pipe.deliver()
-        done()
+        ignore_interrupts()
     summary = result.summary
     assert summary is not None  # the job asks for one
     if PIPE in (model, output):
@@ -243,16 +243,17 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
 
     def lines() -> list[str]:
         return [
-            "$ " + _line("convert", model), *summary.lines(),
-            "", "$ " + _line("verify", model, made, "--data", data), *(verified.lines() if verified else missing),
-            "", "next:", "  " + _line("inspect", made, "--against", model),
-            "  " + _line("explain", model, "node_add_77"), "  " + _line("convert", "your_model.onnx"),
+            "$ " + _command_line("convert", model), *summary.lines(),
+            "", "$ " + _command_line("verify", model, made, "--data", data),
+            *(verified.lines() if verified else missing),
+            "", "next:", "  " + _command_line("inspect", made, "--against", model),
+            "  " + _command_line("explain", model, "node_add_77"), "  " + _command_line("convert", "your_model.onnx"),
         ]  # fmt: skip
 
     return CommandOutput({"convert": summary.to_dict(), "verify": verified.to_dict() if verified else None}, lines)
 
 
-def _line(*words: object) -> str:
-    """A line that works where this one did: by the command's name, or by Python where it is on no path."""
+def _command_line(*words: object) -> str:
+    """A command line that works on this machine: by ``ampgraph`` where it is on the path, else by ``python -m``."""
     start = ["ampgraph"] if shutil.which("ampgraph") else [sys.executable, "-m", "ampgraph"]
     return shlex.join([*start, *map(str, words)])

@@ -61,7 +61,7 @@ class Done:
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """What became of the model, one of `STATES`."""
         if "error" in self.found:
             return "failed"
         report: Any = self.found["report"]
@@ -92,14 +92,14 @@ def convert_folder(
     """Converts a folder, ``jobs`` models at once; ``web``: by the names that transformers.js loads.
 
     Raises AmpError AMP105, AMP106 for a place that is none, AMP404 for an option that is about one model."""
-    source, target = _places(model, output, options)
-    files, linked = _walked(source)
+    source, target = _source_and_target(model, output, options)
+    files, linked = _files_and_links(source)
     names = {name: named_for_web(name) if web else name for name in files if _is_model(name)}
     names = {name: to for name, to in names.items() if to}
     if not names:
         raise AmpError("AMP101", "no .onnx or .mindir file in it", where=model, hint="name the folder of the models")
     digest, dry = _options_digest(options, next(iter(names))), bool(options["dry_run"])
-    before = {name: entry for name, entry in _manifest(target).items() if name in names}
+    before = {name: entry for name, entry in _read_manifest(target).items() if name in names}
     work = _Work(one, options, source, target, names, digest, before, Room())
     done: list[Done] = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -115,9 +115,9 @@ def convert_folder(
             raise
     taken = {name for found in done for name in found.inputs} | {name for found in done for name in found.written}
     others = [name for name in files if name not in names and name not in taken]
-    copied, faults = ([], []) if dry else _copied(source, target, others)
+    copied, faults = ([], []) if dry else _copy_files(source, target, others)
     faults += _unmatched(done)
-    return _told(model, target, done, copied, faults, linked)
+    return _folder_output(model, target, done, copied, faults, linked)
 
 
 def _unmatched(done: list[Done]) -> list[AmpError]:
@@ -127,10 +127,10 @@ def _unmatched(done: list[Done]) -> list[AmpError]:
     return [AmpError("AMP305", f"'{word}' matches nothing in any of the models") for word in words]
 
 
-def _told(
+def _folder_output(
     model: str, target: Path, done: list[Done], copied: list[str], faults: list[AmpError], linked: list[str]
 ) -> CommandOutput:
-    """The end of the report."""
+    """What the command prints and returns at the end: states of all models, copies and faults."""
     counts = Counter(found.state for found in done)
     said = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
     files = f"{plural(len(copied), 'other file')} copied to {target}"
@@ -145,7 +145,8 @@ def _told(
 
 
 def _options_digest(options: Mapping[str, Any], model: str) -> str:
-    """Of all that decides what becomes of a model. Raises AmpError for what is wrong with them for any model."""
+    """A digest of all that decides what becomes of a model, by which the manifest knows that nothing changed. Raises
+    AmpError for options that no model can have."""
     recipe = recipe_of(None, options["fields"])
     resolve(recipe, "MindIR" if is_mindir(model) else "ONNX")
     words = {name: value for name, value in options.items() if name != "fields"}
@@ -154,7 +155,7 @@ def _options_digest(options: Mapping[str, Any], model: str) -> str:
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 
 
-def _places(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
+def _source_and_target(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
     """The folder to read and the one to write."""
     given = [name for name in ONE_MODEL if options[name]]
     if given:
@@ -173,10 +174,11 @@ def _places(model: str, output: str | None, options: Mapping[str, Any]) -> tuple
 
 
 def _is_model(name: str) -> bool:
+    """Whether a file is a model, by its suffix."""
     return Path(name).suffix.lower() in MODEL_SUFFIXES
 
 
-def _walked(source: Path) -> tuple[list[str], list[str]]:
+def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
     """The files of a folder, and links to folders, by their names in it."""
     files: list[str] = []
     linked: list[str] = []
@@ -210,7 +212,11 @@ class _Work:
         files = [path, *_data_files(path)]
         inputs = _digests(files, self.source)
         entry: Any = self.before.get(name)
-        if entry and [entry["options"], entry["inputs"]] == [self.digest, inputs] and self._stands(entry["written"]):
+        if (
+            entry
+            and [entry["options"], entry["inputs"]] == [self.digest, inputs]
+            and self._is_unchanged(entry["written"])
+        ):
             return Done(name, entry["found"], inputs, skipped=True, written=entry["written"])
         size = sum(file.stat().st_size for file in files if file.is_file())
         with self.room.of(PER_BYTE * size + FIXED):
@@ -220,11 +226,12 @@ class _Work:
             written = _digests([place, *_data_files(place)], self.target)
         return Done(name, found, inputs, written=written)
 
-    def _stands(self, written: Mapping[str, str]) -> bool:
-        """Whether files are as they were written."""
+    def _is_unchanged(self, written: Mapping[str, str]) -> bool:
+        """Whether files still have the digests that the manifest has."""
         return all(_file_digest(self.target / name) == digest for name, digest in written.items())
 
     def _run(self, path: Path, place: Path) -> JsonObject:
+        """Converts one model in a child, and gives what is said of it; an error is an entry, and the others go on."""
         if not self.options["dry_run"]:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +243,8 @@ class _Work:
 
 
 class Room:
-    """The memory that is free: what takes more of it than is left waits, but where nothing else runs."""
+    """The free memory that models of a folder share: one that needs more than is left waits, unless nothing else
+    runs."""
 
     def __init__(self) -> None:
         self.free, self.running, self.changed = free_memory(), 0, threading.Condition()
@@ -284,13 +292,13 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """Of files that are there, by their names in a folder."""
+    """The digests of the files that exist, by their names in the folder."""
     there = (file for file in files if file.is_file())
     return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
 
 
 def _file_digest(path: Path) -> str:
-    """Of a file's bytes; empty where there is none."""
+    """A digest of a file's bytes; "" where there is none."""
     try:
         with open(path, "rb") as file:
             made = hashlib.sha256()
@@ -304,7 +312,7 @@ def _file_digest(path: Path) -> str:
 # -- all else ---------------------------------------------------------------------------------------------------------
 
 
-def _copied(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
+def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
     """Copies files, each whole or not at all: what was, and why others could not be."""
     copied, faults = [], []
     for name in names:
@@ -320,7 +328,7 @@ def _copied(source: Path, target: Path, names: list[str]) -> tuple[list[str], li
     return copied, faults
 
 
-def _manifest(target: Path) -> dict[str, Any]:
+def _read_manifest(target: Path) -> dict[str, Any]:
     """What an earlier call did, by model; nothing where that cannot be read."""
     try:
         found = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
@@ -330,7 +338,8 @@ def _manifest(target: Path) -> dict[str, Any]:
 
 
 def _write_manifest(target: Path, digest: str, done: list[Done], before: Mapping[str, Any]) -> None:
-    """What is done by now, and what an earlier call did of the rest; what failed is tried again."""
+    """Writes what is done by now, and what an earlier call did of the rest; what failed is left out, to be tried
+    again."""
     entries = dict(before)
     for one in done:
         entries.pop(one.file, None)

@@ -26,6 +26,7 @@ class GroupedCommand(TyperCommand):
     """A command whose help has titles where its options are many."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes options under titles where there are many; a title for one option alone is none."""
         shown = [(param, param.get_help_record(ctx)) for param in self.get_params(ctx)]
         options = [(param, record) for param, record in shown if record and param.param_type_name == "option"]
         if len(options) < MANY:

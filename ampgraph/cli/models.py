@@ -10,7 +10,6 @@ from ..core.errors import AmpError, nearest
 from ..core.files import refuse_output, sources_of, text_file
 from ..core.metric_names import metrics_help
 from ..core.recipe import Given, recipe_of
-from ..core.recipe_values import dims
 from .command import (
     ABOUT,
     DATA,
@@ -76,15 +75,16 @@ def inspect(bar: Display, *, model: str, fields: Given, model_explorer: str | No
     dim=DIM,
     target=option("TARGET", "What --runtime is for: tensorrt builds it, openvino executes it.", "tensorrt"),
     runtime=RUNTIME,
+    sm=option("N", "Build for GPUs of this compute capability: 75, 89; repeatable.", repeats=True),
     form=option("|".join(FORMATS), "How the report is written.", "text", flag=("--format",)),
 )
-def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, **options: Any) -> CommandOutput:
+def check(bar: Display, *, models: list[str], form: str, sm: list[str] | None, **options: Any) -> CommandOutput:
     """Say whether model files are sound: for continuous integration, or before a commit.
 
     \b
     ampgraph check models/*.onnx
     ampgraph check model.O2.onnx --against model.onnx --data samples/
-    ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python
+    ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python --sm 75
     ampgraph check model.O1.onnx --against model.onnx --target openvino
     ampgraph check model.O2.onnx --format junit > report.xml
 
@@ -100,10 +100,10 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     if form not in FORMATS:
         hint = nearest(form, list(FORMATS)) or f"one of {', '.join(FORMATS)}"
         raise AmpError("AMP301", f"invalid value for --format: {form}", hint=hint)
-    found, sizes = [], dict(dims(dim))
+    found = []
     for model in models:
         bar.stage(f"checking {model}")
-        found.append(look(model, dims=sizes, **options))
+        found.append(look(model, sm=sm or (), **options))
     written = {"junit": junit, "sarif": sarif}.get(form)
 
     def lines() -> list[str]:
@@ -122,7 +122,7 @@ def check(bar: Display, *, models: list[str], form: str, dim: list[str] | None, 
     dim=DIM,
     metric=METRIC,
 )
-def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **options: Any) -> CommandOutput:
+def diff(bar: Display, *, first: str, second: str, **options: Any) -> CommandOutput:
     """Show in what two conversions of one model, or two plans for it, differ, and with --reference in error.
 
     \b
@@ -136,7 +136,7 @@ def diff(bar: Display, *, first: str, second: str, dim: list[str] | None, **opti
         from ..api.diff import diff as compared
 
     bar.stage("reading")
-    found = compared(first, second, dims=dict(dims(dim)), progress=bar.part, **options)
+    found = compared(first, second, progress=bar.part, **options)
     return printed(found, found.alike)
 
 
@@ -180,9 +180,7 @@ def explain(bar: Display, *, model: str, fields: Given, node: str | None) -> Com
     seed=SEED,
     dim=DIM,
 )
-def run(
-    bar: Display, *, model: str, data: str | None, output: str | None, dim: list[str] | None, **options: Any
-) -> CommandOutput:
+def run(bar: Display, *, model: str, data: str | None, output: str | None, **options: Any) -> CommandOutput:
     """Run a model once: ONNX on ONNX Runtime, MindIR on MindSpore.
 
     \b
@@ -199,7 +197,7 @@ def run(
     if output is not None:
         refuse_output(Path(output), sources_of(model, data), "-o")
     bar.stage("running")
-    found = ran(model, data, dims=dict(dims(dim)), **options)
+    found = ran(model, data, **options)
     notes, maps = [*(() if quiet() else found.notes), *found.doubts], []
     if output is not None:
         bar.stage("writing")
@@ -235,9 +233,8 @@ def run(
     onnxruntime_web=option("DIR", "The npm package for that page; found in node_modules or by npm if not given."),
 )
 def verify(
-    bar: Display, *, reference: str, model: str, dim: list[str] | None, cache: list[str] | None,
-    target: str, runtime: str, **options: Any,
-) -> CommandOutput:  # fmt: skip
+    bar: Display, *, reference: str, model: str, cache: list[str] | None, target: str, runtime: str, **options: Any
+) -> CommandOutput:
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
 
     \b
@@ -258,9 +255,9 @@ def verify(
         from ..api.check_model import building, check_build
         from ..api.verify import verify as compare
 
-    sizes, builds = dict(dims(dim)), building(target, runtime)
+    builds = building(target, runtime)
     options |= {"target": target, "runtime": "" if builds else runtime}
-    found = compare(reference, model, dims=sizes, cache=cache or (), progress=bar.part, **options)
+    found = compare(reference, model, cache=cache or (), progress=bar.part, **options)
     place = options["webgpu_page"]
     served = (
         (f"{place}: python -m http.server -d {place}, then open http://localhost:8000",)
@@ -269,7 +266,7 @@ def verify(
     )
     if not builds:
         return CommandOutput(found, found.lines, found.ok, notes=served)
-    built = check_build(model, reference, runtime, options["data"], sizes)
+    built = check_build(model, reference, runtime, options["data"], options["dims"])
     data = found.to_dict() | {"build": built.to_dict()}
     return CommandOutput(data, lambda: found.lines() + built.lines(), found.ok and built.ok, notes=served)
 
@@ -283,9 +280,7 @@ def verify(
     seed=SEED,
     dim=DIM,
 )
-def bench(
-    bar: Display, *, models: list[str], dim: list[str] | None, runtime: list[str] | None, **options: Any
-) -> CommandOutput:
+def bench(bar: Display, *, models: list[str], runtime: list[str] | None, **options: Any) -> CommandOutput:
     """Time models side by side, on one thread and on all, on the runtimes that are here.
 
     \b
@@ -299,7 +294,7 @@ def bench(
     with signals_wait():
         from ..api.bench import bench as timed
 
-    found = timed(models, dims=dict(dims(dim)), runtime=runtime or (), progress=bar.part, **options)
+    found = timed(models, runtime=runtime or (), progress=bar.part, **options)
     return CommandOutput(found, found.lines, notes=() if quiet() else found.notes)
 
 

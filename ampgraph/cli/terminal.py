@@ -43,12 +43,12 @@ def quiet() -> bool:
 
 
 def verbose() -> bool:
-    """Whether all is to be said."""
+    """Whether the user asked for all that can be said (--verbose)."""
     return _volume.get() is Volume.VERBOSE
 
 
 def set_volume(volume: Volume) -> None:
-    """From here on so much is said."""
+    """Sets how much is printed from here on: quiet, normal or verbose."""
     _volume.set(volume)
 
 
@@ -64,20 +64,20 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
-            done()
+            ignore_interrupts()
         except AmpError as error:
-            _trace()
+            _print_trace()
             message = AmpError(error.code, error.message, where=error.where)
             fail(2, str(message), *([f"hint: {error.hint}"] if error.hint else []))
         except (KeyboardInterrupt, Interrupted):
             fail(INTERRUPTED, "interrupted")
         except BrokenPipeError:
-            _drop(sys.stdout)
+            _point_at_nothing(sys.stdout)
             sys.exit(PIPE_CLOSED)
         except MemoryError:
             fail(2, "error[AMP502]: not enough memory", "hint: close other programs, or use a machine with more memory")
         except OSError as error:
-            _drop(sys.stdout)  # what could not be written would be tried again at exit
+            _point_at_nothing(sys.stdout)  # what could not be written would be tried again at exit
             _unexpected(error, "the disk is full" if error.errno == errno.ENOSPC else "")
         except Exception as error:  # a defect: reported in one line, whatever it is
             _unexpected(error)
@@ -92,8 +92,8 @@ def fail(code: int, *lines: str) -> NoReturn:
     sys.exit(code)
 
 
-def _trace() -> None:
-    """Where it happened, for those who ask."""
+def _print_trace() -> None:
+    """Prints the traceback, for those who set AMPGRAPH_DEBUG or --verbose."""
     if os.environ.get("AMPGRAPH_DEBUG") == "1" or verbose():
         import traceback
 
@@ -101,7 +101,8 @@ def _trace() -> None:
 
 
 def _unexpected(error: Exception, known: str = "") -> NoReturn:
-    _trace()
+    """Ends with 2 for an exception that nobody foresaw: a full disk (``known``), or a defect of ours."""
+    _print_trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
     message = (str(error).strip().splitlines() or [""])[0]
@@ -112,14 +113,14 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
     )
 
 
-def _drop(stream: IO[str]) -> None:
+def _point_at_nothing(stream: IO[str]) -> None:
     """Points a stream that cannot be written at nothing, so that closing it stays quiet."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def prepare_streams() -> None:
-    """Any name can be printed, a warning is one line; Ctrl-C and a request to end both clean up."""
+    """Has stdout and stderr take any name, warnings print in one line, and Ctrl-C and SIGTERM clean up."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -133,6 +134,7 @@ def prepare_streams() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Ctrl-C as an exception, so that half-written files are removed."""
     raise Interrupted
 
 
@@ -155,8 +157,8 @@ def signals_wait() -> Iterator[None]:
         handlers[signal.Signals(got)](got, frame)
 
 
-def done() -> None:
-    """From here on Ctrl-C comes too late to undo anything, and is not heard."""
+def ignore_interrupts() -> None:
+    """Ignores Ctrl-C from here on, where it comes too late to undo anything."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -197,22 +199,25 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """The same, as a bar of rich's, which begins with the first thing that is said."""
+    """Progress as a bar of rich's, which begins with the first thing that is said."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
         self.task = bars.add_task("starting", total=None)
 
     def line(self, text: str) -> None:
+        """Prints above the bar."""
         self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
         super().line(text)
         self.bars.start()
 
     def stage(self, text: str) -> None:
+        """Shows a bar without an end, for work that does not say how long it takes."""
         self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
+        """Shows a bar at ``done`` of ``total``."""
         if total:
             self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
@@ -221,17 +226,19 @@ class TerminalDisplay(Display):
 
 
 class SpokenDisplay(Display):
-    """The same as lines on stderr: a stage, once, and the seconds since the start."""
+    """Progress as lines on stderr: each stage once, with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start, self.said = time.monotonic(), ""
 
     def stage(self, text: str) -> None:
+        """Prints the stage with the seconds since the start, once."""
         if text != self.said:
             self.said = text
             print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
 
     def part(self, text: str, done: int, total: int) -> None:
+        """Prints the stage alone: its parts are too many for lines."""
         self.stage(text)
 
 

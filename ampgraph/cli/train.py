@@ -14,7 +14,7 @@ from ..core.errors import AmpError
 from ..core.recipe import Given, recipe_of
 from ..core.renamed import is_now
 from .command import CommandOutput, argument, command, option, printed, recipe_fields, switch
-from .terminal import INTERRUPTED, Display, Interrupted, Volume, done, fail, set_volume, show, signals_wait
+from .terminal import INTERRUPTED, Display, Interrupted, Volume, fail, ignore_interrupts, set_volume, show, signals_wait
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -44,7 +44,7 @@ def of_ranks() -> Iterator[None]:
 
 
 def _take_device() -> None:
-    """Shows the libraries, before they are loaded, the one CUDA device that is this rank's."""
+    """Shows this rank's CUDA device alone to the libraries, before they are loaded."""
     local, count = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
     if not local.isdigit() or count == "1":
         return
@@ -196,7 +196,7 @@ def train(
             on_step=lambda count, total, result: bar.part("training", count, total),
             on_epoch=lambda epoch: bar.line(epoch_line(epoch, epochs)), **options,
         )  # fmt: skip
-        done()
+        ignore_interrupts()
     return printed(found) if found.first else None
 
 
@@ -208,7 +208,7 @@ def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
     except (KeyboardInterrupt, Interrupted):
         from ..training.run.fitting import FILE
 
-        done()
+        ignore_interrupts()
         if folder is None or not (Path(folder) / FILE).is_file():
             fail(INTERRUPTED, "interrupted: there is no checkpoint (--checkpoint DIR keeps them)")
         fail(INTERRUPTED, f"interrupted: the last checkpoint is {Path(folder) / FILE}", "hint: go on with --resume")

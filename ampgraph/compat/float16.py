@@ -54,10 +54,10 @@ def converted(
             raise NotConverted("AMP301", f"{name} is a text, not a list of names", hint=f"{name}=[{names!r}]")
     proto = loaded(model)
     ops, nodes = set(op_block_list or ()), set(node_block_list or ())
-    missing = sorted(nodes - {node.name for node in _nodes(proto)})
+    missing = sorted(nodes - {node.name for node in _all_nodes(proto)})
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        _warn(f"node_block_list: the model has no node {', '.join(missing[:3])}{more}")
+        _warn_caller(f"node_block_list: the model has no node {', '.join(missing[:3])}{more}")
     if min_positive_val is not None or max_finite_val is not None:
         proto = _clamped(proto, ops, nodes, smallest, largest)
     held = _patterns(proto, ops, nodes - set(missing) - {""}) if ops or nodes else []
@@ -68,7 +68,8 @@ def converted(
 
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
-    """Patterns of operators, in whatever domain, and of nodes; without those that have nothing in float32."""
+    """Patterns of blocked operators (in any domain) and nodes, as fp32= takes them, without those that match nothing in
+    float32."""
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(named(flow, pattern))]
@@ -93,7 +94,7 @@ def has_float16(model: onnx.ModelProto) -> bool:
 
 def float16_array(array: Array, smallest: float, largest: float) -> Array:
     """Numbers as float16, clamped in their absolute value; zeros, infinities and NaN stay. Warns where it clamps."""
-    clamped = _within(array, smallest, largest)
+    clamped = _clipped_magnitudes(array, smallest, largest)
     changed = int(np.count_nonzero((clamped != array) & ~np.isnan(array)))
     if changed:
         warnings.warn(f"{changed} of {array.size} numbers are clamped to {smallest:g} .. {largest:g}", stacklevel=3)
@@ -113,7 +114,7 @@ def float16_tensor(tensor: TensorProto, smallest: float, largest: float) -> Tens
 def all_float16(model: onnx.ModelProto) -> None:
     """Stores the float32 weights too in float16, in place, a Cast behind each; what float16 cannot hold stays."""
     graph, casts = model.graph, []
-    nodes = [node for inner in _graphs(graph) for node in inner.node]
+    nodes = [node for inner in _graph_and_bodies(graph) for node in inner.node]
     taken = {name for node in nodes for name in (*node.input, *node.output)}
     seen = {value.name for value in (*graph.input, *graph.output)}
     for tensor in graph.initializer:
@@ -123,7 +124,7 @@ def all_float16(model: onnx.ModelProto) -> None:
         with np.errstate(over="ignore"):
             low = array.astype(np.float16)
         if np.isinf(low).sum() > np.isinf(array).sum():
-            _warn(f"force_fp16_initializers: '{tensor.name}' stays float32: float16 has no such numbers")
+            _warn_caller(f"force_fp16_initializers: '{tensor.name}' stays float32: float16 has no such numbers")
             continue
         wide = f"{tensor.name}_float32"
         while wide in taken:
@@ -142,14 +143,16 @@ def all_float16(model: onnx.ModelProto) -> None:
 
 def not_done(argument: str, instead: str) -> None:
     """Says what is done instead of what an argument asks for."""
-    _warn(f"{argument}: {instead}")
+    _warn_caller(f"{argument}: {instead}")
 
 
-def _warn(text: str) -> None:
+def _warn_caller(text: str) -> None:
+    """Warns of an argument that means something else here, at the caller's line."""
     warnings.warn(CompatWarning(text), stacklevel=4)
 
 
-def _within(array: Array, smallest: float, largest: float) -> Array:
+def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
+    """Magnitudes clipped to what the converter keeps, zeros and what is not finite left as they are."""
     size = np.abs(array)
     kept = (size == 0) | ~np.isfinite(size)
     return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)
@@ -161,29 +164,29 @@ def _clamped(
     """A copy with the float32 weights and constants clamped that a node reads which is not blocked."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    low = [node for node in _nodes(result) if node.op_type not in ops and node.name not in nodes]
+    low = [node for node in _all_nodes(result) if node.op_type not in ops and node.name not in nodes]
     read = {name for node in low for name in node.input}
-    stored = [t for graph in _graphs(result.graph) for t in graph.initializer if t.name in read]
+    stored = [t for graph in _graph_and_bodies(result.graph) for t in graph.initializer if t.name in read]
     stored += [a.t for node in low for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
     for tensor in stored:
         if tensor.data_type == TensorProto.FLOAT:
             array = numpy_helper.to_array(tensor)
-            clamped = _within(array, smallest, largest)
+            clamped = _clipped_magnitudes(array, smallest, largest)
             if not np.array_equal(clamped, array, equal_nan=True):
                 tensor.CopyFrom(numpy_helper.from_array(clamped, tensor.name))
     return result
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph, and all that its nodes contain."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(inner)
+                yield from _graph_and_bodies(inner)
 
 
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """All nodes, those of bodies and functions too."""
-    yield from (node for graph in _graphs(model.graph) for node in graph.node)
+    yield from (node for graph in _graph_and_bodies(model.graph) for node in graph.node)
     yield from (node for function in model.functions for node in function.node)

@@ -80,7 +80,7 @@ def convert_float_to_float16_model_path(
     keep_io_types: bool | list[str] = False,
     **options: object,
 ) -> onnx.ModelProto:
-    """The same of a file, with its external weights in memory."""
+    """A model's file converted to float16, with its external weights in memory."""
     return convert_float_to_float16(
         loaded(model_path), min_positive_val, max_finite_val, keep_io_types, **cast(dict[str, Any], options)
     )
@@ -121,7 +121,8 @@ def auto_convert_mixed_precision_model_path(
     keep_io_types: bool = True,
     verbose: bool = False,
 ) -> None:
-    """The same of a file; writes the result, and its weights beside it as ``location``, if that is given.
+    """Converts a model's file so that its outputs on one sample are accepted, and writes the result, with its weights
+    beside it as ``location``, if that is given.
 
     ``provider`` makes no difference: the sample is run strictly on the CPU. Raises as `auto_convert_mixed_precision`.
     """

@@ -52,23 +52,23 @@ def texts(name: str, value: object) -> None:
 Check = Callable[[str, object], None]
 
 
-def _kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
-    """A check of kinds that a message names; others are taken too."""
+def _check_of_kinds(hint: str, *kinds: type, also: tuple[type, ...] = ()) -> Check:
+    """A check that an argument is of one of ``kinds`` (which the message names) or of ``also`` (which it does not)."""
     return lambda name, value: None if isinstance(value, also) else of_kind(name, value, kinds, hint.format(name))
 
 
 CHECKS: dict[str, Check] = {
     "PathLike": of_path,
-    "PathLike | Feeds": _kinds("give the name of a file, or arrays by name", str, os.PathLike, Mapping),
-    "bool": _kinds("{}=True", bool, np.bool_, also=(int,)),
-    "bool | str": _kinds("{}=True", bool, np.bool_, also=(int, str)),
-    "str": _kinds("--help has the words", str),
+    "PathLike | Feeds": _check_of_kinds("give the name of a file, or arrays by name", str, os.PathLike, Mapping),
+    "bool": _check_of_kinds("{}=True", bool, np.bool_, also=(int,)),
+    "bool | str": _check_of_kinds("{}=True", bool, np.bool_, also=(int, str)),
+    "str": _check_of_kinds("--help has the words", str),
     "Progress": a_callable,
     "OnStep": a_callable,
     "OnEpoch": a_callable,
     "Callable[[str], None]": a_callable,
-    "Mapping[str, int]": _kinds("{}={{name: value}}", Mapping),
-    "Mapping[str, str]": _kinds("{}={{name: value}}", Mapping),
+    "Mapping[str, int]": _check_of_kinds("{}={{name: value}}", Mapping),
+    "Mapping[str, str]": _check_of_kinds("{}={{name: value}}", Mapping),
     "Sequence[str]": texts,
     "str | Sequence[str]": texts,
 }

@@ -11,7 +11,7 @@ MOST_OBJECTS = 1_000_000  # made since the last full collection
 MOST_BYTES = 1 << 30  # of memory, grown since then
 
 
-class _Debt:
+class _CollectorDebt:
     """What was made since the last full collection, and may be garbage in circles by now."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class _Debt:
             self.objects, self.resident = 0, _resident()
 
 
-_debt = _Debt()
+_debt = _CollectorDebt()
 
 
 @contextlib.contextmanager

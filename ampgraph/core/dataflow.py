@@ -100,7 +100,7 @@ class Unit:
     version: int = 0  # since_version of the operator's schema
     opset: int = 0  # of the operator's domain, where the operator stands
     freed_at: int = 0  # where its opset has no Cast for it: the first one that has
-    border: bool = False  # what crosses the border of a body or a function: it follows its neighbours
+    crosses: bool = False  # it crosses the boundary of a body or a function: it follows its neighbours
 
 
 @dataclass(slots=True)
@@ -158,6 +158,8 @@ class Dataflow:
         layer: Callable[[Op], str],
         read_shape: Callable[[Value], Shape | None],
     ) -> None:
+        """The rest is added by a `FlowBuilder`. ``attribute``, ``layer``, ``read_shape``: how the format reads an
+        operator's attribute, its layer, and a value's shape, when they are asked for."""
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.units: list[Unit] = []
@@ -167,7 +169,7 @@ class Dataflow:
         self.unknown_kinds: set[str] = set()  # operators without a schema
         self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
         self.parameters_copied = True  # whether a parameter can be stored in both types
-        self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the border of a body or function)
+        self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the boundary of a body or function)
         self.weights = weights
         self.attribute = attribute
         self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0
@@ -190,13 +192,13 @@ class Dataflow:
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
-        """The same snapshot for another reader: ties that one makes are not seen in the other."""
+        """A copy of the snapshot for another reader, who does not see ties that the first one makes."""
         view = Dataflow.__new__(Dataflow)
         view.__dict__.update(self.__dict__, _parent=list(self._parent), memo={})
         return view
 
     def expire(self) -> None:
-        """The model was edited: whoever goes on reading gets a StaleDataflow."""
+        """Marks the dataflow as out of date after an edit: reading it raises StaleDataflow from now on."""
         self.__dict__.clear()
 
     if not TYPE_CHECKING:  # a name that the class does not have is a mistake of the caller's
@@ -216,16 +218,16 @@ class Dataflow:
         fixed_low: bool = False,
         version: int = 0,
         opset: int = 0,
-        border: bool = False,
+        crosses: bool = False,
     ) -> int:
         """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
-        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border=border))
+        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, crosses=crosses))
         self._parent.append(unit)
         return unit
 
     def find(self, unit: int) -> int:
-        """The representative of the units that share one decision with ``unit``."""
+        """The unit that stands for all those tied to ``unit``: they share one decision."""
         parent = self._parent
         while parent[unit] != unit:
             parent[unit] = unit = parent[parent[unit]]
@@ -239,8 +241,8 @@ class Dataflow:
         return roots[0]
 
     def given_cast(self, op: Op, low: str) -> None:
-        """A Cast to or from low in the file is a cast edge that is there already, not a decision. Its slots are T1, T2;
-        its use is the newest of what it reads."""
+        """Takes a Cast of the file between float32 and the low type as a cast edge that exists: its slots T1 and T2 are
+        not decided, and the newest use of its operand is marked."""
         source, target = self.values[op.inputs[0]], self.values[op.outputs[0]]
         if source.dtype == FLOAT32 and target.dtype == low:
             self.units[op.slots["T1"]].fixed_low = True
@@ -252,11 +254,13 @@ class Dataflow:
             self.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
 
     def place(self, use: Use) -> tuple[str, int, int]:
-        """How a plan names a use: scope, index of the operator there or -1 for an output of the scope, position."""
+        """A use as plans write it: (scope's path, operator's index there or -1 for an output of the scope,
+        position)."""
         return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
     @cached_property
     def _by_role(self) -> dict[str, list[Op]]:
+        """Operators by role, in the order of the model."""
         found: dict[str, list[Op]] = {}
         for op in self.ops:
             found.setdefault(op.role, []).append(op)
@@ -278,6 +282,7 @@ class Dataflow:
         return (self.ops[use.op] for use in self.uses[value] if use.op != NONE)
 
     def writer(self, value: int) -> Op | None:
+        """The operator that makes a value; None for inputs and stored tensors."""
         producer = self.values[value].producer
         return self.ops[producer] if producer != NONE else None
 
@@ -290,6 +295,7 @@ class Dataflow:
         return self._scalars[value]
 
     def _read_scalar(self, item: Value) -> float | None:
+        """The one number that is stored; None for another size, and for text."""
         array = self.weights.array(item) if self.weights.size(item) == 1 else None
         return None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
 

@@ -74,17 +74,18 @@ def first_line(error: BaseException) -> str:
 
 
 def _without_function(line: str) -> str:
-    """``... /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words`` as ``... file.cc:12: words``."""
+    """A line of a C++ trace without the function: ``... file.cc:12: words`` of ``... /long/path/file.cc:12 bool f(int
+    (*)(), T) [with T = float] words``."""
     found = _SOURCE.search(line)
-    end = None if found is None else _closed(line, line.find("(", found.end()))
+    end = None if found is None else _closing_bracket(line, line.find("(", found.end()))
     if found is None or end is None:
         return line
     words = re.sub(r"^ (const )?(\[with [^]]*\] )?", "", line[end:])
     return f"{line[: found.start()]}{found[1]}: {words}"
 
 
-def _closed(line: str, start: int) -> int | None:
-    """Behind the bracket that closes the one at ``start``; None where there is none."""
+def _closing_bracket(line: str, start: int) -> int | None:
+    """The position behind the bracket that closes the one at ``start``; None where none does."""
     depth = 0
     for place in range(max(start, 0), len(line)) if start >= 0 else ():
         depth += (line[place] == "(") - (line[place] == ")")

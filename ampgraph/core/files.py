@@ -110,16 +110,17 @@ def whole_file(
         beside = temporary("")
         yield beside
         if durable:
-            _force(beside, os.O_RDWR)
+            _flush_to_disk(beside, os.O_RDWR)
         os.replace(beside, target)
         if durable:
             with contextlib.suppress(OSError):  # where a folder cannot be opened for that
-                _force(target.parent, os.O_RDONLY)
+                _flush_to_disk(target.parent, os.O_RDONLY)
 
 
 @contextlib.contextmanager
 def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[Callable[[str], Path]]:
-    """As `whole_file` for a file in several parts, a temporary name for each word; whoever writes renames them.
+    """Temporary names beside ``path`` for a file in several parts, one for each word that is asked for; whoever writes
+    renames them, the rest is removed.
 
     Raises AmpError AMP105 as `whole_file` does.
     """
@@ -158,12 +159,13 @@ def sweep(path: Path) -> None:
     start = f".{path.name}."
     for found in sorted(path.parent.glob(f"{glob.escape(start)}*-*.tmp")):
         number = found.name.removeprefix(start).partition("-")[0]
-        if found.name not in _being_written and number.isdecimal() and not _alive(int(number)):
+        if found.name not in _being_written and number.isdecimal() and not _is_running(int(number)):
             with contextlib.suppress(OSError):
                 found.unlink()
 
 
-def _alive(process: int) -> bool:
+def _is_running(process: int) -> bool:
+    """Whether another process of this number runs, so that a temporary file may be its own."""
     if process == os.getpid():
         return False  # not this one: a container gives the same number to every run
     if os.name == "nt":
@@ -177,8 +179,8 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _force(path: Path, mode: int) -> None:
-    """What was written reaches the disk."""
+def _flush_to_disk(path: Path, mode: int) -> None:
+    """Flushes a file or folder to the disk (fsync)."""
     handle = os.open(path, mode)
     try:
         os.fsync(handle)

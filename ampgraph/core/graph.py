@@ -39,7 +39,7 @@ class Census:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all stored tensors."""
+        """Bytes of all stored tensors."""
         return sum(stored.bytes for stored in self.weights.values())
 
 
@@ -52,7 +52,7 @@ class Editor(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
     def edits(self, scope: int) -> bool:
-        """Whether edits of a scope are made through it: of calls that share a function, one does it for all."""
+        """Whether this editor edits a scope: where several calls share a function, only the first of them does."""
         ...
 
     def op(self, scope: str, index: int) -> Op | None:
@@ -60,11 +60,11 @@ class Editor(Protocol):
         ...
 
     def retype(self, value: Value, dtype: str) -> None:
-        """The value has this element type from now on; attributes of its operator that name the type follow."""
+        """Gives a value another element type; attributes of its operator that name the type follow."""
         ...
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """Pins an output type that would otherwise follow an input that changes."""
+        """Pins an output's type by the operator's attribute where it would else follow an input whose type changes."""
         ...
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
@@ -93,12 +93,12 @@ class Editor(Protocol):
         ...
 
     def round_together(self, op: Op, dtype: str) -> bool:
-        """Rounds the parameters of a norm with stored statistics, which were rounded one by one, again, so that their
-        errors cancel. False where it has no such four."""
+        """Rounds the four stored parameters of a norm with stored statistics anew, together, so that their rounding
+        errors cancel in what it computes. False where the operator has no such four."""
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
+        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
         ...
 
     def remove(self, op: Op) -> bool:
@@ -132,11 +132,12 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
-        """``value`` is read at the given uses, in the place of what was read there."""
+        """Has the given uses read ``value`` in the place of what they read."""
         ...
 
     def rename(self, value: Value, ending: str) -> None:
-        """Gives a value that holds other numbers now a name of its own, which ends so or in what is left of it."""
+        """Gives a value a new name that ends with ``ending``, as it holds other numbers than the value of its old
+        name."""
         ...
 
     def replace(
@@ -160,15 +161,15 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def number(self, op: Op, name: str, number: float) -> None:
-        """An attribute of an operator holds another number."""
+        """Changes the number in an operator's attribute."""
         ...
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type and shape."""
+        """Changes the numbers of a stored tensor, which keeps its type and shape."""
         ...
 
     def stand_in(self, value: Value, old: Value) -> None:
-        """``value`` is read wherever ``old`` was, under its name, with the type and shape that the file says of it."""
+        """Makes all readers of ``old`` read ``value``, which takes over its name, type and shape."""
         ...
 
     def move(self, op: Op, behind: Op) -> None:
@@ -249,8 +250,8 @@ class Graph(Protocol):
         """The version of the format that the model is written in: ``opset 18``, ``mind_ir_version 3``."""
         ...
 
-    def interface(self) -> list[str]:
-        """Names of the inputs and outputs that may change their type."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs and outputs that may change their type, with the type; empty where the file says none."""
         ...
 
     def dimensions(self) -> set[str]:
@@ -288,7 +289,7 @@ class StepGraph(Protocol):
     """A graph of a format whose files may hold a whole training step."""
 
     def is_step(self) -> bool:
-        """Whether it holds one, so that each run changes its parameters."""
+        """Whether the file holds a training step, so that each run changes its parameters."""
         ...
 
     def scale_doubts(self) -> list[str]:

@@ -1,6 +1,4 @@
-"""Finds patterns in a dataflow, and says of a pattern that is not there at which part the search ended.
-
-It looks through what changes nothing, and at numbers and attributes in one form."""
+"""Finds patterns in a dataflow. It looks through what changes nothing, and at numbers and attributes in one form."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .dataflow import FLOAT32, NONE, Dataflow, Op
-from .patterns import STORED, Attribute, Call, Conventions, Node, Number, Pattern
+from .patterns import Attribute, Call, Conventions, Node, Number, Pattern
 
 ANY = 0  # read by whoever wants
 TWICE = 4  # how many nodes in a row may stand twice
@@ -21,7 +19,6 @@ class Expected:
     """What must stand in one place of a call. ``register``: where its value is kept, new or known; -1 for a number,
     which is kept under its ``label``."""
 
-    name: str = field(compare=False)
     register: int
     known: bool = False
     number: Number | None = None
@@ -50,7 +47,6 @@ class Instruction:
     ``readers``: how many uses the value may have when it is walked from, ANY for no matter.
     """
 
-    part: str = field(compare=False)
     register: int
     result: int
     alternatives: tuple[Alternative, ...]
@@ -58,7 +54,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """By operator: the alternatives, with their operands in each order."""
+        """The alternatives by operator, with their operands in each order that may be."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -90,13 +86,13 @@ def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
     tree = Branch()
     for pattern in patterns:
         branch = tree
-        for instruction, found in _Compiler(pattern, conventions).run():
+        for instruction, found in _PatternCompiler(pattern, conventions).run():
             branch = branch.instructions.setdefault(instruction, Branch())
             branch.found = branch.found or found
     return tree
 
 
-class _Compiler:
+class _PatternCompiler:
     """Orders the nodes of one pattern from its anchor to each end: what can fail early comes first."""
 
     def __init__(self, pattern: Pattern, conventions: Conventions) -> None:
@@ -115,7 +111,7 @@ class _Compiler:
             instructions = []
 
     def _towards(self, end: str) -> Iterator[Instruction]:
-        """Node after node from the values that are there to an end of the region."""
+        """Instructions that lead from the values found so far to one end of the region."""
         needed = self.pattern.above(end)
         while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
             reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
@@ -124,22 +120,23 @@ class _Compiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants make the node a rare one."""
+        """How many constants a node reads: a node with some is rarer, so that a search which begins there fails
+        early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
-        """The writer of a value that is bound."""
+        """The instruction that finds the operator which makes a value that is bound."""
         register = self.registers[node.output]
-        return Instruction(node.output, register, register, self._alternatives(node))
+        return Instruction(register, register, self._alternatives(node))
 
     def _forward(self, node: Node, end: str) -> Instruction:
-        """A reader of a value that is bound."""
+        """The instruction that finds an operator which reads a value that is bound."""
         source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
-        return Instruction(node.output, self.registers[source], result, alternatives, self._readers(source, end))
+        return Instruction(self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
-        """An operand that is found already and lies behind the anchor, or is the anchor."""
+        """An operand of the node that the search has already found: the anchor's result, or what follows from it."""
         for name in (o for call in node.calls for o in call.operands):
             if name in self.done and self.anchor in self.pattern.above(name):
                 return name
@@ -153,23 +150,26 @@ class _Compiler:
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
     def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
+        """The ways in which a node may be computed; each binds names by itself."""
         known = frozenset(self.registers)
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
     def _alternative(self, call: Call, known: set[str]) -> Alternative:
+        """One call of an operator; two operands of one that is commutative are tried in both orders."""
         operands = tuple(self._operand(name, known) for name in call.operands)
         swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
+        """What an operand has to be: a number, a name that is bound already, or anything, which binds the name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
-            return Expected(name, -1, number=number, label=name)
+            return Expected(-1, number=number, label=name)
         register = self.registers.setdefault(name, len(self.registers))
         if name in known:
-            return Expected(name, register, True)
+            return Expected(register, True)
         known.add(name)
-        return Expected(name, register, stored=self.pattern.stored.get(name, ""))
+        return Expected(register, stored=self.pattern.stored.get(name, ""))
 
 
 Classes = Mapping[str, Collection[str]]
@@ -188,21 +188,6 @@ class Match(NamedTuple):
     ops: tuple[Op, ...]
     numbers: Mapping[str, float | None]
     attributes: Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """How far a pattern was followed: the part that is not there, what was expected of it and what stands there."""
-
-    kind: str
-    variant: str
-    part: str
-    expected: str
-    found: str
-    depth: int = 0  # nodes that were right
-
-    def __str__(self) -> str:
-        return f"{self.kind}, {self.variant}: {self.part}: expected {self.expected}, found {self.found}"
 
 
 class PatternSet:
@@ -233,25 +218,16 @@ class PatternSet:
             if (match := matcher.at(op, self._tree(anchor))) is not None:
                 yield match
 
-    def mismatches(self, flow: Dataflow, op: Op, classes: Classes | None = None) -> list[Mismatch]:
-        """Why the patterns that start at such an operator are not there, the nearest to a match first. Empty when the
-        operator starts no search, or one is there."""
-        anchor = self._anchors(classes or {}).get(op.role, "")
-        reasons = []
-        for pattern in self._by_anchor.get(anchor, ()):
-            matcher = Matcher(flow, self, classes or {}, pattern)
-            if matcher.at(op, merge([pattern], self.conventions)) is not None:
-                return []
-            reasons.append(matcher.farthest)
-        return sorted((r for r in reasons if r is not None), key=lambda reason: -reason.depth)
-
     def _tree(self, anchor: str) -> Branch:
+        """The instructions of all patterns with this anchor in one tree: what they share at the beginning is tried
+        once."""
         if anchor not in self._trees:
             self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
     def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
-        """The operators of which one must read an anchor's result; none where the search goes on elsewhere."""
+        """The operators one of which must read an anchor's result for any pattern to match; empty where a search does
+        not go on there."""
         roles = set(self.conventions.through)
         for after in self._tree(anchor).instructions.values():
             if after.found is not None or any(step.register or not step.result for step in after.instructions):
@@ -260,7 +236,7 @@ class PatternSet:
         return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
 
     def _anchors(self, classes: Classes) -> dict[str, str]:
-        """Operator -> what the patterns that start there call it."""
+        """The name that patterns have for each operator at which a search starts: its own, or that of its class."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
         return {role: role for role in self._by_anchor if role not in classes} | named
 
@@ -276,7 +252,7 @@ class View:
         self.overridable = overridable
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before casts and identities that change nothing, and these."""
+        """The value before Casts and identities that change nothing, with those operators."""
         chain: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
         while (producer := values[value].producer) != NONE and ops[producer].role in through:
@@ -287,13 +263,14 @@ class View:
         return value, chain
 
     def changes_nothing(self, op: Op) -> bool:
+        """Whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
         values = self.flow.values
         if op.role not in self.through:
             return False
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """What changes nothing and alone reads the result of an operator, one after the other."""
+        """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
         uses = self.flow.uses[op.outputs[0]]
         if len(uses) == 1 and uses[0].op != NONE and self.changes_nothing(reader := self.flow.ops[uses[0].op]):
             yield reader
@@ -304,13 +281,14 @@ class View:
         return self.flow.scalar(value, overridable=self.overridable)
 
     def stored(self, sort: str, value: int) -> bool:
-        """Whether a value is a stored tensor of a sort, a key of STORED."""
+        """Whether a value is a stored tensor of a sort, one of STORED."""
         if not self._is_stored(value):
             return False
         shape = self.flow.shape(value) or ()
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
 
     def _is_stored(self, value: int) -> bool:
+        """Whether a value is stored; where ``overridable``, also an input that has a default."""
         item = self.flow.values[value]
         return item.weight or (self.overridable and item.default)
 
@@ -325,7 +303,7 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def from_the_front(self, op: Op, axes: object) -> object:
-        """Axes counted from the front, where that is known."""
+        """Axes as numbers from the front where the rank is known; anything else as it is."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
@@ -356,16 +334,14 @@ class View:
 class Matcher:
     """One walk through a tree of instructions. Lists only grow, so going back to an earlier choice is cutting them."""
 
-    def __init__(
-        self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
-    ) -> None:
-        self.flow, self.explained = flow, explained
+    def __init__(self, flow: Dataflow, patterns: PatternSet, classes: Classes) -> None:
+        """``classes``: operators by the class name that patterns have for them."""
+        self.flow = flow
         self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
         for name, roles in classes.items():
             for role in roles:
                 self.named.setdefault(role, []).append(name)
-        self.farthest: Mismatch | None = None
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
         self.passed: list[Op] = []  # seen through, or a second copy
@@ -379,12 +355,14 @@ class Matcher:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
+        """The first match along a branch, the more preferred instruction first; None where all of them fail."""
         for instruction, after in branch.instructions.items():
             if (match := self._carried_out(instruction, after)) is not None:
                 return match
         return self._match(branch.found) if branch.found is not None else None
 
     def _match(self, found: Found) -> Match:
+        """The match with its operators in the pattern's order, and what was passed on the way."""
         pattern = found.pattern
         nodes = {found.names[register]: op for register, op in self.ops}
         ordered = [nodes[node.output] for node in pattern.nodes if node.output in nodes]
@@ -404,23 +382,17 @@ class Matcher:
     def _carried_out(self, instruction: Instruction, after: Branch) -> Match | None:
         """The match that one of the ways to carry out an instruction leads to."""
         mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
-        candidates = self._candidates(instruction)
-        for op, chain in candidates:
+        for op, chain in self._candidates(instruction):
             choices = instruction.choices.get(op.role) or self._by_class(instruction, op)
-            if not choices or len(op.outputs) != 1:
-                self._miss(instruction, op)
-                continue
-            for alternative, operands in choices:
+            for alternative, operands in choices if len(op.outputs) == 1 else ():
                 self.passed += chain
-                if self._bind(instruction, op, alternative, operands):
+                if self._bind(op, alternative, operands):
                     if instruction.result != instruction.register:
                         self.values[instruction.result] = op.outputs[0]
                     self.ops.append((instruction.result, op))
                     if (match := self._follow(after)) is not None:
                         return match
                 self._cut(mark)
-        if not candidates:
-            self._miss(instruction, None)
         return None
 
     def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
@@ -433,20 +405,20 @@ class Matcher:
         return [] if op is None else [(op, chain)]
 
     def _by_class(self, instruction: Instruction, op: Op) -> Choices:
+        """The next instructions for an operator that patterns call by the name of its class."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
-    def _bind(self, instruction: Instruction, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
+    def _bind(self, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
+        """Whether an operator is the call that a pattern expects; binds its operands."""
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
             if value == NONE or not self._fits(operand, value):
-                self._miss_operand(instruction, operand, value)
                 return False
-        return not alternative.attributes or all(
-            self._attribute(instruction, op, attribute) for attribute in alternative.attributes
-        )
+        return not alternative.attributes or all(self._attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
+        """Whether a value is what an operand has to be; binds the name where it is new."""
         origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
@@ -463,7 +435,8 @@ class Matcher:
         self.values[operand.register] = origin
         return True
 
-    def _attribute(self, instruction: Instruction, op: Op, attribute: Attribute) -> bool:
+    def _attribute(self, op: Op, attribute: Attribute) -> bool:
+        """Whether an attribute has the expected value, or the one that a name got before; axes also from the front."""
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
@@ -472,19 +445,13 @@ class Matcher:
                 self.attributes.append((attribute.value, value))
                 return True
             expected = known[0]
-        if value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected):
-            return True
-        self._note(instruction, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
-        return False
+        return value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected)
 
     def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators that may come next: all, or none where the value has other uses than the region's."""
         uses, all_ops = self.flow.uses[value], self.flow.ops
         ops = [all_ops[use.op] for use in uses if use.op != NONE]
         if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:
-            if self.explained is not None:
-                name = self.flow.values[value].name
-                self._note(instruction, f"'{name}' read by the region alone", f"{len(uses)} uses")
             return []
         found: list[tuple[Op, tuple[Op, ...]]] = []
         for op in ops:
@@ -494,30 +461,7 @@ class Matcher:
                 found.append((op, chain))
         return found
 
-    # -- going back, and what to say of it ----------------------------------------------------------------------------
-
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
+        """Goes back to an earlier choice of the search: forgets the values and operators that were bound since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]
-
-    def _miss(self, instruction: Instruction, op: Op | None) -> None:
-        if self.explained is not None:
-            expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
-            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
-
-    def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
-        if self.explained is None:
-            return
-        expected = str(operand.number or STORED.get(operand.stored, "")) or f"'{operand.name}', which is bound"
-        name = "nothing" if value == NONE else f"'{self.flow.values[value].name}'"
-        self._note(instruction, f"{operand.name}: {expected}", name)
-
-    def _note(self, instruction: Instruction, expected: str, found: str) -> None:
-        depth = len(self.ops)
-        if self.explained is not None and (self.farthest is None or depth > self.farthest.depth):
-            kind, variant = self.explained.kind, self.explained.variant
-            self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
-
-
-def _described(flow: Dataflow, op: Op) -> str:
-    return f"{op.role} '{op.name or flow.values[op.outputs[0]].name}'" if op.outputs else op.role

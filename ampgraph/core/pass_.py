@@ -46,7 +46,8 @@ def _faults(graph: Graph) -> frozenset[str]:
 
 
 def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[str]) -> None:
-    """What a pass promises: a graph that is valid as it was before, and a count that is 0 where nothing is edited."""
+    """Checks what a pass promises: no fault in the graph that was not there before (``known``), and a count of 0 where
+    it edited nothing."""
     problems = sorted(_faults(graph) - known)
     if not problems and (count > 0) != (edits > 0):
         problems = [f"it counts {count} changes and " + ("edits the graph" if edits else "edits nothing")]

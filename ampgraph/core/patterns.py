@@ -29,15 +29,9 @@ class Number:
             return number > self.value
         return number == self.value if not self.relation else math.isclose(number, self.value, rel_tol=CLOSE)
 
-    def __str__(self) -> str:
-        return f"a number {self.relation} {self.value:g}" if self.relation else f"the number {self.value:g}"
 
-
-STORED = {
-    "vector": "a stored tensor of at most one dimension",
-    "row": "a stored tensor of which one dimension is not 1",
-    "any": "a stored tensor",
-}
+STORED = ("vector", "row", "any")
+"""Stored tensors: of at most one dimension, of which one dimension is not 1, any."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +90,10 @@ class Pattern:
     anchors: tuple[str, ...]
     ends: tuple[str, ...]
     numbers: Mapping[str, Number]
-    stored: Mapping[str, str]  # name -> a key of STORED
+    stored: Mapping[str, str]  # name -> one of STORED
     private: frozenset[str] = frozenset()  # read by the region alone, as all is that comes after the anchor
     since: int = 0  # the opset from which a region can be written as the operator that it stands for, 0 for never
-    joined: bool = False  # whether it is a region only where a target makes one kernel of it
+    fused_only: bool = False  # whether it is a region only where a target makes one kernel of it
 
     @cached_property
     def writers(self) -> Mapping[str, Node]:
@@ -108,11 +102,12 @@ class Pattern:
 
     @cached_property
     def compared(self) -> tuple[str, ...]:
-        """The values whose calls refer to an attribute of each other."""
+        """Values of nodes that have to agree in an attribute, such as the axes of two means."""
         return tuple(n.output for n in self.nodes if any(a.reference for call in n.calls for a in call.attributes))
 
     @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
+        """The names that each node is computed from, itself included."""
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:
             operands = {name for call in node.calls for name in call.operands}
@@ -121,7 +116,7 @@ class Pattern:
 
     @property
     def anchor(self) -> Node | None:
-        """The node at which the search starts: the last that may, for a Pow may be a square or, behind it, a root."""
+        """The node at which the search starts: the last one that may, as an earlier Pow could be a square or a root."""
         found = (node for node in reversed(self.nodes) if any(call.role in self.anchors for call in node.calls))
         return next(found, None)
 
@@ -141,18 +136,19 @@ Functions = Mapping[str, tuple[Function, ...]]
 
 def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
     """The pattern with every function replaced: ways of one node become calls of that node, others a pattern each."""
-    for nodes in _expanded(pattern.nodes, functions, 0):
+    for nodes in _expansions(pattern.nodes, functions, 0):
         yield replace(pattern, nodes=nodes)
 
 
-def _expanded(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+    """All patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
-    for chosen in product(*(tuple(_ways(node, functions, depth)) for node in nodes)):
+    for chosen in product(*(tuple(_nodes_for(node, functions, depth)) for node in nodes)):
         yield tuple(node for part in chosen for node in part)
 
 
-def _ways(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
+def _nodes_for(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
     """The nodes that may stand for one node: itself, unless it calls a function."""
     (call,) = node.calls if len(node.calls) == 1 else (None,)
     if call is None or call.role not in functions:
@@ -161,7 +157,7 @@ def _ways(node: Node, functions: Functions, depth: int) -> Iterator[tuple[Node, 
     ways = [
         way
         for function in functions[call.role]
-        for way in _expanded(_renamed(function, call, node.output), functions, depth + 1)
+        for way in _expansions(_renamed(function, call, node.output), functions, depth + 1)
     ]
     single = tuple(call for way in ways if len(way) == 1 for call in way[0].calls)
     if single:

@@ -184,7 +184,7 @@ class Plan:
         return rows
 
     def _edits(self) -> Counter[str]:
-        """What is written beside types, by what it is."""
+        """How many rewrites, weights and Casts the plan has, by what is written."""
         found = Counter(f"Casts to {one.to}" for one in self.casts)
         stored = {"low": f"weights stored as {self.dtype}", "both": "weights stored in both types"}
         found.update(stored.get(one.store, "weights with another floor") for one in self.weights)
@@ -212,8 +212,8 @@ class Plan:
         ]
         if self.together is not None:
             tables["together"] = [[t.scope, t.index, t.why.rule, t.why.text, t.shares] for t in self.together]
-        parts = [f'"{key}": {_text(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
-        parts += [f'"{key}": [\n{_lines(items)}]' for key, items in tables.items()]
+        parts = [f'"{key}": {_json_line(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
+        parts += [f'"{key}": [\n{_json_lines(items)}]' for key, items in tables.items()]
         return "{" + ",\n".join(parts) + "}\n"
 
     def check(self) -> None:
@@ -227,10 +227,10 @@ class Plan:
         good &= all(w.added is None or 0 <= w.added[0] < w.added[1] for w in self.weights)
         good &= all(0.5 < factor < 2 for one in self.together or () for _, _, factor in one.shares)
         decided = {(d.scope, d.index, d.slot, d.dtype) for d in self.decisions}  # sequences of one body share a name
-        good &= _differ(place[:3] for place in decided)
-        good &= _differ((w.scope, w.value) for w in self.weights)
-        good &= _differ((cast.scope, cast.value, use) for cast in self.casts for use in cast.uses)
-        good &= _differ((one.scope, index) for one in self.rewrites for index in one.nodes)
+        good &= _are_distinct(place[:3] for place in decided)
+        good &= _are_distinct((w.scope, w.value) for w in self.weights)
+        good &= _are_distinct((cast.scope, cast.value, use) for cast in self.casts for use in cast.uses)
+        good &= _are_distinct((one.scope, index) for one in self.rewrites for index in one.nodes)
         if not good:
             raise ValueError("not a plan")
 
@@ -243,7 +243,7 @@ class Plan:
             if type(number) is not int or number not in range(1, FORMAT + 1):
                 hint = "make the plan again with this version"
                 raise AmpError("AMP401", f"plan format {number} is not from 1 to {FORMAT}", where=where, hint=hint)
-            return _plan(data, old=number == 1)
+            return _plan_from_fields(data, old=number == 1)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
@@ -263,22 +263,25 @@ class Plan:
         return Plan.from_json(read_text(path, "a plan"), str(path))
 
 
-def _text(value: Any) -> str:
+def _json_line(value: Any) -> str:
+    """Plain data as JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _lines(items: list[Any]) -> str:
+def _json_lines(items: list[Any]) -> str:
     """One item a line, so that two plans can be compared."""
-    return ",\n".join(map(_text, items))
+    return ",\n".join(map(_json_line, items))
 
 
-def _differ(places: Iterable[Hashable]) -> bool:
+def _are_distinct(places: Iterable[Hashable]) -> bool:
+    """Whether no place comes twice."""
     found = list(places)
     return len(set(found)) == len(found)
 
 
-def _plan(data: dict[str, Any], old: bool) -> Plan:
-    """Of a file's fields but its format. Raises ValueError, TypeError or LookupError for what no plan has."""
+def _plan_from_fields(data: dict[str, Any], old: bool) -> Plan:
+    """A plan from the fields of its file; ``old``: of format 1. Raises ValueError, TypeError or LookupError for what no
+    plan has."""
     whys = [Why(_RULES.get(rule, rule), why) for rule, why in reader(tuple[tuple[str, str], ...])(data.pop("reasons"))]
     decisions = reader(tuple[tuple[str, int, str, str, str, int], ...])(data.pop("decisions"))
     if any(row[-1] < 0 for row in decisions) or not {"low_io", "casts", "weights", "roundings", "notes"} <= data.keys():

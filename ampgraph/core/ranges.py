@@ -49,10 +49,11 @@ class Range:
 
     @property
     def _finite(self) -> bool:
+        """Whether a finite element was seen at all."""
         return self.elements > self.nonfinite
 
     def passes(self, dtype: str, margin: float = 2.0) -> bool:
-        """Whether the largest magnitude, ``margin`` times over, leaves a low type."""
+        """Whether ``margin`` times the largest magnitude is beyond the low type's largest number."""
         return self.absmax * margin > low_type(dtype).largest
 
     def vanishing(self, dtype: str) -> float:
@@ -62,17 +63,19 @@ class Range:
         return self._share(e < lowest for e in self.exponents)
 
     def _share(self, chosen: Any) -> float:
+        """The share of finite elements that are not zero whose exponents are chosen; ``chosen``: a truth value for each
+        exponent."""
         total = sum(self.exponents.values())
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
     def scaled(self, exponent: int) -> Range:
-        """Of 2^-exponent of the same elements; what becomes subnormal in float32 by it counts as if it did not."""
+        """The range of the same elements times 2^-exponent, as if float32 had no subnormals."""
         factor = 2.0**-exponent
         exponents = {max(e - exponent, -BIAS): n for e, n in sorted(self.exponents.items(), reverse=True)}
         return replace(self, low=self.low * factor, high=self.high * factor, exponents=exponents)
 
     def add(self, other: Range) -> None:
-        """Takes in what another run saw."""
+        """Widens the range by what another run of the same value saw."""
         if other._finite:
             self.low = min(self.low, other.low) if self._finite else other.low
             self.high = max(self.high, other.high) if self._finite else other.high
@@ -88,11 +91,12 @@ def measure(array: Array) -> Range:
     found = Range()
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
     for start in range(0, flat.size, PART):
-        found.add(_measure(flat[start : start + PART]))
+        found.add(_measure_piece(flat[start : start + PART]))
     return found
 
 
-def _measure(part: Array) -> Range:
+def _measure_piece(part: Array) -> Range:
+    """The range of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
     nonfinite = int(counts[INFINITE])
@@ -136,7 +140,8 @@ class Ranges:
             raise AmpError("AMP403", message, hint=hint)
 
     def scaled(self, renamed: Mapping[str, tuple[str, int]]) -> Ranges:
-        """The same where values of the main graph, by name, have another name and hold 2^-e of what they held."""
+        """These ranges after values of the main graph were renamed and scaled. ``renamed``: by old name, the new one
+        and e, where the value holds 2^-e of what it held."""
         held = {escaped(name): self.values.get(escaped(name)) for name in renamed}
         new = {escaped(to): known.scaled(e) for name, (to, e) in renamed.items() if (known := held[escaped(name)])}
         kept = {key: known for key, known in self.values.items() if key not in held}
@@ -145,6 +150,7 @@ class Ranges:
     # -- to look at ---------------------------------------------------------------------------------------------------
 
     def _widest(self) -> list[tuple[str, Range]]:
+        """The values whose magnitudes reach farthest with their ranges, as many as notebooks show."""
         return sorted(self.values.items(), key=lambda item: -item[1].absmax)[:SHOWN]
 
     def __repr__(self) -> str:
@@ -170,8 +176,8 @@ class Ranges:
     def to_json(self) -> str:
         """The ranges as text, a value a line; the same ranges give the same text."""
         head = {"ampgraph_ranges": FORMAT, "digest": self.digest, "samples": self.samples, "notes": list(self.notes)}
-        parts = [f'"{key}": {_text(value)}' for key, value in head.items()]
-        rows = (f"{_text(key)}: {_text(_row(found))}" for key, found in self.values.items())
+        parts = [f'"{key}": {_json_line(value)}' for key, value in head.items()]
+        rows = (f"{_json_line(key)}: {_json_line(_row_of_range(found))}" for key, found in self.values.items())
         return "{" + ",\n".join([*parts, '"values": {\n' + ",\n".join(rows) + "}"]) + "}\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -187,7 +193,7 @@ class Ranges:
             if data["ampgraph_ranges"] != FORMAT:
                 message = f"ranges format {data['ampgraph_ranges']} is not {FORMAT}"
                 raise AmpError("AMP401", message, where=where, hint="measure again with this version")
-            values = {str(key): _range(row) for key, row in data["values"].items()}
+            values = {str(key): _range_from_row(row) for key, row in data["values"].items()}
             return Ranges(str(data["digest"]), int(data["samples"]), values, tuple(map(str, data["notes"])))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             hint = "write them with `ampgraph convert MODEL --data DIR --ranges-out FILE`"
@@ -199,14 +205,15 @@ class Ranges:
         return Ranges.from_json(read_text(path, "ranges"), str(path))
 
 
-def _row(found: Range) -> list[Any]:
-    """[low, high, elements, zeros, nonfinite, first exponent, counts from it on]."""
+def _row_of_range(found: Range) -> list[Any]:
+    """A range as its row in JSON: [low, high, elements, zeros, nonfinite, first exponent, counts from there on]."""
     first, last = min(found.exponents, default=0), max(found.exponents, default=-1)
     counts = [found.exponents.get(e, 0) for e in range(first, last + 1)]
     return [found.low, found.high, found.elements, found.zeros, found.nonfinite, first, counts]
 
 
-def _range(row: Any) -> Range:
+def _range_from_row(row: Any) -> Range:
+    """A range from its row in JSON; ValueError where that is none."""
     low, high, elements, zeros, nonfinite, first, counts = row
     whole = [elements, zeros, nonfinite, first, *counts]
     if not all(isinstance(n, int) for n in whole) or min(whole[:3]) < 0 or not (np.isfinite(low) and np.isfinite(high)):
@@ -215,7 +222,8 @@ def _range(row: Any) -> Range:
     return Range(float(low), float(high), elements, zeros, nonfinite, exponents)
 
 
-def _text(value: Any) -> str:
+def _json_line(value: Any) -> str:
+    """Plain data as JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -237,6 +245,8 @@ def escaped(name: str) -> str:
 
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
+    """The bodies and functions around a value, by results of the nodes that have them: indices change with rewrites,
+    names do not."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""

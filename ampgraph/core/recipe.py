@@ -66,7 +66,7 @@ def quoted(word: str) -> str:
 
 
 def words_of(value: object) -> list[str]:
-    """A field's value as words."""
+    """A field's value as the words that its option is given on the command line."""
     if isinstance(value, tuple):
         return [f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item) for item in value]
     return [value if isinstance(value, str) else repr(value)]
@@ -188,11 +188,11 @@ class Recipe:
         "Weights that are listed as inputs too become constants; if not given, those of IR version 3, which had to be.",
         read.switch("freeze_weights"), kind=bool)
     rewrite: tuple[str, ...] = option(
-        "--rewrite", "none|exact|all|[no-]NAME",
-        "What may be written anew: exact (the default), all or none; a rewrite by name, or no-NAME; repeatable.",
+        "--rewrite", "none|exact|[no-]NAME",
+        "What may be written anew: exact (the default) or none; a rewrite by name, or no-NAME; repeatable.",
         read.rewrite, repeats=True,
-        doc="What may be written by other operators or constants: ``none``, ``exact`` (the default) or ``all``, and "
-        "names of rewrites, ``norm``, or without one, ``no-norm``.")
+        doc="What may be written by other operators: ``none`` or ``exact`` (the default, all of it), and names of "
+        "rewrites, ``norm``, or without one, ``no-norm``.")
     rule: tuple[str, ...] = option(
         "--rule", "no-NAME", "Switch a rule of the planner off by name, as `lists --rules` has it; repeatable.",
         read.rule, repeats=True,
@@ -232,7 +232,7 @@ class Recipe:
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        return _text(self)
+        return _recipe_text(self)
 
     def __repr__(self) -> str:
         shown = {n: "ranges" if n == "ranges" and not isinstance(v, str) else repr(v) for n, v in self.set().items()}
@@ -248,7 +248,7 @@ class Recipe:
         if self.ranges is not None and not isinstance(self.ranges, str):
             hint = "write them to a file and name it, or take to_json"
             raise AmpError("AMP311", "measured ranges have no short text", hint=hint)
-        return _text(self)
+        return _recipe_text(self)
 
     @staticmethod
     def from_text(text: str) -> Recipe:
@@ -258,14 +258,14 @@ class Recipe:
         """
         given: dict[str, Any] = {}
         for part in split(text):
-            name, word = _named(part)
+            name, word = _field_and_word(part)
             how = OPTIONS[name]
             if how.repeats:
                 given.setdefault(name, []).append(word)
             elif name in given:
                 raise AmpError("AMP301", f"'{name}' is given twice", where=text, hint="omit one of the two")
             else:
-                given[name] = _number(how, name, word)
+                given[name] = _word_of_kind(how, name, word)
         return recipe_of(None, given)
 
     # -- JSON ---------------------------------------------------------------------------------------------------------
@@ -353,7 +353,8 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """Fields, with what ``keep_io_types`` says as ``io``. Raises AmpError AMP301 where both are given."""
+    """The fields with ``keep_io_types``, other converters' keyword, said as ``io``. Raises AmpError AMP301 where both
+    are given."""
     words = dict(given)
     if KEEP_IO in words:
         kept = io_of(words.pop(KEEP_IO))
@@ -363,11 +364,12 @@ def _with_io(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def flags(given: Iterable[str]) -> list[str]:
-    """What the command line calls some fields."""
+    """The command-line options of some fields."""
     return [OPTIONS[name].flag if name in OPTIONS else f"--{name.replace('_', '-')}" for name in given]
 
 
-def _text(recipe: Recipe) -> str:
+def _recipe_text(recipe: Recipe) -> str:
+    """The recipe as text that `from_text` reads; defaults are left out."""
     found = []
     for name in OPTIONS:
         value = getattr(recipe, name)
@@ -380,8 +382,8 @@ def _text(recipe: Recipe) -> str:
     return ",".join(found)
 
 
-def _named(part: str) -> tuple[str, str]:
-    """A part of a text as a field's name and its word. Raises AmpError AMP301."""
+def _field_and_word(part: str) -> tuple[str, str]:
+    """A part NAME=WORD of a recipe's text as the field's name and its word. Raises AmpError AMP301."""
     name, sign, word = part.partition("=")
     name = name.strip()
     if not sign:
@@ -398,7 +400,8 @@ def _named(part: str) -> tuple[str, str]:
     return of_flag.get(plain, plain), word
 
 
-def _number(how: Option, name: str, word: str) -> object:
+def _word_of_kind(how: Option, name: str, word: str) -> object:
+    """A word as the type of its option; AMP301 otherwise."""
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:

@@ -83,7 +83,7 @@ def words(name: str) -> Callable[[object], tuple[str, ...]]:
     """A reader of one pattern or several. It raises AmpError AMP305."""
 
     def read(value: object) -> tuple[str, ...]:
-        found = _items(value)
+        found = _as_list(value)
         for item in found:
             if not isinstance(item, str):
                 raise AmpError("AMP305", f"{name}: {item!r} is not a pattern", hint=PATTERNS)
@@ -107,25 +107,25 @@ def io(value: object) -> tuple[str, ...]:
 
 def rewrite(value: object) -> tuple[str, ...]:
     """The words of ``rewrite``; none for ``exact``, which is what holds where none is said. Raises AmpError AMP301."""
-    found = _items(value)
+    found = _as_list(value)
     for item in found:
         if not isinstance(item, str):
-            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact or all")
+            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact, or a name")
     return () if found == ["exact"] else tuple(map(str, found))
 
 
 def paths(value: object) -> tuple[str, ...]:
     """File names, of one or of several. Raises AmpError AMP301."""
     found = []
-    for item in [value] if isinstance(value, os.PathLike) else _items(value):
+    for item in [value] if isinstance(value, os.PathLike) else _as_list(value):
         if not isinstance(item, (str, os.PathLike)):
             raise AmpError("AMP301", f"lists: {item!r} is not a file", hint="give the path of a TOML file")
         found.append(os.fsdecode(item))
     return tuple(found)
 
 
-def _items(value: object) -> list[object]:
-    """What was given as one thing, a sequence, or nothing."""
+def _as_list(value: object) -> list[object]:
+    """What a user gave for a repeatable field as a list: of one thing, of a sequence, or empty for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
@@ -150,7 +150,8 @@ class Size(int):
 
 
 def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """All dimensions at their least and at their largest, where these are others than ``sizes``, and ``sizes``."""
+    """``sizes`` again with every dimension at its least, at its largest, and as it is; the first two only where they
+    differ."""
     some = [{name: getattr(size, which, size) for name, size in sizes.items()} for which in ("least", "largest")]
     return [*(one for one in some if one != sizes), dict(sizes)]
 
@@ -158,7 +159,7 @@ def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
 def dims(value: object) -> tuple[tuple[str, int], ...]:
     """``{"batch": 8}``, ``["batch=8"]``, ``["batch=1:4:8"]`` or pairs, sorted by name. Raises AmpError AMP310."""
     found: dict[str, int] = {}
-    for item in value.items() if isinstance(value, Mapping) else _items(value):
+    for item in value.items() if isinstance(value, Mapping) else _as_list(value):
         text, pair = (item, item.rpartition("=")[::2]) if isinstance(item, str) else (_pair_text(item), item)
         name, size = pair if isinstance(pair, tuple) and len(pair) == 2 else ("", 0)
         if isinstance(size, str):
@@ -170,6 +171,7 @@ def dims(value: object) -> tuple[tuple[str, int], ...]:
 
 
 def _pair_text(item: object) -> str:
+    """A pair as NAME=VALUE, as messages show it."""
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 

@@ -22,15 +22,16 @@ class Renamed:
 
 
 def _in_0_3(where: str, **names: str) -> tuple[Renamed, ...]:
+    """Names that changed in 0.3, by keyword: old_name="new_name"; ``where``: in what they are used."""
     return tuple(Renamed(where, old, new, "0.3", "0.4") for old, new in names.items())
 
 
 def _in_reports(report: str, **names: str) -> tuple[Renamed, ...]:
-    """Of attributes in Python and keys in JSON."""
+    """The renamed attributes of a report's class in Python, which are keys of its JSON too."""
     return _in_0_3("reports and their JSON", **{f"{report}.{old}": f"{report}.{new}" for old, new in names.items()})
 
 
-_RULES = {"hazard": "taint", "tail": "epilogue", "joined": "fusion"}
+_RULES = {"hazard": "taint", "tail": "epilogue"}
 RENAMED = (
     Renamed("train in Python", "plot=", "html=", "0.3", "0.4"),
     Renamed("ampgraph train", "--plot", "--html", "0.3", "0.4"),
@@ -57,7 +58,8 @@ _BY_OLD = {one.old: one for one in RENAMED}
 
 
 def is_now(old: str, said: str = "") -> str:
-    """The sentence about an old name of `RENAMED`. ``said``: the name as the caller wrote it, where it is longer."""
+    """The sentence "OLD is now NEW; the old name goes with VERSION" for a name of `RENAMED`. ``said``: the old name as
+    the caller wrote it, where it is longer."""
     name = _BY_OLD[old]
     return f"{said or old} is now {name.new}; the old name goes with {name.gone}"
 

@@ -28,7 +28,7 @@ class Repair:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The same as options of the command line."""
+        """The repair as options of the command line."""
         return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:

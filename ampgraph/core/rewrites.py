@@ -71,25 +71,28 @@ class Rewrite:
 
     @property
     def what(self) -> str:
-        """What is written, to count by."""
+        """What is written, in words that reports count by."""
         return f"{self.writes} ({self.name})"
 
     @property
     def said(self) -> str:
-        """What became of a node, for those who ask for it."""
+        """What became of a node that this rewrite replaced, as `explain` says it."""
         return f"its region is written as {'' if self.exchanges else 'one '}{self.what}"
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
-        """Values of the main graph that hold other numbers then: their new names, with e for 2^-e of what they were."""
+        """Values of the main graph that hold other numbers after it: by old name, the new one and e, where they hold
+        2^-e of what they were."""
         return {}
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Carries it out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another model's."""
+        """Carries the rewrite out. ``flow``: of the model before any rewrite. Raises AmpError AMP402 for another
+        model's."""
         raise NotImplementedError
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """Called once all are written, as they know values by their names: those that hold other numbers get others."""
+        """Called once all rewrites are written: renames values that hold other numbers now, which others found by name
+        until then."""
 
     def to_row(self) -> dict[str, Any]:
         """Plain data, by the names of the fields."""
@@ -97,7 +100,7 @@ class Rewrite:
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Self:
-        """The same of a row of plan format 1, whose ``inputs`` are the texts among the fields, in their order."""
+        """A rewrite from a row of plan format 1, whose ``inputs`` are the texts among the fields, in their order."""
         return cls(name, scope, nodes, *row["inputs"])
 
 
@@ -133,21 +136,22 @@ class _OldRow:
 
 
 def _old_name(row: Mapping[str, Any]) -> str:
-    """Of a row from before rewrites had names: norms were the only ones."""
+    """The name of a rewrite in a row from before rewrites had names: only norms were rewritten."""
     return "norm" if row["axis"] == -1 else "channels"
 
 
 @cache
 def known_rewrites() -> Mapping[str, type[Rewrite]]:
-    """By name the classes of all rewrites: those of the modules in the packages of `HOMES`."""
+    """The classes of all rewrites by name: those of the modules in the packages of `HOMES`."""
     found: dict[str, type[Rewrite]] = {}
     for home in HOMES:
         package = import_module(home)
         for module in sorted(module.name for module in iter_modules(package.__path__)):
-            found |= {name: kind for kind in _defined(import_module(f"{home}.{module}")) for name in kind.names}
+            found |= {name: kind for kind in _rewrites_in(import_module(f"{home}.{module}")) for name in kind.names}
     return found
 
 
-def _defined(module: object) -> Iterable[type[Rewrite]]:
+def _rewrites_in(module: object) -> Iterable[type[Rewrite]]:
+    """The rewrites that a module defines; what it only imports has no names there."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

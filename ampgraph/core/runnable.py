@@ -28,11 +28,14 @@ class Declared:
 @dataclass(frozen=True)
 class Sums:
     """How an operator's kernel adds up in the low type: each sum is rounded; each product too, unless ``fused``.
-    ``shapes``: of its operands, before anything is edited."""
+    ``shapes``: of its operands, before anything is edited; ``stepwise``: so is each step of its own formula;
+    ``folded``: the Conv in front, into whose stored numbers a runtime takes this norm."""
 
     op: Op
     shapes: tuple[Shape | None, ...]
     fused: bool = False
+    stepwise: bool = False
+    folded: Sums | None = None
 
 
 class StrictEditor(Protocol):
@@ -44,22 +47,25 @@ class StrictEditor(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
-        """The operator of a low value makes it in float32; all that read it read it rounded, in float32.
+        """Has the operator of a low value compute in float32, and all its readers read the result rounded, in
+        float32.
 
         ``stays_low``: the name, and the output of the graph, are those of the low value between the Casts. ``sums``:
-        where its kernel accumulates in the low type."""
+        where its kernel accumulates in the low type.
+        """
         ...
 
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
-        """A value that stays low is read as float32. ``stays_low`` as in `round_all`; inputs and weights always do."""
+        """Has the readers of a value that stays low read it as float32. ``stays_low`` as in `round_all`; inputs and
+        weights always do."""
         ...
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """An operator reads the low type itself at a position whose value is float32 by now."""
+        """Has an operator read the low type itself at a position whose value is float32 by now."""
         ...
 
     def store_float32(self, value: Value) -> None:
-        """A stored tensor is float32; nothing for a value without one."""
+        """Makes a stored tensor float32; nothing for a value without one."""
         ...
 
     def compute_float32(self, op: Op) -> None:
@@ -67,15 +73,15 @@ class StrictEditor(Protocol):
         ...
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """An operator that converts says by an attribute to which type, not by an operand."""
+        """Has a converting operator name its result's type by an attribute, not by an operand."""
         ...
 
     def declare_float32(self, value: Value) -> None:
-        """An input or output of a graph is declared float32, where it was declared low."""
+        """Declares an input or output of a graph float32, where it was declared low."""
         ...
 
     def forget_annotations(self, scope: Scope) -> None:
-        """What a graph makes and stores is not annotated any more: a runtime infers its own types and shapes."""
+        """Removes annotations of what a graph makes and stores: a runtime infers types and shapes anew."""
         ...
 
 
@@ -108,7 +114,7 @@ class RunnableGraph(Graph, Protocol):
         ...
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> NodeEditor:
-        """See `Graph.editor`."""
+        """An editor of the graph. See `Graph.editor`."""
         ...
 
     def part(

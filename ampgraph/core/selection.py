@@ -24,7 +24,7 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
     """Operators with float32 slots that a pattern names, and the units concerned."""
     sort, _, rest = pattern.partition(":")
     if sort == "value":
-        match = _matcher(rest)
+        match = _name_matcher(rest)
         for value in flow.values:
             if value.producer != NONE and match(value.name):
                 op = flow.ops[value.producer]
@@ -34,22 +34,23 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
                     yield op, list(op.slots.values())
         return
     if sort == "op":
-        match = _matcher(rest.removeprefix("ai.onnx::"))
+        match = _name_matcher(rest.removeprefix("ai.onnx::"))
         chosen = (op for op in flow.ops if match(op.kind))
     elif sort == "scope":
-        match = _matcher(rest.replace("/", ".").strip("."))
+        match = _name_matcher(rest.replace("/", ".").strip("."))
         chosen = (op for op in flow.ops if op.slots and _in_scope(flow.layer(op), match))
     else:
-        match = _matcher(pattern)
+        match = _name_matcher(pattern)
         chosen = (op for op in flow.ops if match(op.name))
     for op in chosen:
-        for inner in (op, *_inside(flow, op)):
+        for inner in (op, *_ops_run_by(flow, op)):
             if inner.slots:
                 yield inner, list(inner.slots.values())
 
 
-def _inside(flow: Dataflow, op: Op) -> list[Op]:
-    """What a function call or a control-flow node runs, at any depth: naming the node names all of it."""
+def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
+    """The operators that a function call or a control-flow node runs, at any depth: a pattern that names the node names
+    all of them."""
     within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
     if not within:
         return []
@@ -59,7 +60,8 @@ def _inside(flow: Dataflow, op: Op) -> list[Op]:
     return [inner for inner in flow.ops if inner.scope in within]
 
 
-def _matcher(pattern: str) -> Match:
+def _name_matcher(pattern: str) -> Match:
+    """Whether a name is the pattern or matches it as a glob."""
     glob = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or glob(name)  # a name with brackets means itself
 
@@ -74,10 +76,9 @@ def hint(flow: Dataflow, pattern: str) -> str:
     """What to try instead of a pattern that names nothing."""
     sort, _, rest = pattern.partition(":")
     if sort == "op":
-        return (
-            nearest(rest, sorted({op.kind for op in flow.ops if op.slots}))
-            or "see `ampgraph inspect` for the operators"
-        )
+        kinds = sorted({op.kind for op in flow.ops if op.slots})
+        elsewhere = [kind for kind in kinds if kind.endswith(f"::{rest}")]  # of another domain than ONNX's
+        return nearest((elsewhere or [rest])[0], kinds) or "see `ampgraph inspect` for the operators"
     if sort == "scope":
         return (
             nearest(rest, sorted({flow.layer(op) for op in flow.ops} - {""})) or "see `ampgraph inspect` for the layers"

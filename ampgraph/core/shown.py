@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from .json_types import Json, JsonObject
 from .renamed import old_attributes, warn_renamed
+from .sketches import Html, folded
 
 
 def plain(value: object) -> Json:
@@ -71,9 +72,20 @@ class Shown(Data):
         """The report of the command."""
         raise NotImplementedError
 
+    def _full(self) -> list[str]:
+        """The report with all that it can say."""
+        return self.lines()
+
+    def _overview(self) -> Iterable[Html]:
+        """Headings, tables and pictures that a notebook shows above the report; nothing where the report is enough."""
+        return ()
+
     def __repr__(self) -> str:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
         """For notebooks, which may be light or dark, and may leave out scripts and styles: there are none."""
+        parts = "".join(self._overview())
+        if parts:
+            return parts + folded("report", self._full())
         return f'<pre style="line-height: 1.3; overflow-x: auto">{html.escape(repr(self))}</pre>'

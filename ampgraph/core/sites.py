@@ -21,7 +21,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """Its name, else its first output's."""
+        """The node's name, else its first output's."""
         return self.node or next(filter(None, self.written), self.kind)
 
 

@@ -26,11 +26,11 @@ class Html(str):
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     """An HTML table; cells are escaped but where they are `Html`."""
-    lines = [_row("th", head)] if head else []
-    return Html(f"<table>{''.join([*lines, *(_row('td', row) for row in rows)])}</table>")
+    lines = [_table_row("th", head)] if head else []
+    return Html(f"<table>{''.join([*lines, *(_table_row('td', row) for row in rows)])}</table>")
 
 
-def _row(tag: str, cells: Sequence[str]) -> str:
+def _table_row(tag: str, cells: Sequence[str]) -> str:
     """A row of a table in markup; ``tag``: ``th`` for its head, ``td`` for the others."""
     return f"<tr>{''.join(f'<{tag}>{markup(cell)}</{tag}>' for cell in cells)}</tr>"
 
@@ -38,6 +38,11 @@ def _row(tag: str, cells: Sequence[str]) -> str:
 def markup(text: str) -> str:
     """A text as it stands in markup."""
     return text if isinstance(text, Html) else html.escape(text)
+
+
+def heading(text: str, behind: str = "") -> Html:
+    """A line in bold, and what stands behind it."""
+    return Html(f"<p><b>{markup(text)}</b>{markup(behind)}</p>")
 
 
 def folded(title: str, lines: Sequence[str]) -> Html:
@@ -64,9 +69,9 @@ def image(drawn: str, width: int, height: int, words: str) -> Html:
 def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
     """Parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
     whole = max(whole, sum(parts.values()), 1)
-    x, drawn = 0.0, [_rect(0, width, 0, 12, "#8884")]
+    x, drawn = 0.0, [_svg_rectangle(0, width, 0, 12, "#8884")]
     for name, count in parts.items():
-        drawn.append(_rect(x, width * count / whole, 0, 12, COLOURS.get(name, GREY)))
+        drawn.append(_svg_rectangle(x, width * count / whole, 0, 12, COLOURS.get(name, GREY)))
         x += width * count / whole
     return image("".join(drawn), width, 12, ", ".join(f"{count:,} {name}" for name, count in parts.items() if count))
 
@@ -78,17 +83,17 @@ def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
 
 def along(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
     """The elements of a strip, 16 high."""
-    pieces = _pieces(types)
+    pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
     return "".join(
-        _rect(x + i * size, size + 0.3, y, 16, COLOURS.get(max(piece, key=piece.count), GREY))
+        _svg_rectangle(x + i * size, size + 0.3, y, 16, COLOURS.get(max(piece, key=piece.count), GREY))
         for i, piece in enumerate(pieces)
     )
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:
     """Numbers above zero one behind the other, by their logarithm; red beyond ``limit``, which is a line."""
-    pieces = [max(piece) for piece in _pieces(values)]
+    pieces = [max(piece) for piece in _equal_pieces(values)]
     logs = [math.log10(value) for value in (*pieces, limit)]
     low, high = min(logs) - 0.2, max(logs) + 0.2
     size = width / max(len(pieces), 1)
@@ -97,7 +102,7 @@ def heights(values: Sequence[float], limit: float, words: str, width: int = 480,
         return height * (high - math.log10(value)) / (high - low)
 
     drawn = [
-        _rect(i * size, max(size - 0.2, 0.5), top(value), height, HOT if value > limit else COLOURS["float16"])
+        _svg_rectangle(i * size, max(size - 0.2, 0.5), top(value), height, HOT if value > limit else COLOURS["float16"])
         for i, value in enumerate(pieces)
     ]
     line = f'<path d="M0,{top(limit):.1f}H{width}" stroke="{INK}" stroke-dasharray="5 3"/>'
@@ -105,7 +110,7 @@ def heights(values: Sequence[float], limit: float, words: str, width: int = 480,
 
 
 def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int = 360, height: int = 140) -> Html:
-    """Points (x from 0, y above zero by its logarithm, whether chosen)."""
+    """A picture of points (x from 0, y above zero by its logarithm, whether chosen)."""
     most = max([x for x, _, _ in points] or [0.0]) or 1.0
     logs = [math.log10(y) for _, y, _ in points] or [0.0]
     low, high = min(logs) - 0.2, max(logs) + 0.2
@@ -117,11 +122,12 @@ def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int 
     return image("".join(drawn), width, height, words)
 
 
-def _pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
-    """At most `PARTS` pieces of one length, but for the last."""
+def _equal_pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
+    """The values in at most `PARTS` pieces of one length; the last may be shorter."""
     size = math.ceil(len(values) / PARTS) or 1
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def _rect(x: float, width: float, y: float, height: float, colour: str) -> str:
+def _svg_rectangle(x: float, width: float, y: float, height: float, colour: str) -> str:
+    """A rectangle of SVG, in pixels from the upper left corner."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'

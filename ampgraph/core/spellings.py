@@ -46,7 +46,7 @@ def place_word(word: str) -> str:
 
 
 def device_word(device: str) -> str:
-    """The same for a device, in any case; anything but text is returned as it is."""
+    """The device that a word means (``cuda`` of gpu), in any case; anything but text is returned as it is."""
     return place_word(device.lower()) if isinstance(device, str) else device
 
 

@@ -14,33 +14,36 @@ Reader = Callable[[Any], Any]
 
 @cache
 def reader(hint: Any) -> Reader:
-    """What reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples, lists, sets,
-    mappings by name and dataclasses of such; what is annotated as an object is taken as it is.
+    """A function that reads plain data as a type: str, int, bool, finite floats, literals, None or another, tuples,
+    lists, sets, mappings by name and dataclasses of these; what is annotated as object is taken as it is.
 
-    It raises ValueError for data of any other type."""
+    It raises ValueError for data of any other type.
+    """
     origin, inside = get_origin(hint), get_args(hint)
     if hint is str:
-        return _text
+        return _read_text
     if hint is float:
-        return _number
+        return _read_number
     if origin is tuple:
-        return _rows(inside)
+        return _reader_of_list(inside)
     if origin in (frozenset, list):
-        several = _rows((inside[0], ...))
+        several = _reader_of_list((inside[0], ...))
         return lambda given: origin(several(given))
     if origin is Mapping:
-        return _mapping(reader(inside[1]))
+        return _reader_of_table(reader(inside[1]))
     if origin is Literal:
-        return _among(inside)
+        return _reader_of_words(inside)
     if type(None) in inside:
         (other,) = (reader(one) for one in inside if one is not type(None))
         return lambda given: None if given is None else other(given)
     if hint is object:
         return lambda given: given
-    return _fields(hint) if is_dataclass(hint) else _only(hint)
+    return _reader_of_dataclass(hint) if is_dataclass(hint) else _reader_of_type(hint)
 
 
-def _only(kind: type) -> Reader:
+def _reader_of_type(kind: type) -> Reader:
+    """Reads values of exactly this type."""
+
     def read(given: Any) -> Any:
         if type(given) is not kind:  # a bool is no int
             raise ValueError(f"{given!r} is not of type {kind.__name__}")
@@ -49,7 +52,8 @@ def _only(kind: type) -> Reader:
     return read
 
 
-def _text(given: Any) -> str:
+def _read_text(given: Any) -> str:
+    """Text that can be written as UTF-8; ValueError otherwise."""
     if not isinstance(given, str):
         raise ValueError(f"{given!r} is not text")
     if not given.isascii():
@@ -57,13 +61,16 @@ def _text(given: Any) -> str:
     return given
 
 
-def _number(given: Any) -> float:
+def _read_number(given: Any) -> float:
+    """A finite number as float; a bool is none."""
     if type(given) not in (int, float) or not math.isfinite(given):
         raise ValueError(f"{given!r} is not a finite number")
     return float(given)
 
 
-def _among(words: tuple[Any, ...]) -> Reader:
+def _reader_of_words(words: tuple[Any, ...]) -> Reader:
+    """A function that reads one of some words (a Literal), and refuses any other."""
+
     def read(given: Any) -> Any:
         if given not in words:
             raise ValueError(f"{given!r} is not one of {words}")
@@ -72,16 +79,19 @@ def _among(words: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _mapping(values: Reader) -> Reader:
+def _reader_of_table(values: Reader) -> Reader:
+    """Reads a table whose values are read by ``values``, which nobody can change."""
+
     def read(given: Any) -> Mapping[str, Any]:
         if not isinstance(given, Mapping):
             raise ValueError(f"{given!r} is not a table")
-        return MappingProxyType({_text(name): values(value) for name, value in given.items()})
+        return MappingProxyType({_read_text(name): values(value) for name, value in given.items()})
 
     return read
 
 
-def _rows(hints: tuple[Any, ...]) -> Reader:
+def _reader_of_list(hints: tuple[Any, ...]) -> Reader:
+    """Reads a list as a tuple: of one type with an ellipsis in the annotation, else one type a place."""
     many = len(hints) == 2 and hints[1] is Ellipsis
     readers = [reader(hint) for hint in hints if hint is not Ellipsis]
 
@@ -95,7 +105,8 @@ def _rows(hints: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _fields(kind: Any) -> Reader:
+def _reader_of_dataclass(kind: Any) -> Reader:
+    """Reads a table as a dataclass, field by field; ValueError for unknown ones and for those that are missing."""
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     readers: dict[str, Reader] = {}
 

@@ -13,6 +13,7 @@ from .shown import Data, with_old_names
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 ALL = "none found: only all of it in float32 helps"
+SIMULATED = "simulated on the CPU, each tensor rounded to its type"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
@@ -53,7 +54,7 @@ class CheckVerdict(Data):
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
         on_cpu: what ONNX Runtime's CPU has no low kernels for, which is not a fault on another target.
-        reason: why nothing was checked and what to do, or why nothing could be compared.
+        reason: why nothing was checked, and ``remedy`` what to do; or why nothing could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
@@ -84,20 +85,22 @@ class CheckVerdict(Data):
     seconds: float = 0.0
     stream: float | None = None
     on_cpu: str = ""
+    remedy: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether it was checked and found right."""
+        """Whether the result was checked and found right."""
         return self.outcome == OK
 
     @property
     def missed(self) -> bool:
-        """Whether it was checked and found wrong."""
+        """Whether the result was checked and found wrong."""
         return self.outcome == MISSED
 
     @property
     def doubtful(self) -> bool:
-        """Whether generated inputs do not tell."""
+        """Whether the check could not tell: the error on generated inputs is near the tolerance, or beyond it on too
+        few."""
         return self.outcome == DOUBTFUL
 
     @property
@@ -112,32 +115,39 @@ class CheckVerdict(Data):
 
     @property
     def stands(self) -> bool:
-        """Whether what was required is met, as far as that was seen."""
+        """Whether ``--check require`` is met, as far as it could be checked."""
         return self.outcome in (OK, DOUBTFUL)
 
     @property
     def on(self) -> str:
-        """What it was run on."""
+        """The inputs that it ran on, in words."""
         word = "generated input" if self.generated else "sample"
         late = f" ({self.left} more would take too long)" if self.left else ""
         return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
 
     def __str__(self) -> str:
-        """One line, as `convert` prints it."""
-        return f"{self._said()}; {self.on_cpu}" if self.on_cpu else self._said()
+        """One line: what was found, and what to do."""
+        return "; ".join(filter(None, [self.finding, self.advice]))
 
-    def _said(self) -> str:
+    @property
+    def finding(self) -> str:
+        """What was found, in a line."""
+        by_itself = "" if self.sensitivity is None else chaotic_in_itself(self.sensitivity)
+        return "; ".join(filter(None, [self._found(), by_itself, self.on_cpu]))
+
+    def _found(self) -> str:
+        """What was found, without what holds of the model alone or of the CPU."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:
-            return ", ".join(
-                [f"MISSED: ONNX Runtime does not open it: {self.refused}", *filter(None, [self.why]), *self._remedy()]
-            )
+            return ", ".join(filter(None, [f"MISSED: ONNX Runtime does not open it: {self.refused}", self.why]))
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.pinned)} pinned to float32 ({self.pinned[0]} ...)" if self.pinned else ""
-            above = f", {self.exceeded} above {self.tolerance:g}" if self.exceeded else ""
-            return f"ok {size} on {self.on} (rounding of stored values){above}{held}"
+            limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
+            if self.exceeded:
+                limit = f", {self.exceeded} of them above the tolerance {self.tolerance:g}, as a few may be"
+            return f"ok: error {size} on {self.on}{limit}{held} ({SIMULATED})"
         of = f"{self.exceeded} of " if 0 < self.exceeded < self.samples else ""
         error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
         if self.doubtful:
@@ -145,29 +155,31 @@ class CheckVerdict(Data):
             parts = [f"{error}: real ones may miss it" if close else error] if self.exceeded or close else []
             parts += [f"{self.near} and may overflow on real ones"] if self.near else []
             parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
-            advice = ": give --data" if self.generated else ""
-            stream = f", or {self._streams()}" if self.stream is not None else ""
-            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}{stream}"
-        parts = [f"MISSED: {error}"]
-        parts += [self.reason] if self.reason else []
-        parts += [f"first at {self.first}"] if self.first else []
-        return ", ".join([*parts, *self._remedy()]) + self._by_itself()
+            return f"DOUBTFUL: {'; '.join(parts)}"
+        first = f"first at {self.first}" if self.first else ""
+        return ", ".join(filter(None, [f"MISSED: {error}", self.reason, first]))
 
-    def _remedy(self) -> list[str]:
-        """What mends it, else what to try and why there is no more."""
+    @property
+    def advice(self) -> str:
+        """What to do about it, in a sentence; empty where nothing has to be done."""
+        if self.outcome == UNCHECKED:
+            return self.remedy
+        stream = f"--fp32-stream (tried: error {self.stream:.2g})" if self.stream is not None else ""
+        if self.doubtful:
+            data = "--data DIR, samples of your own, which decide it" if self.generated else ""
+            given = ", or with ".join(filter(None, [data, stream]))
+            return given and f"convert again with {given}"
+        if not self.missed:
+            return ""
         if self.repair:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
-            return [f"repair: {listed(self.repair)} (tried: {tried})"]
-        none = [f"repair: {self.unrepaired}"] if self.unrepaired else []
-        search = "" if self.unrepaired else ", or --repair, which searches"
-        none += [f"try: {listed(self.suggestion)}{search}"] if self.suggestion else []
-        return none + ([self._streams()] if self.stream is not None else [])
-
-    def _streams(self) -> str:
-        return f"try: --fp32-stream (tried: error {self.stream:.2g})"
-
-    def _by_itself(self) -> str:
-        return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
+            return f"convert again with {listed(self.repair)} (tried: {tried})"
+        ways = ["try " + way for way in (listed(self.suggestion), stream) if way]
+        if self.unrepaired:
+            return "; ".join([f"no repair is known: {self.unrepaired}", *ways])
+        if self.sensitivity is None:
+            ways = ["convert again with --repair, which searches what must be float32", *ways]
+        return ", or ".join(ways)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
@@ -187,4 +199,4 @@ class CheckVerdict(Data):
 
 def unchecked(reason: str, remedy: str) -> CheckVerdict:
     """The verdict where nothing could be checked, and what to do about it."""
-    return CheckVerdict(UNCHECKED, reason=f"{reason}: {remedy}")
+    return CheckVerdict(UNCHECKED, reason=reason, remedy=remedy)

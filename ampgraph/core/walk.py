@@ -8,14 +8,14 @@ from .dataflow import NONE, Dataflow, Op, Use
 
 
 def passed(flow: Dataflow, value: int, through: Collection[str]) -> Iterator[Op]:
-    """The operators of some roles that a value comes through by their first operands, the nearest first."""
+    """The operators among ``through`` that a value comes through by their first operands, the nearest first."""
     while value != NONE and (op := flow.writer(value)) is not None and op.role in through and op.inputs:
         yield op
         value = op.inputs[0]
 
 
 def source(flow: Dataflow, value: int, through: Collection[str]) -> int:
-    """The value before all operators of some roles."""
+    """The value before all operators among ``through``, followed by their first operands."""
     for op in passed(flow, value, through):
         value = op.inputs[0]
     return value
@@ -39,7 +39,7 @@ def upstream(
     """The operators that made some values, those that made what these read, and so on, each once.
 
     ``further``: the values before an operator that are followed. ``origins``: what a value is passed from across the
-    borders of bodies and functions (`Borders.origins`), which are not crossed without it."""
+    boundaries of bodies and functions (`Crossings.origins`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -59,8 +59,8 @@ def downstream(
 ) -> Iterator[Use]:
     """The uses of some values, of what their readers make, and so on, of each value once; outputs of a scope too.
 
-    ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the borders of
-    bodies and functions (`Borders.copies`), which are not crossed without it."""
+    ``further``: what a reader makes that is followed. ``copies``: what a value is passed to across the boundaries of
+    bodies and functions (`Crossings.copies`), which are not crossed without it."""
     work, seen = list(values), set[int]()
     while work:
         value = work.pop()
@@ -70,3 +70,19 @@ def downstream(
                 for use in flow.uses[one]:
                     yield use
                     work += further(flow.ops[use.op]) if use.op != NONE else ()
+
+
+def carried(
+    ops: Iterable[Op],
+    starts: Callable[[Op], bool],
+    carries: Callable[[Op], bool],
+    copies: Callable[[int], Collection[int]] | None = None,
+) -> set[int]:
+    """What operators that start something make, and what others make of that which carry it on; ``ops`` in the order
+    of the model, ``copies`` as in `downstream`."""
+    found = set[int]()
+    for op in ops:
+        if starts(op) or (not found.isdisjoint(op.inputs) and carries(op)):
+            for value in op.outputs:
+                found.update(copies(value) if copies is not None else (value,))
+    return found

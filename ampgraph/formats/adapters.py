@@ -42,10 +42,10 @@ def load(model: object) -> tuple[Graph, Back]:
     if isinstance(model, onnx.ModelProto):
         check_tensors(tensors(holders(model)), Path("."), "model")
         graph = OnnxGraph(onnx_io.deserialize(_proto_copy(model), None))
-        return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _proto_copy(model)
+        return graph, lambda graph, changed: onnx_io.to_proto(_native_model(graph)) if changed else _proto_copy(model)
     if isinstance(model, ir.Model):
         graph = OnnxGraph(onnx_io.hold_attributes(_model_copy(model)))
-        return graph, lambda graph, changed: _model(graph) if changed else _model_copy(model)
+        return graph, lambda graph, changed: _native_model(graph) if changed else _model_copy(model)
     module = type(model).__module__.split(".")[0]
     if module == "onnx_graphsurgeon":
         return _from_graphsurgeon(cast("gs.Graph", model))
@@ -80,8 +80,8 @@ def defaults(graph: Graph) -> dict[str, int]:
 
 
 def freeze(graph: Graph, wanted: bool | None = True) -> int:
-    """Makes constants of stored tensors that are inputs too, of every type: how many there were. ``wanted`` None: only
-    where the file's version left no choice but to list them."""
+    """Makes constants of initializers that are also listed as inputs; returns how many there were. ``wanted`` None:
+    only where the file's IR version (3) had to list them."""
     found = _stored_inputs(graph) if wanted or (wanted is None and _must_list_stored(graph)) else []
     if found and isinstance(graph, OnnxGraph):
         for value in found:
@@ -92,12 +92,13 @@ def freeze(graph: Graph, wanted: bool | None = True) -> int:
 
 
 def _must_list_stored(graph: Graph) -> bool:
-    """Whether the file's IR version has every stored tensor among the inputs, so that being one says nothing of it."""
+    """Whether the file's IR version requires every initializer among the inputs, so that being one does not mean that
+    callers may replace it."""
     return isinstance(graph, OnnxGraph) and (graph.model.ir_version or UNLISTED_SINCE) < UNLISTED_SINCE
 
 
 def _stored_inputs(graph: Graph) -> list[ir.Value]:
-    """The inputs that are stored tensors too; none in MindIR."""
+    """The initializers that are also inputs; none in MindIR."""
     inputs = graph.model.graph.inputs if isinstance(graph, OnnxGraph) else ()
     return [value for value in inputs if value.is_initializer()]
 
@@ -121,21 +122,24 @@ def _proto_copy(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _model(graph: Graph) -> ir.Model:
+def _native_model(graph: Graph) -> ir.Model:
     """The native model of a graph that is known to be ONNX."""
     assert isinstance(graph, OnnxGraph)
     return graph.model
 
 
 def _from_mindir(path: str | os.PathLike[str]) -> tuple[Graph, Back]:
+    """A MindIR file as a Graph; what comes back is that Graph, edited in place."""
     from .mindir.graph import MindirGraph
 
     return MindirGraph.load(path), lambda graph, changed: graph
 
 
 def _from_path(path: Path) -> tuple[Graph, Back]:
+    """An ONNX file as a Graph; what comes back is a ModelProto, or an ir.Model where tensors lie in data files."""
+
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
-        model = _model(graph)
+        model = _native_model(graph)
         if any(True for _ in onnx_io.external_tensors(model)):
             if not holds_maps(model):
                 return model
@@ -146,16 +150,20 @@ def _from_path(path: Path) -> tuple[Graph, Back]:
 
 
 def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
+    """A copy of a GraphSurgeon graph as a Graph; what comes back is a GraphSurgeon graph."""
     import onnx_graphsurgeon as gs
 
     def back(graph: Graph, changed: bool) -> gs.Graph:
-        return gs.import_onnx(onnx_io.to_proto(_model(graph))) if changed else model.copy()
+        return gs.import_onnx(onnx_io.to_proto(_native_model(graph))) if changed else model.copy()
 
     return OnnxGraph(onnx_io.deserialize(gs.export_onnx(model.copy()), None)), back
 
 
 def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
+    """A copy of the model of torch's ONNXProgram as a Graph; what comes back is a program with the same exported
+    module."""
+
     def back(graph: Graph, changed: bool) -> ONNXProgram:
-        return type(program)(_model(graph) if changed else program.model.clone(), program.exported_program)
+        return type(program)(_native_model(graph) if changed else program.model.clone(), program.exported_program)
 
     return OnnxGraph(program.model.clone()), back

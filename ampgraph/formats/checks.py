@@ -22,12 +22,13 @@ MODEL_SUFFIXES = {".onnx", ".mindir"}
 
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """As `refuse_output`, the model's data files among the sources."""
+    """Raises AmpError as `refuse_output` does, with the model's data files among the sources."""
     refuse_output(output, [*sources, *graph.data_files()], option)
 
 
 def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """As `refuse_overwriting`, and AMP105 for a result that would be named like a model of the other format."""
+    """Raises AmpError as `refuse_overwriting` does, and AMP105 for a result that would be named like a model of the
+    other format."""
     if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
@@ -73,7 +74,8 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 def elements_in(dims: Sequence[int], who: str, where: str) -> int:
-    """How many a shape has. Raises AmpError AMP102 for one that no tensor has."""
+    """How many elements a shape has. Raises AmpError AMP102 for a negative size, or more elements than a tensor can
+    have."""
     count = 1
     for dim in dims:
         count = count * dim if dim >= 0 else -1
@@ -83,7 +85,8 @@ def elements_in(dims: Sequence[int], who: str, where: str) -> int:
 
 
 def check_held(held: int, expected: int, who: str, where: str) -> None:
-    """Raises AmpError AMP102 for other bytes in the model's file than the shape needs."""
+    """Raises AmpError AMP102 where a tensor inside of the model's file has another number of bytes than its shape
+    needs."""
     if held != expected:
         raise AmpError("AMP102", f"{who} says {expected:,} bytes and holds {held:,}", where=where, hint=DAMAGED)
 
@@ -127,7 +130,7 @@ def faults_reported(*models: object) -> Iterator[None]:
         if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
             raise
         for model in models:
-            fault = "" if is_mindir(model) else _fault(model)
+            fault = "" if is_mindir(model) else _checker_fault(model)
             if fault:
                 raise AmpError(
                     "AMP204",
@@ -138,7 +141,7 @@ def faults_reported(*models: object) -> Iterator[None]:
         raise
 
 
-def _fault(model: object) -> str:
+def _checker_fault(model: object) -> str:
     """The first thing that onnx.checker says against a model, or an empty string."""
     import onnx
 

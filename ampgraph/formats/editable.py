@@ -10,7 +10,9 @@ Key = tuple[str, frozenset[str]]
 
 
 class EditableGraph:
-    """What graphs of all formats share. ``build``: makes the dataflow for a low type and the borders to be low."""
+    """What graphs of all formats share. ``build``: makes the dataflow for a low type and the inputs and
+    outputs to be low.
+    """
 
     def __init__(self, build: Callable[[str, frozenset[str]], Dataflow]) -> None:
         self._build = build

@@ -10,7 +10,8 @@ LOW_TYPES = frozenset(LOW)
 
 
 class FlowBuilder:
-    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
+    """Fills a dataflow while a file is read. ``low``: the type that given casts are compared with; ``low_io``: inputs
+    and outputs that are to be low."""
 
     def __init__(self, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         self.flow, self.low, self.low_io = flow, low, low_io
@@ -52,13 +53,14 @@ class FlowBuilder:
         return op
 
     def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
-        """A read of a value by an operator, or by an output of a scope (``op`` is NONE)."""
+        """Adds a read of a value by an operator, or by an output of a scope (``op`` is NONE)."""
         if value.container and unit != NONE and value.unit != NONE:
             self.flow.merge((unit, value.unit))  # no Cast exists for a container
         self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
 
     def fixed_unit(self, slot: str, why: str, op: int = NONE, admits: frozenset[str] = NO_TYPES) -> int:
-        """A unit that stays float32, and why; ``admits``: but where a user's list says it takes these."""
+        """A unit that stays float32, for the reason ``why``; ``admits``: the types that it may have after all where a
+        user's list says so."""
         return self.flow.new_unit(op, slot, admits, fixed=why)
 
     def fixed_slot(self, op: Op, slot: str, why: str, admits: frozenset[str] = NO_TYPES) -> int:
@@ -66,12 +68,12 @@ class FlowBuilder:
         unit = op.slots[slot] = self.fixed_unit(slot, why, op.id, admits)
         return unit
 
-    def border_unit(self, slot: str, low: bool, why: str) -> int:
+    def boundary_unit(self, slot: str, low: bool, why: str) -> int:
         """The unit of an input or output of the model, which is low where the user wants it."""
         if low:
             return self.flow.new_unit(NONE, slot, LOW_TYPES, fixed_low=True)
         return self.fixed_unit(slot, why)
 
     def conflict(self, text: str) -> None:
-        """Two types where there can be one: the model is wrong as it stands."""
+        """Notes that a slot holds two types where it can have one: the model is wrong as it stands."""
         self.flow.conflicts.append(text)

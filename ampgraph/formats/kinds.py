@@ -25,7 +25,7 @@ class GraphsurgeonGraph(Protocol):
         ...
 
     def tensors(self) -> Mapping[str, object]:
-        """Its tensors by name."""
+        """The graph's tensors by name."""
         ...
 
 

@@ -60,7 +60,7 @@ class Rounder:
         return rounded
 
     def parts(self, data: Array) -> Iterator[Array]:
-        """The same piece by piece, each in the memory of the one before: fresh pages cost more."""
+        """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
         kept = np.empty(min(BLOCK, data.size), self.dtype)
         for part in pieces(data):
             self.round(part, kept[: part.size])
@@ -74,9 +74,9 @@ class Rounder:
         for start in range(0, part.size, BLOCK) if fast else ():
             block, target = part[start : start + BLOCK], place[start : start + BLOCK]
             if not self._half(block, target):
-                _cast(block, target)
+                _plain_cast(block, target)
         if not fast:
-            _cast(part, place)
+            _plain_cast(part, place)
         if self.factor != 1.0:
             with np.errstate(over="ignore", invalid="ignore"):
                 scaled = (part.astype(np.float64) * self.factor).astype(self.dtype)
@@ -107,7 +107,8 @@ class Rounder:
         return True
 
 
-def _cast(part: Array, place: Array) -> None:
+def _plain_cast(part: Array, place: Array) -> None:
+    """Casts ``part`` by numpy to the type of ``place``, and fills that; overflow gives inf without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")
 

@@ -42,7 +42,7 @@ class Interface:
 
 
 def interface_of(graph: RunnableGraph) -> Interface:
-    """As the file declares it."""
+    """The inputs and outputs of a graph as its file declares them."""
     inputs, outputs = graph.declared()
     ports = {value.name: port_of(value) for value in inputs if not value.stored}
     optional = frozenset(value.name for value in inputs if value.stored)
@@ -73,7 +73,7 @@ def reads_of(flow: Dataflow) -> dict[int, list[int]]:
 
 
 def _outermost(flow: Dataflow, op: Op) -> int:
-    """The operator of the main graph in whose bodies one stands, itself in the main graph."""
+    """The operator of the main graph that holds this one in a body, at any depth; itself in the main graph."""
     while op.scope != 0:
         op = flow.ops[flow.scopes[op.scope].op]
     return op.id

@@ -105,7 +105,7 @@ class Search:
     known: dict[frozenset[int], float] = field(default_factory=dict)
 
     def left(self, held: Iterable[int]) -> float:
-        """The error with some in float32."""
+        """The error of a run with these units in float32; each is run once."""
         key = frozenset(held)
         if key not in self.known:
             self.known[key] = self.error(key)
@@ -118,18 +118,18 @@ class Search:
             return frozenset()
         if self.left(everything) > aim:
             return None
-        forced, weights = self._finite()
+        forced, weights = self._forced_units()
         rest = [unit for unit in everything if unit not in forced]
         density = [weights[unit] / max(self.costs[unit], 1) for unit in everything]
         found: list[list[int]] = []
         for worth in (density, weights):
             first = self._first(sorted(rest, key=lambda unit: -worth[unit]), forced, weights, aim)
-            found.append(self._leaner([*first, *sorted(forced)], aim, len(self.known) + self.runs))
+            found.append(self._without_needless([*first, *sorted(forced)], aim, len(self.known) + self.runs))
         sizes = [(sum(self.costs[unit] for unit in held), len(held)) for held in found]
         return frozenset(found[sizes.index(min(sizes))])
 
-    def _finite(self) -> tuple[frozenset[int], Sequence[float]]:
-        """The units without which nothing is finite, and what the others make then."""
+    def _forced_units(self) -> tuple[frozenset[int], Sequence[float]]:
+        """The units that must be float32 for a finite result, and the errors that the others make then."""
         forced = frozenset[int]()
         while True:
             weights = self.measure(forced)
@@ -141,7 +141,8 @@ class Search:
     def _first(
         self, ranked: list[int], forced: frozenset[int], weights: Sequence[float], aim: float
     ) -> list[int]:  # fmt: skip
-        """So many of a ranking as leave ``aim``, to within an eighth: from a guess on, by steps that double."""
+        """The units of a ranking from the first on that have to be float32 for ``aim``, as few to within an eighth;
+        sought from a guess by doubling steps."""
         guess = self._guess(ranked, weights, self.left(forced), aim)
         few, many, at, step, before, turned = -1, len(ranked), guess, max(1, guess // EIGHTH), None, False
         while many - few > max(1, many // EIGHTH) and not self.late():
@@ -164,8 +165,8 @@ class Search:
             left -= weights[unit]
         return len(ranked)
 
-    def _leaner(self, held: list[int], aim: float, end: int) -> list[int]:
-        """Without those that are not needed: from the last on by quarters, which are halved where they are."""
+    def _without_needless(self, held: list[int], aim: float, end: int) -> list[int]:
+        """The units without those that are not needed: tried without a quarter of them, then less, from the last on."""
         place, size = len(held), max(1, len(held) // 4)
         while place > 0 and len(self.known) < end and not self.late():
             begin = max(0, place - size)

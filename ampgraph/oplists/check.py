@@ -38,7 +38,7 @@ def user_files(extra: Sequence[str | Path], classes: Sequence[str] = CLASSES) ->
 
 
 def _in_new_words(file: ListFile) -> ListFile:
-    """A list with the names of classes that it had until 0.2, by their names of today. Warns once for the file."""
+    """A user's list whose classes have names of before 0.3, under the names of now. Warns once for the file."""
     levels = file.data.get("levels")
     bodies = [values for values in levels.values() if isinstance(values, dict)] if isinstance(levels, dict) else []
     old = {name: new for name, new in OLD_CLASSES.items() if any(name in table for table in (file.data, *bodies))}
@@ -58,6 +58,7 @@ def _in_new_words(file: ListFile) -> ListFile:
 
 
 def _renamed(file: ListFile, values: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """A list file's tables under their names of now; an old and a new name together are a mistake."""
     for old, new in OLD_CLASSES.items():
         if old in values and new in values:
             place = (table, old) if table else (old, "")
@@ -89,6 +90,7 @@ def check_file(file: ListFile, classes: Sequence[str] = CLASSES) -> None:
 
 
 def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
+    """Checks that each operator is known, has a reason, and stands in one class."""
     seen: dict[str, tuple[str, str]] = {}
     for cls in classes:
         for key, reason in file.data.get(cls, {}).items():
@@ -102,6 +104,7 @@ def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
 
 
 def _check_reason(file: ListFile, table: str, key: str, reason: object) -> None:
+    """Checks that a reason is text, and not empty."""
     if not isinstance(reason, str):
         message = f"the value of '{key}' is {type_name(reason)}, not a reason"
         raise mistake(file, table, key, message, f'write {key} = "why"' if "::" not in key else f'"{key}" = "why"')
@@ -110,6 +113,7 @@ def _check_reason(file: ListFile, table: str, key: str, reason: object) -> None:
 
 
 def _check_tied(file: ListFile) -> None:
+    """Checks tied slots: groups of type variables that the operator has, and a reason."""
     for key, entry in file.data.get("tied", {}).items():
         check_operator(file, "tied", key)
         hint = f'write {key} = {{ groups = [["T1", "T2"]], reason = "why" }}'
@@ -126,6 +130,7 @@ def _check_tied(file: ListFile) -> None:
 
 
 def _check_float32(file: ListFile, table: str) -> None:
+    """Checks slots that stay float32: type variables that the operator has, each with a reason."""
     for key, slots in file.data.get(table, {}).items():
         check_operator(file, table, key)
         if not isinstance(slots, dict):
@@ -137,6 +142,7 @@ def _check_float32(file: ListFile, table: str) -> None:
 
 
 def _check_level(file: ListFile, level: str, entries: object) -> None:
+    """Checks that a level's keys and their values are known ones."""
     table = f"levels.{level}"
     check_known(file, table, "", level, "level", LEVELS)
     if not isinstance(entries, dict):

@@ -69,7 +69,7 @@ def read_file(path: str | Path) -> ListFile:
     except RecursionError:
         hint = "a list has tables of operators and their reasons, and nothing inside those"
         raise AmpError("AMP301", "this list is nested too deeply", where=path.name, hint=hint) from None
-    return ListFile(path.name, data, _lines(text))
+    return ListFile(path.name, data, _line_numbers(text))
 
 
 @cache
@@ -98,7 +98,7 @@ def type_name(value: object) -> str:
     return names.get(type(value), "a date")
 
 
-def _lines(text: str) -> dict[tuple[str, str], int]:
+def _line_numbers(text: str) -> dict[tuple[str, str], int]:
     """Line numbers of tables and keys; the parser does not keep them."""
     found: dict[tuple[str, str], int] = {}
     table = ""

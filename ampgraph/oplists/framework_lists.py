@@ -75,7 +75,7 @@ class Framework:
         return tuple(self.classes) or CLASSES
 
     def own(self, file: ListFile) -> list[str]:
-        """The framework's names in its list."""
+        """``space::name`` of the framework's own operators in its list."""
         tables = [file.data.get(cls, {}) for cls in self.classes]
         return [
             f"{space}::{name}"
@@ -100,10 +100,11 @@ def framework(name: str | Path) -> Framework:
     head, classes = file.data.get("framework"), file.data.get("classes")
     if not head or not classes or "name" not in head:
         raise AmpError("AMP901", "a policy's list begins with [framework] and [classes.NAME]", where=file.name)
-    return Framework(head["name"], head.get("unlisted", "follows"), {n: _class(file, n) for n in classes})
+    return Framework(head["name"], head.get("unlisted", "follows"), {n: _list_class(file, n) for n in classes})
 
 
-def _class(file: ListFile, name: str) -> ListClass:
+def _list_class(file: ListFile, name: str) -> ListClass:
+    """A class of a framework's list, with what becomes of its operators at each level."""
     data = file.data["classes"][name]
     wrong = [key for key in SAID if key not in data] + [key for key in data if key not in (*SAID, *LEVELS)]
     if wrong:
@@ -114,7 +115,7 @@ def _class(file: ListFile, name: str) -> ListClass:
 
 
 def entries(file: ListFile, whose: Framework) -> Iterator[tuple[str, Listing]]:
-    """What a file says of operators, in the classes of a framework's list, operator by operator."""
+    """What a list file says: operator by operator, its class and reason."""
     for cls in whose.names:
         for key, value in file.data.get(cls, {}).items():
             where = file.where(cls, key)

@@ -78,19 +78,22 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
-    borders: bool = False
+    odd: bool = False
+    """Only nodes that make an odd number of elements, as far as sizes are known. Beside `runs`, if that is given."""
+
+    at_boundary: bool = False
     """Only nodes whose first operand or result is an input or output of the model that stays float32: no Cast fits."""
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """By low type."""
+        """Why the kernel fails, by low type."""
         given = {"float16": self.float16, "bfloat16": self.bfloat16}
         return {low: why for low, why in given.items() if why}
 
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.borders)
+        operands = (self.without, self.computed, self.gives, self.odd, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 
@@ -101,7 +104,7 @@ class Broken:
         return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
 
     def left_for(self, attributes: Mapping[str, object]) -> str:
-        """The attribute for which `runs` or `mirrored` count a node in, or an empty string."""
+        """The attribute by which a node is none of those that fail (`runs`, `mirrored`), or an empty string."""
         given = attributes.get(self.mirrored)
         if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
             return self.mirrored
@@ -109,7 +112,7 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """Whether a value is not set, is one of some, or a list of them in turn, whose case does not matter."""
+    """Whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of such words."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine
@@ -125,7 +128,7 @@ class Fusion:
     reason: str
 
     def takes(self, opset: int, low: str) -> bool:
-        """Whether it is in the way at an opset."""
+        """Whether this form is fused wrongly at an opset, for a low type."""
         return low in self.since and opset >= self.since[low]
 
 
@@ -148,22 +151,22 @@ class Fused:
     """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
+    low_epsilon: float = 0.0
+    """What the kernel adds instead of an epsilon that is stored in the low type; 0: the stored one."""
 
 
-Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike", "vector"]
-"""Where a fusion of two operators is made."""
+Place = Literal["", "stored", "number", "vector"]
+"""What is stored beside two operators of one kernel: nothing that matters, all, a number, or a vector."""
 
 
 @dataclass(frozen=True)
-class Join:
+class PairFusion:
     """A fusion of two operators, of which the second alone reads what the first makes."""
 
     name: str
     makes: str
     pairs: frozenset[tuple[str, str]]
-    where: Place
-    low: frozenset[str]
-    """Low types in which it is made, beside float32."""
+    where: Place = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,8 @@ class Attention:
     """Low types in which what is added to the scores has to be stored as it is added, not moved on the way."""
     early: frozenset[str] = frozenset()
     """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
+    across: frozenset[str] = frozenset()
+    """Low types in which scores of an operand that another product reads are fused only where that one is scaled."""
 
 
 @dataclass(frozen=True)
@@ -208,20 +213,22 @@ class Kernels:
     """The level of our policy that is best there, where nobody says one; the policy's own if empty."""
     fuses: Mapping[str, Fused] = field(default_factory=dict)
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
-    joined: tuple[Join, ...] = ()
+    fused_pairs: tuple[PairFusion, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
-    executed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Operator -> low type of the file -> the types that a run computed in."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
     accumulates: str = "float32"
     """The type in which its kernels add up products of low values."""
     fused_sums: bool = False
     """Each step of such a sum is a fused multiply-add: the product is not rounded by itself."""
+    stepwise: frozenset[str] = frozenset()
+    """Operators whose kernel rounds each step of a formula or of a sum to that type."""
+    folds: frozenset[str] = frozenset()
+    """Norms that are taken into the stored numbers of a Conv in front, in that type, where no one else reads it."""
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operator -> when every type of it is computed wrongly: conditions of `planner.rules.faults`."""
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -239,19 +246,19 @@ class Kernels:
     """By the operator that a region stands for."""
 
     @cached_property
-    def taken(self) -> Mapping[str, Mapping[str, str]]:
-        """What is behind the first of two operators is taken into its stored numbers: first -> second -> the fusion."""
+    def folded_into(self) -> Mapping[str, Mapping[str, str]]:
+        """Pairs (first -> second -> fusion) where the second's constants go into the first's stored weights."""
         found: dict[str, dict[str, str]] = {}
-        for join in self.joined:
-            for first, then in join.pairs if join.where == "stored" else ():
-                found.setdefault(first, {})[then] = join.name
+        for pair in self.fused_pairs:
+            for first, then in pair.pairs if pair.where == "stored" else ():
+                found.setdefault(first, {})[then] = pair.name
         return MappingProxyType(found)
 
     @cached_property
     def scaled(self) -> Mapping[str, str]:
-        """Product -> the fusion that takes into its kernel a known number which scales an operand or the result."""
-        by_number = [join for join in self.joined if join.where == "number"]
-        products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
+        """Product -> the fusion that takes a number which scales an operand or the result into its kernel."""
+        by_number = [pair for pair in self.fused_pairs if pair.where == "number"]
+        products = ((frozenset.intersection(*map(frozenset, pair.pairs)), pair.name) for pair in by_number)
         return MappingProxyType({product: name for found, name in products for product in found})
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
@@ -273,7 +280,8 @@ class Kernels:
         return False
 
     def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
-        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        """Whether the fallback runs an operator in float32 only, so that keeping it low would only move the Casts
+        there."""
         other = self.fallback
         if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
             return False
@@ -327,11 +335,12 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
     data = {**own_file(f"kernels/{targets[target]}").data, "target": target}
     data |= {
         "entries": data.pop("kernels", {}),
-        "joined": [{"name": n, **row} for n, row in data.pop("joined", {}).items()],
+        "fused_pairs": [{"name": n, **row} for n, row in data.pop("fused_pairs", {}).items()],
     }
     if "fallback" in data:
         data["fallback"] = load_kernels(data["fallback"], model_format)
     if model_format == "ONNX":
-        data["fusions"] = own_file("kernels/onnxruntime-fusions.toml").data
+        shared, own = own_file("kernels/onnxruntime-fusions.toml").data, data.pop("fusions", {})
+        data["fusions"] = {kind: {**row, **own.get(kind, {})} for kind, row in shared.items()}
     found: Kernels = reader(Kernels)(data)
     return found

@@ -70,11 +70,11 @@ class Operator:
 
     def slot_of_input(self, position: int) -> str:
         """The slot of an operand, or "-": also for operands beyond the table, such as monads."""
-        return _at(self.inputs, position, self.variadic_input)
+        return _slot_at(self.inputs, position, self.variadic_input)
 
     def slot_of_output(self, position: int) -> str:
         """The slot of an output, a fixed type such as "float32", or "-"."""
-        return _at(self.outputs, position, self.variadic_output)
+        return _slot_at(self.outputs, position, self.variadic_output)
 
 
 def is_slot(entry: str) -> bool:
@@ -82,7 +82,8 @@ def is_slot(entry: str) -> bool:
     return entry != NO_SLOT and entry not in FIXED_TYPES
 
 
-def _at(entries: tuple[str, ...], position: int, variadic: bool) -> str:
+def _slot_at(entries: tuple[str, ...], position: int, variadic: bool) -> str:
+    """The slot at a position; the last one goes on where it is variadic."""
     if position < len(entries):
         return entries[position]
     return entries[-1] if variadic and entries else NO_SLOT
@@ -97,22 +98,24 @@ def operator(name: str) -> Operator | None:
 def operators() -> Mapping[str, Operator]:
     """Every operator of the table."""
     return MappingProxyType(
-        {name: _operator(name, row) for name, row in own_file("schemas/mindspore.toml").data.items()}
+        {name: _operator_of_row(name, row) for name, row in own_file("schemas/mindspore.toml").data.items()}
     )
 
 
-def _operator(name: str, row: Mapping[str, Any]) -> Operator:
+def _operator_of_row(name: str, row: Mapping[str, Any]) -> Operator:
+    """A row of mindspore.toml as an `Operator`; a slot that ends in ... repeats."""
     given = {**row, "name": name}
     for side in ("input", "output"):
         slots = row.get(f"{side}s", [])
         given[f"{side}s"] = [slot.removesuffix("...") for slot in slots]
         given[f"variadic_{side}"] = bool(slots) and slots[-1].endswith("...")
-    given["attributes"] = {attribute: _place(text) for attribute, text in row.get("attributes", {}).items()}
+    given["attributes"] = {attribute: _attribute_place(text) for attribute, text in row.get("attributes", {}).items()}
     found: Operator = reader(Operator)(given)
     return found
 
 
-def _place(text: str) -> Place:
-    """``input:2`` or ``attr:pads``."""
+def _attribute_place(text: str) -> Place:
+    """Where the role's attribute is on a MindSpore node: ``input:2`` is operand 2, ``attr:pads`` the attribute
+    `pads`."""
     sort, _, what = text.partition(":")
     return Place(operand=int(what)) if sort == "input" else Place(attribute=what)

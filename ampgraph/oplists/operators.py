@@ -32,8 +32,6 @@ class OpLists:
     listings: Mapping[str, Listing]
     tied: Mapping[str, TypeGroups]
     """Operator -> groups of type variables that must hold one type."""
-    tied_reasons: Mapping[str, str]
-    """Operator -> why its groups must."""
     float32_slots: Mapping[str, Mapping[str, str]]
     """Operator -> type variable, or `input:<name>` -> why it is always float32, but where a target's kernels take it in
     the type of the data alone."""
@@ -46,8 +44,6 @@ class OpLists:
     """Whose classes these are."""
     products: frozenset[str]
     """Operators that are worth their while in the low type, whatever a policy makes of them."""
-    exact: frozenset[str]
-    """Operators that move, select or compare."""
     own: frozenset[str] = frozenset()
     """Namespaces of the framework's names in the list, as ``aten``."""
     edited: frozenset[str] = frozenset()
@@ -95,51 +91,50 @@ def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> O
     exact are everybody's.
     """
     users = user_files(extra, framework(name).names)
-    return _merged(str(name), users) if users else _as_shipped(str(name))
+    return _merged_lists(str(name), users) if users else _as_shipped(str(name))
 
 
 @cache
 def _as_shipped(name: str) -> OpLists:
     """A list without a user's, merged once: that takes as long as the rest of a small model's conversion."""
-    return _merged(name, ())
+    return _merged_lists(name, ())
 
 
-def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
+def _merged_lists(name: str, users: Sequence[ListFile]) -> OpLists:
+    """The lists of a policy with a user's on top: later files win, operator by operator."""
     whose, own = framework(name), own_file(OWN)
     listings = _listings((own_file(name), *users), whose)
     ours = listings if name == OWN else _listings((own,), framework(OWN))
     regions = {name: reason for file in (own, *users) for name, reason in file.data.get("regions", {}).items()}
     return OpLists(
         listings=MappingProxyType(listings),
-        **_slots((own_file("tied_slots.toml"), *users)),
+        **_slot_fields((own_file("tied_slots.toml"), *users)),
         regions=MappingProxyType(regions),
         traits=merged((own_file("traits.toml"), *users)),
         framework=whose,
         products=frozenset(kind for kind, listing in ours.items() if listing.cls == "allow"),
-        exact=frozenset(kind for kind, listing in ours.items() if listing.cls == "neutral"),
         own=frozenset(kind.partition("::")[0] for kind in whose.own(own_file(str(name)))),
         edited=frozenset(_listings(users, whose)),
     )
 
 
 def _listings(files: Sequence[ListFile], whose: Framework) -> dict[str, Listing]:
+    """The listing of each operator, by the last file that has it."""
     return {kind: listing for file in files for kind, listing in entries(file, whose)}
 
 
-def _slots(files: Sequence[ListFile]) -> dict[str, Any]:
+def _slot_fields(files: Sequence[ListFile]) -> dict[str, Any]:
     """The fields of `OpLists` about slots, of several files together; a later file wins."""
     tied: dict[str, TypeGroups] = {}
-    reasons: dict[str, str] = {}
     float32: dict[str, dict[str, str]] = {}
     firm: dict[str, frozenset[str]] = {}
     for file in files:
         for kind, entry in file.data.get("tied", {}).items():
             tied[plain(kind)] = tuple(map(frozenset, entry["groups"]))
-            reasons[plain(kind)] = entry["reason"]
         for table in ("float32", "firm"):
             for kind, slots in file.data.get(table, {}).items():
                 float32.setdefault(plain(kind), {}).update(slots)
         firm.update({plain(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
     held = {kind: MappingProxyType(slots) for kind, slots in float32.items()}
-    found: dict[str, Mapping[str, Any]] = {"tied": tied, "tied_reasons": reasons, "float32_slots": held, "firm": firm}
+    found: dict[str, Mapping[str, Any]] = {"tied": tied, "float32_slots": held, "firm": firm}
     return {name: MappingProxyType(table) for name, table in found.items()}

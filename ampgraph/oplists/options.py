@@ -96,12 +96,12 @@ class Options:
         return low_type(self.dtype).largest
 
     def holding(self, patterns: tuple[str, ...]) -> Options:
-        """The same, with more nodes that stay float32."""
+        """These options with more patterns of nodes that stay float32."""
         return replace(self, recipe=replace(self.recipe, fp32=(*self.fp32, *patterns)))
 
 
 def with_kernels(options: Options, kinds: Iterable[str]) -> Options:
-    """The same, as if there were a kernel in the low type for some operators."""
+    """These options, as if the target had low kernels for some operators."""
     kernels = options.kernels
     entries = {**kernels.entries, **dict.fromkeys(kinds, (f"1- T=float,{options.dtype}",))}
     return replace(options, kernels=replace(kernels, entries=entries))

@@ -23,94 +23,104 @@ _NUMBER = re.compile(r"^([>~])\s*([-+.\deE]+)$")
 @cache
 def region_kinds() -> tuple[str, ...]:
     """The operators that regions stand for, and `Bias`."""
-    return tuple(sorted({file.data["region"] for file in _files()}))
+    return tuple(sorted({file.data["region"] for file in _pattern_files()}))
 
 
 @cache
 def oldest_rewrite() -> int:
     """The first opset in which some region can be written as its operator."""
-    opsets: list[int] = [file.data["since"] for file in _files() if "since" in file.data]
+    opsets: list[int] = [file.data["since"] for file in _pattern_files() if "since" in file.data]
     return min(opsets)
 
 
 @cache
-def _files() -> tuple[ListFile, ...]:
+def _pattern_files() -> tuple[ListFile, ...]:
+    """The files of patterns, in alphabetical order, which is that of preference."""
     paths = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
     return tuple(read_file(path) for path in paths)
 
 
 @cache
 def shipped_patterns() -> tuple[Pattern, ...]:
-    return tuple(pattern for file in _files() for pattern in patterns_of(file))
+    """All patterns of op_lists/patterns."""
+    return tuple(pattern for file in _pattern_files() for pattern in patterns_of(file))
 
 
 @cache
-def _shared() -> ListFile:
+def _shared_file() -> ListFile:
+    """The file of numbers and conventions that all files of patterns share."""
     return read_file(data_folder() / "patterns" / SHARED)
 
 
 @cache
 def conventions() -> Conventions:
-    data = _shared().data
+    """What all patterns look through and how they compare: commutative operators, attributes that may be operands."""
+    data = _shared_file().data
     through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
     return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
 
 
 def patterns_of(file: ListFile) -> Iterator[Pattern]:
     """The patterns of a file, with every function replaced."""
-    data, shared = file.data, _shared()
+    data, shared = file.data, _shared_file()
     try:
         kind, anchors, ends, variants = data["region"], data["anchors"], data["ends"], data["variants"]
     except KeyError as error:
         raise mistake(file, "", "", f"a file of patterns needs {error}") from None
-    functions = {**_functions(shared), **_functions(file)}
+    functions = {**_read_functions(shared), **_read_functions(file)}
     numbers = _numbers_of(file, shared)
     private, since = frozenset(data.get("private", ())), data.get("since", 0)
-    common = tuple(anchors), tuple(ends), numbers, _stored(file), private, since, data.get("joined", False)
+    common = tuple(anchors), tuple(ends), numbers, _stored_names(file), private, since, data.get("fused_only", False)
     for variant, text in variants.items():
-        nodes = _nodes(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
+        nodes = _parsed_function(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
         written = list(expand(Pattern(kind, variant, nodes, *common), functions))
         found = [pattern for pattern in written if pattern.anchor]  # a function may be computed without it
         if not found:
             raise mistake(file, "variants", variant, f"no node of '{variant}' is one of {', '.join(anchors)}")
-        if idle := _idle(written[0]):
+        if idle := _unused_node(written[0]):
             raise mistake(file, "variants", variant, f"'{idle}' leads to no end of the region")
         yield from found
 
 
-def _idle(pattern: Pattern) -> str:
+def _unused_node(pattern: Pattern) -> str:
     """A node that no end is computed from."""
     used = frozenset().union(*(pattern.above(end) for end in pattern.ends))
     return next((node.output for node in pattern.nodes if node.output not in used), "")
 
 
-def _functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
+def _read_functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
+    """The functions of a file, each with its variants."""
     return {
-        name: tuple(_function(file, name, text) for text in texts)
+        name: tuple(_read_function(file, name, text) for text in texts)
         for name, texts in file.data.get("functions", {}).items()
     }
 
 
-def _function(file: ListFile, name: str, text: str) -> Function:
-    parameters, outputs, nodes = _nodes(file, "functions", name, text)
+def _read_function(file: ListFile, name: str, text: str) -> Function:
+    """A function of one value, from its text."""
+    parameters, outputs, nodes = _parsed_function(file, "functions", name, text)
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")
     return Function(parameters, outputs[0], nodes)
 
 
 def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
-    numbers, unchecked = {**_numbers(shared), **_numbers(file)}, file.data.get("unchecked", ())
+    """The numbers that a file's patterns may name, with the shared ones; those that are ``unchecked`` fit whatever they
+    are."""
+    numbers, unchecked = {**_file_numbers(shared), **_file_numbers(file)}, file.data.get("unchecked", ())
     for name in unchecked:
         if name not in numbers:
             raise mistake(file, "", "unchecked", f"'{name}' is not a number that the patterns use")
     return {name: replace(number, unchecked=name in unchecked) for name, number in numbers.items()}
 
 
-def _numbers(file: ListFile) -> Mapping[str, Number]:
-    return {name: _number(file, name, value) for name, value in file.data.get("numbers", {}).items()}
+def _file_numbers(file: ListFile) -> Mapping[str, Number]:
+    """The numbers of one file."""
+    return {name: _pattern_number(file, name, value) for name, value in file.data.get("numbers", {}).items()}
 
 
-def _number(file: ListFile, name: str, value: object) -> Number:
+def _pattern_number(file: ListFile, name: str, value: object) -> Number:
+    """A number as the file gives it: itself, "> 1e-3" (above) or "~ 0.5" (about)."""
     if isinstance(value, (int, float)):
         return Number(float(value))
     match = _NUMBER.match(value) if isinstance(value, str) else None
@@ -119,7 +129,8 @@ def _number(file: ListFile, name: str, value: object) -> Number:
     return Number(float(match[2]), match[1])
 
 
-def _stored(file: ListFile) -> Mapping[str, str]:
+def _stored_names(file: ListFile) -> Mapping[str, str]:
+    """The names that must be stored tensors, and of which sort."""
     stored: Mapping[str, str] = file.data.get("stored", {})
     for name, sort in stored.items():
         if sort not in STORED:
@@ -130,7 +141,7 @@ def _stored(file: ListFile) -> Mapping[str, str]:
 Text = tuple[tuple[str, ...], tuple[str, ...], tuple[Node, ...]]
 
 
-def _nodes(file: ListFile, table: str, key: str, text: str) -> Text:
+def _parsed_function(file: ListFile, table: str, key: str, text: str) -> Text:
     """(parameters, outputs, nodes) of ``(x) => (y) { ... }``, as onnx.parser reads a function."""
     from onnx import parser
 
@@ -139,10 +150,15 @@ def _nodes(file: ListFile, table: str, key: str, text: str) -> Text:
     except parser.ParseError as error:
         message = next((line for line in str(error).splitlines() if line), "")
         raise mistake(file, table, key, f"'{key}' is not a graph: {message}") from None
-    return tuple(function.input), tuple(function.output), tuple(_node(file, table, key, node) for node in function.node)
+    return (
+        tuple(function.input),
+        tuple(function.output),
+        tuple(_pattern_node(file, table, key, node) for node in function.node),
+    )
 
 
-def _node(file: ListFile, table: str, key: str, node: NodeProto) -> Node:
+def _pattern_node(file: ListFile, table: str, key: str, node: NodeProto) -> Node:
+    """A node of a pattern's text; an attribute may refer to a name that another node binds."""
     from onnx import helper
 
     if len(node.output) != 1:
@@ -151,13 +167,13 @@ def _node(file: ListFile, table: str, key: str, node: NodeProto) -> Node:
     attributes = tuple(
         Attribute(a.name, a.ref_attr_name, True)
         if a.ref_attr_name
-        else Attribute(a.name, _plain(helper.get_attribute_value(a)))
+        else Attribute(a.name, _plain_attribute(helper.get_attribute_value(a)))
         for a in node.attribute
     )
     return Node(node.output[0], (Call(role, tuple(node.input), attributes),))
 
 
-def _plain(value: object) -> object:
+def _plain_attribute(value: object) -> object:
     """An attribute's value as a dataflow gives it."""
     if isinstance(value, bytes):
         return value.decode()

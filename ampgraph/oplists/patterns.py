@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.matching import Match, Mismatch, PatternSet
+from ..core.matching import Match, PatternSet
 from .pattern_files import BIAS, conventions, shipped_patterns
 
 PRODUCT = "Product"
@@ -37,20 +37,16 @@ class Region(NamedTuple):
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
     """Every region of a dataflow but for products with their bias, in the order of the anchors' nodes."""
-    return (_region(flow, match) for match in (patterns or region_patterns()).find(flow))
+    return (_region_of_match(flow, match) for match in (patterns or region_patterns()).find(flow))
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
-    """A product and the Add of a stored vector to its result."""
-    return (_region(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
+    """Every product with the Add of a stored vector to its result, as a region."""
+    return (_region_of_match(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
-def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
-    """Why no pattern, or none of a kind, is there at an operator where one could start; the nearest first."""
-    return [reason for reason in region_patterns().mismatches(flow, op) if kind in ("", reason.kind)]
-
-
-def _region(flow: Dataflow, match: Match) -> Region:
+def _region_of_match(flow: Dataflow, match: Match) -> Region:
+    """A match as a region: its data, scale, bias, eps and axes by the names that all patterns of a kind share."""
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
@@ -87,18 +83,19 @@ def _region(flow: Dataflow, match: Match) -> Region:
 @cache
 def region_patterns() -> PatternSet:
     """The patterns that are shipped, but for products with their bias and what only some targets know."""
-    shipped = [pattern for pattern in shipped_patterns() if pattern.kind != BIAS and not pattern.joined]
+    shipped = [pattern for pattern in shipped_patterns() if pattern.kind != BIAS and not pattern.fused_only]
     return PatternSet(shipped, conventions())
 
 
 @cache
-def joined_patterns(kinds: frozenset[str]) -> PatternSet:
-    """Those of some operators that are regions only where a target makes one kernel of them."""
-    return PatternSet([one for one in shipped_patterns() if one.joined and one.kind in kinds], conventions())
+def fused_only_patterns(kinds: frozenset[str]) -> PatternSet:
+    """Patterns of operators that are regions only where the target has one kernel for them."""
+    return PatternSet([one for one in shipped_patterns() if one.fused_only and one.kind in kinds], conventions())
 
 
 @cache
 def bias_patterns() -> PatternSet:
+    """The patterns of a bias, whose stored operand may not be an input with a default."""
     return PatternSet(
         [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
     )

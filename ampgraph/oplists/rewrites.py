@@ -1,44 +1,42 @@
-"""The rewrites by name, each with its class, read from rewrites.toml; and what a user's words ask for.
+"""The rewrites by name, read from rewrites.toml; and what a user's words ask for.
 
-chosen(())                       # the names of class exact
-chosen(("all", "no-norm"))       # all but one
+chosen(())                          # all of them
+chosen(("no-norm",))                # all but one
+chosen(("none", "clip"))            # one alone
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
 
-CLASSES = ("none", "exact", "all")
-"""Each holds what those before it hold."""
+NONE, EXACT, ALL = "none", "exact", "all"
+"""Words for no rewrite, and for every one; ``all`` did more in 0.3."""
 
 WITHOUT = "no-"
 
 
-@cache
-def classes() -> Mapping[str, str]:
-    """By name of a rewrite, its class."""
-    return {name: str(entry["class"]) for name, entry in own_file("rewrites.toml").data.items()}
+def rewrite_names() -> list[str]:
+    """All rewrites, in the order in which they are looked for."""
+    return list(own_file("rewrites.toml").data)
 
 
 def chosen(words: Iterable[str]) -> frozenset[str]:
-    """The rewrites that words ask for: a class, by default ``exact``, then names that are added or taken away.
+    """The rewrites that words ask for: all or none, by default all, then names that are added or taken away.
 
     Raises AmpError AMP301 for an unknown word."""
-    known = classes()
-    level, added, taken = "exact", set[str](), set[str]()
+    known = rewrite_names()
+    held, added, taken = set(known), set[str](), set[str]()
     for word in words:
         name = word.removeprefix(WITHOUT)
-        if word in CLASSES:
-            level = word
+        if word in (NONE, EXACT, ALL):
+            held = set() if word == NONE else set(known)
         elif name not in known:
-            words_known = [*CLASSES, *known]
-            hint = nearest(name, words_known) or f"{', '.join(CLASSES)}, or a name: {', '.join(known)}; no-NAME without"
+            there = f"{NONE}, {EXACT}, or a name: {', '.join(known)}; no-NAME without"
+            hint = nearest(name, [NONE, EXACT, *known]) or there
             raise AmpError("AMP301", f"unknown rewrite '{word}'", hint=hint)
         else:
             (added if name == word else taken).add(name)
-    held = {name for name, cls in known.items() if CLASSES.index(cls) <= CLASSES.index(level)}
     return frozenset((held | added) - taken)

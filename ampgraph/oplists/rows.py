@@ -50,14 +50,14 @@ def list_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
     Raises AmpError AMP309 for an operator that nothing knows.
     """
     if not wanted:
-        return [_row(lists, level, kind) for kind, _ in lists.items()]
+        return [_list_row(lists, level, kind) for kind, _ in lists.items()]
     kind = plain(wanted)
     known = sorted({*lists.listings, *known_operators()})
     same = [k for k in known if k.lower() == kind.lower()]
     same = same or [k for k in known if k.rpartition("::")[2].lower() == kind.lower()]
     matched = [kind] if kind in known else same or [k for k in known if fnmatch.fnmatchcase(k, kind)]
     if matched:
-        return [_row(lists, level, kind) for kind in matched]
+        return [_list_row(lists, level, kind) for kind in matched]
     own = mindspore_roles()
     names = [name for name in own if name.lower() == kind.removeprefix("mindspore::").lower()]
     if not names:
@@ -68,7 +68,7 @@ def list_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
             or nearest(kind, list(own))
             or "operators are named like Conv or com.microsoft::Gelu",
         )
-    return [_row(lists, level, own[name], name) for name in names]
+    return [_list_row(lists, level, own[name], name) for name in names]
 
 
 def mindspore_roles() -> Mapping[str, str]:
@@ -78,7 +78,9 @@ def mindspore_roles() -> Mapping[str, str]:
     return {name: operator.kind for name, operator in operators().items() if not operator.structural}
 
 
-def _row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
+def _list_row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
+    """What is in force for one operator: class, level, reason, slots, kernels; ``asked``: the name under which a user
+    asked."""
     listing = lists.of(kind)
     slots = dict(lists.float32_slots.get(kind, {}))
     tied = tuple(tuple(sorted(group)) for group in lists.tied.get(kind, ()))

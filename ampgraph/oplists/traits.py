@@ -91,7 +91,9 @@ def merged(files: Iterable[ListFile]) -> Traits:
     for file in files:
         for name, entry in file.data.get("traits", {}).items():
             own[name].update({plain(kind): (0,) for kind in entry.get("operators", ())})
-            own[name].update({plain(kind): _places(given) for kind, given in entry.get("positions", {}).items()})
+            own[name].update(
+                {plain(kind): _operand_places(given) for kind, given in entry.get("positions", {}).items()}
+            )
             includes[name].update(dict.fromkeys(entry.get("includes", ())))
     whole = {name: _with_included(name, own, includes, ()) for name in own}
     return Traits(whole, {name: frozenset(kinds) for name, kinds in whole.items()})
@@ -109,7 +111,8 @@ def _with_included(
     return {**found, **own[name]}
 
 
-def _places(given: int | str | list[int]) -> Places:
+def _operand_places(given: int | str | list[int]) -> Places:
+    """Operands that a trait is about; None for all."""
     if given == ALL:
         return None
     return tuple(given) if isinstance(given, list) else (int(given),)
@@ -137,6 +140,7 @@ def check_traits(file: ListFile) -> None:
 
 
 def _check_places(file: ListFile, table: str, places: object) -> None:
+    """Checks `positions` of a trait: known operators, and whole numbers from 0 on or "all"."""
     if not isinstance(places, dict):
         raise mistake(file, table, "positions", "'positions' gives operands by operator", FORM)
     for kind, given in places.items():

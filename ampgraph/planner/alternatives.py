@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -20,8 +19,8 @@ ASKED, OTHER = "O2", "auto"
 
 
 def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
-    """What auto would save of a plan at O2, and a float32 stream would mend for few Casts: in a model of few operators
-    that has Casts between nodes."""
+    """Notes on what other options would do for a plan: Casts that auto saves, errors that a float32 stream mends for
+    few Casts. Only for small models, where trying costs little."""
     if plan.level != ASKED or not policy(plan.policy).ours or len(flow.ops) > MOST:
         return []
     inner = {flow.values[v].name for op in flow.ops for v in op.outputs if v != NONE}
@@ -32,16 +31,17 @@ def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
 
 
 def _by_auto(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
+    """A note where level auto has fewer Casts, by planning a second time."""
     recipe = replace(options.recipe, level=OTHER)
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
     saved, count = len(plan.casts) - len(other.casts), len(plan.casts)
-    text = f"--level {OTHER} would save {saved} of {count} Cast{'s' * (count > 1)}"
+    text = f"optional: --level {OTHER} takes {count - saved:,} Casts instead of {count:,}"
     return [Note("level", "", text)] if saved > 0 else []
 
 
 def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
-    """A stream that takes a Cast for each addition and one for its beginning, or two where its norms are float32 inside
-    their kernels: there it is low for that alone."""
+    """A note on the additions that --fp32-stream would keep in float32, where that takes at most a Cast for each (two
+    where norms are fused with their Casts)."""
     if options.recipe.fp32_stream:
         return []
     decided = decide(flow, replace(options, recipe=replace(options.recipe, fp32_stream=True)))
@@ -50,13 +50,13 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
     if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
-    steps, casts = math.sqrt(held / 12), f"{more} Cast{'s' * (more != 1)} more" if more > 0 else "no more Casts"
-    text = f"--fp32-stream would keep {held} addition{'s' * (held > 1)} to a residual stream in float32, for {casts}"
-    return [Note("stream", "", f"{text}: in {options.dtype} their roundings add up to {steps:.1f} steps")]
+    casts = f"{more} more Cast{'s' * (more != 1)}" if more > 0 else "no more Casts"
+    text = f"keeps {held} addition{'s' * (held > 1)} of the residual stream in float32 for {casts}"
+    return [Note("stream", "", f"optional, more exact: --fp32-stream {text}")]
 
 
 def _additions(decided: DecidedModel, plan: Plan) -> int:
-    """How many additions that are low in a plan the option holds."""
+    """How many additions that are low in the plan --fp32-stream would make float32."""
     flow, additions = decided.flow, decided.options.lists.traits.operators("additions")
     low = {(one.scope, one.index) for one in plan.decisions if one.dtype == plan.dtype}
     whys = (
@@ -69,7 +69,7 @@ def _additions(decided: DecidedModel, plan: Plan) -> int:
 
 
 def _paid(flow: Dataflow, plan: Plan, fused: Collection[int]) -> list[str]:
-    """The values whose Casts no kernel takes along."""
+    """The values whose Casts are kernels of their own, no part of a fused one."""
     inside = {flow.place(use) for uses in flow.uses for use in uses if use.op in fused}
     made = {flow.values[v].name for op in fused for v in flow.ops[op].outputs if v != NONE}
     return [edge.value for edge in plan.casts if edge.value not in made and not inside.issuperset(edge.uses)]

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
 from ..core.plan import GRAPH, CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
 from ..oplists.options import Options
 from ..oplists.traits import traits
 from ..rules.together import rounded_together, sums_kept
-from .costs import STORED_TWICE_LIMIT, CutTask, extra_of, net_of
-from .cut import INFINITE, Problem
-from .decisions import CUT, FP32_STREAM, HIGH, LOW, Decisions
+from .costs import STORED_TWICE_LIMIT, CutTask
+from .decisions import FP32_STREAM, LOW, Decisions
 
 UNDECIDED = Why("cut", "no neighbour asks for low")
 
@@ -44,8 +43,8 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
-    """Patterns by which a later conversion knows what the user's words and measured ranges pinned to float32; of what a
-    stream holds together one is enough."""
+    """Patterns for what the user's words and measured ranges pinned to float32, written into the file so that a later
+    conversion keeps it; one for each residual stream."""
     held: dict[tuple[str, int], int] = {}
     for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):
         if unit.op != NONE and decision.dtype == FLOAT32 and decision.why.rule in ("range", FP32_STREAM):
@@ -58,6 +57,7 @@ def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:
+    """A Decision for each unit, in their order; units of inputs and outputs have index -1."""
     flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
     paths, decisions = [scope.path for scope in flow.scopes], []
     for unit, root in zip(flow.units, settled.roots, strict=True):
@@ -71,7 +71,8 @@ def _decisions(decided: DecidedModel) -> list[Decision]:
 
 
 def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan) -> None:
-    """The one cast that a value needs, if any reader wants the other type. ``low``: units."""
+    """Adds to the plan the one cast that a value needs, if any reader wants the other type. ``low``: units that are
+    low."""
     flow = decided.flow
     is_low = value.unit in low and value.low_source == NONE  # made by a given Cast: low readers take its source
     other = [u for u in flow.uses[value.id] if (u.unit in low) != is_low and u.unit != NONE and not u.given_cast]
@@ -81,10 +82,12 @@ def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan
 
 
 def _places(flow: Dataflow, uses: Sequence[Use]) -> tuple[tuple[str, int, int], ...]:
+    """Places that read a value, as plans name them: scope, index of the node, position."""
     return tuple(map(flow.place, uses))
 
 
 def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
+    """Adds to the plan how a stored tensor is kept: low, in both types, or float32 with a Cast where it is read low."""
     flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
     low = [u for u in uses if u.unit in low_units and not u.given_cast]
@@ -142,92 +145,3 @@ class DecidedModel:
         """What the cut would be asked to change a decision: the prices of a change of mind."""
         asked = self.asked or CutTask(self.flow, self.options, self.settled)
         return replace(asked, decisions=self.settled)
-
-
-@dataclass(frozen=True)
-class Price:
-    """Bytes that a type costs, kernels' starts included (None: not possible), how many start, the values that are cast
-    for it, the weights that are stored for it."""
-
-    bytes: int | None
-    starts: int
-    casts: tuple[int, ...]
-    weights: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One decision of an operator: its slots and what they hold, by value; ``shared``: other operators with it.
-
-    ``low`` and ``float32``: what each type costs while all around stays as decided; None where the cut did not decide.
-    """
-
-    slots: tuple[str, ...]
-    values: tuple[int, ...]
-    dtype: str
-    why: Why
-    shared: tuple[int, ...] = ()
-    low: Price | None = None
-    float32: Price | None = None
-
-
-def reasons_of(decided: DecidedModel, op: Op) -> tuple[Reason, ...]:
-    """The decisions of an operator in the order of its slots; none where it has no float32 tensor."""
-    together: dict[int, list[str]] = {}
-    for name, unit in op.slots.items():
-        together.setdefault(decided.settled.find(unit), []).append(name)
-    return tuple(_reason(decided, op, tuple(names), root) for root, names in together.items())
-
-
-def _reason(decided: DecidedModel, op: Op, slots: tuple[str, ...], root: int) -> Reason:
-    flow, settled = decided.flow, decided.settled
-    find = settled.find
-    values = [
-        v
-        for v in op.inputs
-        if v != NONE and any(use.op == op.id and use.unit != NONE and find(use.unit) == root for use in flow.uses[v])
-    ]
-    values += [v for v in op.outputs if flow.values[v].unit != NONE and find(flow.values[v].unit) == root]
-    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and find(u.id) == root}
-    by_cut = settled.ranks[root] == CUT
-    low, float32 = _prices(decided, root) if by_cut else (None, None)
-    return Reason(
-        slots,
-        tuple(dict.fromkeys(values)),
-        decided.options.dtype if settled.sides[root] == LOW else FLOAT32,
-        settled.whys[root] or Why("cut", "no neighbour asks for low"),
-        tuple(sorted(shared)),
-        low,
-        float32,
-    )
-
-
-def _prices(decided: DecidedModel, root: int) -> tuple[Price, Price]:
-    """What low and float32 cost for one unit while all others stay as decided."""
-    flow, task = decided.flow, decided.task
-    costs, sides = task.costs, decided.settled.sides
-    found = {value: net_of(task, value, costs) for value in _touched(decided, root)}
-    nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
-    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
-    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others})
-    problem.extra[root] = extra_of(task, root, flow.ops, costs)
-
-    def price(side: int) -> Price:
-        total = problem.cost({root: side})
-        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
-        casts, weights = ([v.id for v in paid if v.weight == stored] for stored in (False, True))
-        starts = sum(costs.starts(v) * (2 if v in task.joined else 1) for v in casts)
-        return Price(total if total < INFINITE else None, starts, tuple(casts), tuple(weights))
-
-    return price(LOW), price(HIGH)
-
-
-def _touched(decided: DecidedModel, root: int) -> list[int]:
-    """The values that a unit reads or writes."""
-    flow, find = decided.flow, decided.settled.find
-    return [
-        value.id
-        for value in flow.values
-        if (value.unit != NONE and find(value.unit) == root)
-        or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
-    ]

@@ -29,6 +29,7 @@ class Classes:
     notes: Sequence[Note]
 
     def enter(self, ledger: Ledger) -> None:
+        """Ties and holds first, then the verdict of every unit."""
         for item in self.first:
             if isinstance(item, Tie):
                 ledger.tie(item.units)
@@ -44,7 +45,7 @@ def classify(facts: Facts) -> Classes:
     """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
     flow = facts.flow
     classes = [_class(facts, op) for op in flow.ops]
-    return Classes(classes, _verdicts(facts), _first(facts), _unlisted(facts, classes))
+    return Classes(classes, _verdicts(facts), _ties_and_holds(facts), _unlisted(facts, classes))
 
 
 def classify_validity(facts: Facts) -> Classes:
@@ -55,13 +56,13 @@ def classify_validity(facts: Facts) -> Classes:
         op = facts.flow.ops[unit.op] if unit.op != NONE else None
         key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits, unit.fixed, unit.fixed_low)
         if key not in known:
-            known[key] = _valid(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
+            known[key] = _verdict_by_validity(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
         found.append(known[key])
-    return Classes((), found, _first(facts), ())
+    return Classes((), found, _ties_and_holds(facts), ())
 
 
-def _first(facts: Facts) -> list[Tie | Hold]:
-    """Ties of slots, and what holds an operator whatever anybody says."""
+def _ties_and_holds(facts: Facts) -> list[Tie | Hold]:
+    """What goes before any verdict: ties of slots, and holds that nothing can lift."""
     first: list[Tie | Hold] = [tie for rows in masked_rows(facts) for tie in rows.ties]
     tied, kernels, broken = facts.options.lists.tied, facts.options.kernels.tied, broken_kernels(facts)
     for op in facts.flow.ops:
@@ -80,6 +81,8 @@ def _first(facts: Facts) -> list[Tie | Hold]:
 
 
 def _verdicts(facts: Facts) -> list[Verdict]:
+    """The first verdict of every unit, by list, level, schema and kernel; units that agree in all of these share
+    one."""
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
     attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.deny == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
@@ -89,7 +92,7 @@ def _verdicts(facts: Facts) -> list[Verdict]:
         left_to_cut = _left_to_cut(facts, owner) if owner is not None and owner.role in unlike else ""
         left_to_cut = left_to_cut or (attends.get(owner.id, "") if owner is not None else "")
         follows = owner is not None and owner.follows != NONE
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, left_to_cut, follows)
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.crosses, left_to_cut, follows)
         if key not in known:
             known[key] = _verdict(facts, unit, owner, left_to_cut)
         verdicts.append(known[key])
@@ -97,6 +100,7 @@ def _verdicts(facts: Facts) -> list[Verdict]:
 
 
 def _class(facts: Facts, op: Op) -> str:
+    """The list class that governs an operator: "" in no list, "neutral" for what marks an input or output."""
     listing = facts.listing(op)
     if listing is None:
         return "neutral" if _is_boundary(facts.flow, op) else ""
@@ -104,16 +108,18 @@ def _class(facts: Facts, op: Op) -> str:
 
 
 def _is_boundary(flow: Dataflow, op: Op) -> bool:
-    return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
+    """Whether all its slots are types of inputs and outputs (a body's, a function's), so that it computes nothing."""
+    return bool(op.slots) and all(flow.units[u].crosses for u in op.slots.values())
 
 
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
-    """``left_to_cut``: why this very operator is left to the cut at this level, whatever its class."""
+    """The verdict on a slot by validity, else by its list. ``left_to_cut``: why this very operator is left to the cut
+    at this level, whatever its class."""
     options = facts.options
-    valid = _valid(facts, unit, op)
+    valid = _verdict_by_validity(facts, unit, op)
     if valid is not None:
         return valid
-    if op is None or unit.border:
+    if op is None or unit.crosses:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
     if options.kernels.is_cast_elsewhere(op.kind, unit.opset, unit.slot.split("@")[0], options.dtype):
         text = (
@@ -138,15 +144,15 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
     )
 
 
-def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
-    """What a border, a schema or a kernel leave no choice of."""
+def _verdict_by_validity(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
+    """The verdict on a slot where its place in the model, its schema or its kernel leave no choice; else None."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "it is low in the file, or was asked to be"))
     if unit.fixed and not (op is not None and unit.admits and is_declared(facts.options, op)):
         unknown = op is not None and op.kind in facts.flow.unknown_kinds
         rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
-    invalid = _invalid(facts, unit, op) if op else None
+    invalid = _why_invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
 
 
@@ -159,19 +165,20 @@ def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
 
 
 def is_declared(options: Options, op: Op) -> bool:
-    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind."""
-    return op.kind in options.lists.edited or f"op:{op.kind}" in options.low
+    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind or
+    name. A pattern that happens to match it does not say so."""
+    return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
 def _often_unlike(facts: Facts) -> Collection[str]:
-    """The operators of which one may be judged unlike another."""
+    """Kinds of operators whose nodes may get different verdicts, so that each node has to be looked at."""
     if facts.options.level.infer == "float32":
         return {op.role for op in facts.flow.ops}
     return facts.traits.operators("stored_statistics")
 
 
 def _left_to_cut(facts: Facts, op: Op) -> str:
-    """Why an operator of a careful class is left to the cut here, where its level lets those of ``infer`` be low."""
+    """Why this operator goes to the cut although its class is float32 at this level; "" where it does not."""
     traits, options = facts.traits, facts.options
     if options.level.infer == "float32":
         if traits.has(op.role, "dequantizes") and facts.flow.values[op.inputs[0]].weight:
@@ -185,7 +192,7 @@ def _left_to_cut(facts: Facts, op: Op) -> str:
     return ""
 
 
-def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
+def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     """Why a slot cannot be low, whatever anybody says."""
     options, kind = facts.options, op.kind
     held = options.lists.float32_slots.get(op.role, {})
@@ -216,6 +223,7 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
 
 
 def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
+    """Notes on operators that are float32 because no list or no schema has them, a line a kind."""
     flow = facts.flow
     unlisted: dict[str, int] = {}
     for op in flow.ops:
@@ -234,7 +242,7 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
 def _admits_low(facts: Facts, op: Op) -> bool:
     """Whether its schema would let some float of an operator be low, which is no input or output of the model."""
     units = [facts.flow.units[unit] for unit in op.slots.values()]
-    return any(not unit.border and facts.options.dtype in unit.admits for unit in units)
+    return any(not unit.crosses and facts.options.dtype in unit.admits for unit in units)
 
 
 @dataclass(frozen=True)
@@ -249,14 +257,16 @@ class MaskedRows:
 
     @property
     def ties(self) -> Iterator[Tie]:
-        """The selection has the type of the products that read it; where all has to be low, the test has it too."""
+        """Ties the Where to the type of the products that read it and, where the Softmax is left to the cut, the
+        comparison as well."""
         together = [self.select, *([self.test] if self.why else [])]
         for product in self.products:
             yield Tie(tuple(unit for op in (*together, product) for unit in op.slots.values()))
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """Every such place."""
+    """Every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target makes one kernel of
+    that with the products behind."""
     flow, options = facts.flow, facts.options
     for op in flow.ops:
         form = options.kernels.attention.get(op.kind)
@@ -288,8 +298,8 @@ def forward_of(flow: Dataflow, op: Op) -> Op:
 
 
 def tied_to_forward(flow: Dataflow, op: Op) -> Iterator[tuple[int, int]]:
-    """Units of a gradient, each with the one of its forward operator: slot by slot, or the first where the gradient has
-    one slot of another name."""
+    """Units of a gradient with those of its forward operator: of the slot of the same name, or the first if the
+    gradient has one slot alone."""
     if op.follows == NONE:
         return
     forward = flow.ops[op.follows].slots

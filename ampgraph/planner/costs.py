@@ -20,18 +20,16 @@ STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never store
 
 @dataclass(frozen=True)
 class CutTask:
-    """What the cut is asked: a model with decisions. ``worth``: by free unit, what a byte saved there is worth, 1 where
-    none is given; ``counted``: float values that hold integers, which are never rounded and widened again; ``fused``:
-    float32 operators that the target's runtime takes into one kernel with the Casts around them; ``joined``: values
-    whose writer and reader it makes one kernel of, while both have one type."""
+    """What the cut is asked: a model with decisions. ``byte_worth``: by free unit, what a byte saved there is worth, 1
+    where none is given; ``integer_valued``: float values that hold integers, which are never rounded and widened again;
+    ``fused``: float32 operators that the target's runtime takes into one kernel with the Casts around them."""
 
     flow: Dataflow
     options: Options
     decisions: Decisions
-    worth: Mapping[int, int] = field(default_factory=dict)
-    counted: Collection[int] = frozenset()
+    byte_worth: Mapping[int, int] = field(default_factory=dict)
+    integer_valued: Collection[int] = frozenset()
     fused: Collection[int] = frozenset()
-    joined: Collection[int] = frozenset()
     _reads: dict[int, set[tuple[int, int]]] = field(default_factory=dict, init=False, repr=False)
 
     def reads(self, value: int) -> Collection[tuple[int, int]]:
@@ -50,7 +48,7 @@ class CutTask:
 
 
 class Costs:
-    """Sizes of values and prices of their Casts, computed when they are asked for: most units are decided without."""
+    """Sizes of values in elements and prices of their Casts in bytes, each computed when the cut asks for it."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         self.flow, self.options = flow, options
@@ -72,7 +70,7 @@ class Costs:
         return found
 
     def _guessed(self, value: int) -> int:
-        """The size of a value whose shape is not known: that of one of the same size, where there is one."""
+        """The number of elements of a value without a shape: that of a value known to have as many, if there is one."""
         root = self._roots[value]
         if root != value:
             return self.elements(root)  # a guess must be the same on both sides of a Transpose
@@ -81,12 +79,12 @@ class Costs:
 
     @cached_property
     def _roots(self) -> Sequence[int]:
-        """By value id, the root whose guess holds for all of its size."""
+        """For each value, by id, the value whose guessed size holds for all of its size."""
         return same_size_roots(self.flow, self.options)
 
     @cached_property
     def _members(self) -> Mapping[int, Sequence[int]]:
-        """By value, those further down that have its size."""
+        """Root -> the values further down that have its size."""
         members: dict[int, list[int]] = {}
         for value, root in enumerate(self._roots):
             if value != root:
@@ -107,16 +105,17 @@ class Costs:
         return 0 if self.is_cast_with_others(value) else self._times(value)
 
     def _times(self, value: int) -> int:
-        """How often the scope runs that makes a value: a Loop's body more than once."""
+        """How often the scope runs that makes a value: once, or more in a loop's body."""
         return self.flow.scopes[self.flow.values[value].scope].times
 
     def is_cast_with_others(self, value: int) -> bool:
-        """Whether one node casts it and many more: no kernel is started for it alone."""
+        """Whether the value's Cast is part of a node that casts many, so that it starts no kernel of its own."""
         return self.cast_together > 0 and self.flow.values[value].default and self.elements(value) <= self.cast_together
 
 
 def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
-    """The net of a value; None where one decision holds for all who write and read it."""
+    """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor is
+    kept; None where one unit decides for all of them."""
     flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
     readers = frozenset([roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused])
@@ -124,14 +123,14 @@ def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
     if not readers or (writer is None and not item.weight) or (writer is not None and readers == {writer}):
         return None
     if item.weight:
-        byte = 1 if readers <= task.worth.keys() else STORED_BYTE  # grids and anchors: too small to trade digits for
+        byte = (
+            1 if readers <= task.byte_worth.keys() else STORED_BYTE
+        )  # grids and anchors: too small to trade digits for
         up, down = _weight_costs(flow, value, costs, byte)
         return Net(None, readers, up, down)
     price = costs.cast(value)
-    if value in task.joined:  # two kernels for one: another start, and the value is written and read in 2 or 4 bytes
-        price *= 2
     up = 0 if task.options.kernels.raises_inside else price
-    if value in task.counted:  # integers made float are never rounded and widened again
+    if value in task.integer_valued:  # integers made float are never rounded and widened again
         up = INFINITE
     return Net(writer, readers, up, price)
 
@@ -145,7 +144,7 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs, byte: int) -> tuple[
 
 
 def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
-    """By value id, the id of a value of the same size as far up as operators go that keep the number of elements.
+    """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements.
 
     It is the value itself where there is none: two values with one root have the same size.
     """
@@ -164,9 +163,9 @@ def extra_of(task: CutTask, unit: int, ops: Iterable[Op], costs: Costs) -> int:
     roots, units = task.decisions.roots, task.flow.units
     moved = 0
     for op in ops:
-        slots = [slot for slot in op.slots.values() if roots[slot] == unit and not units[slot].border]
+        slots = [slot for slot in op.slots.values() if roots[slot] == unit and not units[slot].crosses]
         moved += len(slots) * _float32_surplus(task, op, unit, costs) if slots else 0
-    return moved * task.worth.get(unit, 1)
+    return moved * task.byte_worth.get(unit, 1)
 
 
 def _float32_surplus(task: CutTask, op: Op, unit: int, costs: Costs) -> int:

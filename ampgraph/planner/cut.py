@@ -44,7 +44,7 @@ class Problem:
     extra: dict[int, int] = field(default_factory=dict)
 
     def cost(self, solution: dict[int, int]) -> int:
-        """What a complete assignment costs."""
+        """What an assignment of every unit (float32 or low) costs."""
         side = {**solution, **self.fixed}
         total = sum(extra for unit, extra in self.extra.items() if side[unit] == HIGH)
         for net in self.nets:
@@ -89,37 +89,38 @@ class _UnitNetwork:
 
     def __init__(self, problem: OpenProblem) -> None:
         self._problem = problem
-        self._flow = FlowNetwork(reach=self._reach)
+        self._flow = FlowNetwork(reach=self._add_unit)
         self._places: dict[int, int] = {}
         self._units: dict[int, int] = {}  # by place: others stand between the readers of a value
         self._nets: set[int] = set()
 
     def float32(self) -> set[int]:
-        """The sink side."""
+        """The units on the sink's side of the minimum cut: those that are float32."""
         nets, units = self._problem.drawing()
         for number in nets:
-            self._add(number)
+            self._add_net(number)
         for unit in units:
             self._flow.suspect(self._place(unit))
         return {self._units[place] for place in self._flow.sink_side() if place in self._units}
 
     def _place(self, unit: int) -> int:
+        """The node of the flow network for a unit, made when it is first reached."""
         place = self._places.get(unit)
         if place is None:
             place = self._places[unit] = self._flow.node()
             self._units[place] = unit
         return place
 
-    def _reach(self, place: int) -> None:
-        """Adds what a unit costs, and its nets."""
+    def _add_unit(self, place: int) -> None:
+        """Adds what a unit costs by itself, and the nets that it is part of."""
         unit = self._units.get(place)
         if unit is not None:
             self._flow.supply(place, self._problem.extra(unit))
             for number in self._problem.nets_of(unit):
-                self._add(number)
+                self._add_net(number)
 
-    def _add(self, number: int) -> None:
-        """Adds a net, once."""
+    def _add_net(self, number: int) -> None:
+        """Adds the arcs of a net, once."""
         net = None if number in self._nets else self._problem.net(number)
         self._nets.add(number)
         if net is None:
@@ -138,16 +139,17 @@ class _UnitNetwork:
         at = None if writer is None or made != FREE else self._place(writer)
         paid = 0 if writer is not None or lows or highs else min(net.up, net.down)  # whatever the readers are
         if made != HIGH and (highs or free):
-            self._charge(at, [] if highs else free, net.up, paid)
+            self._add_price(at, [] if highs else free, net.up, paid)
         if made != LOW and (lows or free):
-            self._charge(at, [] if lows else free, -net.down, paid)
+            self._add_price(at, [] if lows else free, -net.down, paid)
 
-    def _charge(self, writer: int | None, readers: list[int], price: int, paid: int) -> None:
-        """What is paid when a writer is low and some reader float32, or in the opposite case where ``price`` is
-        negative.
+    def _add_price(self, writer: int | None, readers: list[int], price: int, paid: int) -> None:
+        """Adds arcs: ``price`` is paid if the writer is low and a reader float32; a negative one if it is the other way
+        round.
 
         ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay; ``paid``:
-        what flows already from the one price to the other, through the first reader."""
+        what flows already from the one price to the other, through the first reader.
+        """
         flow = self._flow
         if not readers:
             if writer is not None:

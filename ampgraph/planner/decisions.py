@@ -73,15 +73,19 @@ class Decisions:
         return {self.roots[unit] for unit in op.slots.values()}
 
     def side(self, unit: int) -> int:
+        """LOW, HIGH (float32) or FREE, as long as the cut has not decided."""
         return self.sides[self.roots[unit]]
 
     def is_high(self, unit: int) -> bool:
+        """Whether the unit is float32; False for no unit."""
         return unit != NONE and self.sides[self.roots[unit]] == HIGH
 
     def is_low(self, unit: int) -> bool:
+        """Whether the unit is low; False for no unit."""
         return unit != NONE and self.sides[self.roots[unit]] == LOW
 
     def why(self, unit: int) -> Why | None:
+        """The reason of its side; None while it is free."""
         return self.whys[self.roots[unit]]
 
     def is_held(self, unit: int) -> bool:
@@ -97,7 +101,8 @@ class Verdicts(NamedTuple):
     notes: Sequence[Note] = ()
 
     def enter(self, ledger: Ledger) -> None:
-        """Raises AmpError AMP306 for a unit that the user asks for in both precisions."""
+        """Enters the verdicts into the ledger. Raises AmpError AMP306 for a unit that the user asks for in both
+        precisions."""
         for unit, (side, rank, why) in self.of:
             ledger.decide(unit, side, rank, why)
         ledger.notes += self.notes
@@ -124,7 +129,7 @@ class Ledger:
         self.sources: list[Source] = []
 
     def take(self, *results: Result) -> Decisions:
-        """What is decided once these results have been entered, in this order."""
+        """The decisions once these results have been entered, in this order."""
         for result in results:
             result.enter(self)
         if self._roots is None:
@@ -132,6 +137,7 @@ class Ledger:
         return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots, self.sources.copy())
 
     def _find(self, unit: int) -> int:
+        """The representative of the units tied to this one; paths are halved on the way."""
         parents = self._parents
         while parents[unit] != unit:
             parents[unit] = unit = parents[parents[unit]]
@@ -154,7 +160,7 @@ class Ledger:
         return True
 
     def hold(self, hold: Hold) -> bool:
-        """Keeps units in float32. True when that changed something, be it the right alone."""
+        """Keeps units in float32. True where a side changed, or only the rank."""
         units, rank, why, unless_high = hold
         if unless_high and all(self._sides[self._find(unit)] == HIGH for unit in units):
             return False
@@ -180,6 +186,12 @@ class Ledger:
         root = self._find(unit)
         if self._ranks[root] <= REGION:
             self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, why
+
+    def lower(self, unit: int, why: Why) -> None:
+        """Makes a unit low, unless something stronger than a list decided it."""
+        root = self._find(unit)
+        if self._ranks[root] <= LIST:
+            self._sides[root], self._ranks[root], self._whys[root] = LOW, CUT, why
 
 
 def describe(flow: Dataflow, op: Op) -> str:

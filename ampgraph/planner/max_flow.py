@@ -48,7 +48,7 @@ class FlowNetwork:
             self.node()
 
     def node(self) -> int:
-        """Another node."""
+        """Adds a node; its number."""
         self._arcs.append([])
         self._parent.append(ROOT)
         self._waits.append(False)
@@ -57,7 +57,7 @@ class FlowNetwork:
         return len(self._arcs) - 1
 
     def connect(self, tail: int, head: int, there: Capacity, back: Capacity = 0) -> None:
-        """What may flow from one node to another, and back."""
+        """Adds a pair of arcs: ``there`` may flow from ``tail`` to ``head``, ``back`` the other way."""
         arc = len(self._heads)
         self._arcs[tail].append(arc)
         self._arcs[head].append(arc + 1)
@@ -65,7 +65,7 @@ class FlowNetwork:
         self._left += (there, back)
 
     def supply(self, node: int, capacity: Capacity) -> None:
-        """What may flow from the source to a node; to the sink where it is negative."""
+        """Adds what may flow from the source to a node; to the sink where ``capacity`` is negative."""
         self._excess[node] += capacity
         if capacity < 0:
             self.suspect(node)
@@ -80,13 +80,13 @@ class FlowNetwork:
         Uses up the capacities."""
         while self._sinks or self._active:
             if self._sinks:
-                self._look(self._sinks.popleft())
+                self._look_at(self._sinks.popleft())
             else:
                 self._grow(self._active.popleft())
         return {node for node, state in enumerate(self._state) if state == TREE}
 
-    def _look(self, node: int) -> None:
-        """All that is to be known of a node."""
+    def _look_at(self, node: int) -> None:
+        """Has `reach` tell all about a node, once."""
         if self._state[node] == UNKNOWN:
             self._state[node] = KNOWN
             if self._reach is not None:
@@ -101,7 +101,7 @@ class FlowNetwork:
         self._wake(node)
 
     def _wake(self, node: int) -> None:
-        """A node may have something to take in."""
+        """Queues a node of the tree, which may grow again."""
         if not self._waits[node]:
             self._waits[node] = True
             self._active.append(node)
@@ -116,7 +116,7 @@ class FlowNetwork:
             if not left[arc ^ 1]:
                 continue
             other = heads[arc]
-            self._look(other)
+            self._look_at(other)
             while excess[other] > 0 and left[arc ^ 1] and state[node] == TREE:
                 self._push(arc ^ 1)
             if state[other] == KNOWN and left[arc ^ 1] and state[node] == TREE:
@@ -146,6 +146,7 @@ class FlowNetwork:
             self._adopt(self._orphans.popleft())
 
     def _orphan(self, node: int) -> None:
+        """Takes a node out of the tree; `_adopt` looks for another parent."""
         self._parent[node] = ORPHAN
         self._orphans.append(node)
 

@@ -40,7 +40,7 @@ def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
 
 
 def _operators_at(flow: Dataflow, options: Options) -> Iterator[int]:
-    """The opsets from which on a region that costs Casts today can be written as its operator, which is low."""
+    """Opsets from which on a region that costs Casts now could be written as its operator, which would be low."""
     for region in find_regions(flow) if "gelu" in options.rewrites else ():
         since = region.since
         admits = options.kernels.admits(region.kind, since, "T", options.dtype)

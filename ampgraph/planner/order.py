@@ -21,7 +21,7 @@ from .rules.faults import wrong_kernels
 from .rules.integers import index_arithmetic, integer_sums, quantized
 from .rules.ranges import measured_overflows, taint
 from .rules.raw import positions, raw_inputs
-from .rules.releases import branches, epilogue, fusion, unserved
+from .rules.releases import branches, epilogue, once, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import float32_streams, recurrences, residual_streams
@@ -47,9 +47,11 @@ ORDER: tuple[tuple[Rule, ...], ...] = (
     (measured_overflows,),
     (taint,),
     (epilogue,),
-    (branches, unserved, fusion),
+    (branches, unserved),
 )
 """Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
+BEHIND: tuple[Rule, ...] = (once,)
+"""Behind the cut."""
 REPORTS: tuple[Rule, ...] = (unstorable_weights, measured_overflows)
 """What is said once everything is decided."""
 SLOTS = (
@@ -64,7 +66,7 @@ SLOTS = (
 """What schema, kernels and the file leave no choice of: decided slot by slot with the lists (`planner.classify`)."""
 RULES: tuple[Rule, ...] = (
     *(Rule(*said, levels="every", validity=True) for said in SLOTS),
-    *(rule for step in ORDER for rule in step),
+    *(rule for step in (*ORDER, BEHIND) for rule in step),
 )
 
 
@@ -78,11 +80,18 @@ class Judgement:
     regions: Regions
     found: Findings
 
+    def behind(self, settled: Decisions) -> Decisions:
+        """What is decided once the cut has."""
+        acting = [rule for rule in BEHIND if rule.name not in self.facts.options.off]
+        return self.ledger.take(findings_of(acting, Sight.at(self.facts, self.regions), settled))
+
     @property
     def task(self) -> CutTask:
-        """What the cut is asked."""
-        found, sets = self.found, (self.found.counted, self.regions.fused, self.found.joined)
-        return CutTask(self.facts.flow, self.facts.options, self.judged, found.worth, *sets)
+        """What the cut is to decide, with what it has to know of this."""
+        found = self.found
+        return CutTask(
+            self.facts.flow, self.facts.options, self.judged, found.byte_worth, found.integer_valued, self.regions.fused
+        )
 
 
 def judge(facts: Facts) -> Judgement:

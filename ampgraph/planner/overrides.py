@@ -16,7 +16,8 @@ Wish = tuple[Sequence[int], int, Why]
 
 
 def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
-    """What they ask for, in the order of the command line. Raises AmpError AMP305 for one that matches nothing."""
+    """What the user's patterns ask for, in the order of the command line. Raises AmpError AMP305 for one that matches
+    nothing."""
     flow, options = facts.flow, facts.options
     wanted: list[Wish] = []
     notes: list[Note] = []
@@ -34,7 +35,8 @@ def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Verdicts:
 
 
 def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Sequence[Wish]) -> Iterator[Wish]:
-    """What the file says is pinned to float32, unless the user asks for it low now; it may be gone by now."""
+    """Wishes for what an earlier conversion pinned, by the file's metadata, unless the user asks for it low; nodes may
+    be gone by now."""
     low = {tied.find(unit) for units, side, _ in wanted if side == LOW for unit in units}
     for pattern in patterns:
         units = [unit for _, units in named(flow, pattern) for unit in units if tied.find(unit) not in low]

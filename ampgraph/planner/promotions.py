@@ -36,7 +36,7 @@ class Promotion:
 
     @property
     def kind(self) -> str:
-        """Its product's, else its first node's."""
+        """The kind of its product, else of its first node."""
         return next((kind for kind in self.kinds if has(kind, "products")), self.kinds[0] if self.kinds else "")
 
 
@@ -68,10 +68,12 @@ def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
 
 
 def low_places(plan: Plan) -> set[tuple[str, int]]:
+    """Operators with a low slot, by scope and index."""
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
 
 
 def _weight(op: Op) -> int:
+    """What making an operator float32 counts: products cost most."""
     return HEAVY if has(op.role, "products") else 1
 
 
@@ -87,7 +89,7 @@ class Float32Size:
 
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
-    """Of a plan, whose dataflow ``flow`` is."""
+    """Nodes and bytes that are float32 in a plan made for ``flow``."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
         op
@@ -104,7 +106,7 @@ def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
 
 
 def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
-    """What an operator writes in float32, as often as it runs, and the weights that it reads."""
+    """Bytes that an operator writes in float32, times how often it runs, with the weights that it reads."""
     written = [v for v in op.outputs if v != NONE and flow.values[v].dtype == FLOAT32]
     size = sum(4 * costs.elements(v) for v in written) * flow.scopes[op.scope].times
     stored = [v for v in op.inputs if v != NONE and flow.values[v].weight and flow.values[v].dtype == FLOAT32]
@@ -112,10 +114,13 @@ def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
 
 
 def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
+    """The values that an operator writes, by scope and name."""
     return ((flow.scopes[op.scope].path, flow.values[v].name) for v in op.outputs if v != NONE)
 
 
 def _places(flow: Dataflow, op: Op) -> list[Place]:
+    """What runs call the results of an operator: their names; within a function, where calls share them, with its own
+    name."""
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
     return [(op.name, name) if kind == "function" else (name,) for name in names]
@@ -145,8 +150,8 @@ def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
 
 
 def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str, ...]:
-    """As few patterns as name every unit of the operators. Control-flow nodes and calls are not named: that would name
-    all inside, and their own types follow their neighbours."""
+    """The fewest patterns that name every unit of the operators. Control-flow nodes and calls are left out: naming them
+    would name all inside."""
     covered: set[int] = set()
     patterns: dict[str, None] = {}
     holders = {scope.op for scope in flow.scopes}

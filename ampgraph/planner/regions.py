@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -18,7 +19,7 @@ from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
-from .fused_pairs import bias_folded_into
+from .fused_pairs import bias_folded_into, goes_to_reader
 from .scales import find_scalings
 from .streams import StreamFinder
 
@@ -49,6 +50,7 @@ class Regions:
         return frozenset(op for op, kind in self.of_op.items() if kind != "Bias")
 
     def enter(self, ledger: Ledger) -> None:
+        """Ties the units of each region and decides them; what the level leaves open goes to the cut."""
         for units, side, why in self.ties:
             root = ledger.tie(units)
             if side == FREE:
@@ -84,13 +86,12 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
-    joined = {pair.first.id for pair in facts.fused_pairs}
+    taken = set[int]()
     products = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "allow"}
-    for region in [*fusions.regions(flow), *fusions.joined_regions(flow, options), *find_biases(flow, products)]:
+    for region in [*fusions.regions(flow), *fusions.fused_only_regions(flow, options), *find_biases(flow, products)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
-        own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
-        if own or (region.kind == "Bias" and _passes_alone(facts.passing, region)):
+        if region.kind == "Bias" and (region.result.id in taken or _is_own(facts, region)):
             continue
         governing = region.ops[0].role if region.kind == "Bias" else region.kind
         for op in region.ops:
@@ -102,10 +103,12 @@ def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -
         if decided[0] != HIGH and options.level.fp32 != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
+        if decided[0] != HIGH and (mistake := mistaken_epsilon(options, region)):
+            decided = HIGH, Why("kernel", mistake)
         if (known := options.kernels.fuses.get(region.kind)) and known.float32_inside and is_trusted(options, region):
             decided = FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {known.why}")
         bias = bias_folded_into(flow, options, region) if decided[0] == HIGH else None
-        joined |= set() if bias is None else {bias.id}
+        taken |= set() if bias is None else {bias.id}
         ties.append((_units([*core, *([] if bias is None else [bias])]), *decided))
         if form is None:
             beside += beside_fusion(facts, region, _units(core), decided[0])
@@ -132,13 +135,25 @@ def reads_float32_stream(facts: Facts, region: Region, held: Collection[int]) ->
 
 
 def _units(ops: Sequence[Op]) -> list[int]:
+    """The units of all slots of the operators."""
     return [unit for op in ops for unit in op.slots.values()]
 
 
 def is_trusted(options: Options, region: Region) -> bool:
     """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
     form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
-    return form is not None and (form.quotient or form.float32_inside) and options.level.trusts_kernels(cls)
+    trusted = options.level.trusts_kernels(cls) or bool(mistaken_epsilon(options, region))
+    return form is not None and (form.quotient or form.float32_inside) and trusted
+
+
+def mistaken_epsilon(options: Options, region: Region) -> str:
+    """Why a norm whose level makes all of it low is float32 inside: the target's kernel would add another epsilon."""
+    form = options.kernels.fuses.get(region.kind)
+    taken = form.low_epsilon if form is not None and options.level.of(_class(options, region.kind)) == "low" else 0.0
+    if not taken or math.isclose(region.epsilon, taken, rel_tol=1e-3):
+        return ""
+    given = f"adds {taken:g} instead of an epsilon of {region.epsilon:g} in {options.dtype}"
+    return f"the one kernel that {options.target} makes of {region.kind} {given}"
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
@@ -174,7 +189,7 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
 
 
 def _does_nothing(options: Options, op: Op) -> bool:
-    """Whether the runtime takes an operator away before it looks for what it fuses."""
+    """Whether the runtime removes an operator before it fuses."""
     return options.lists.traits.has(op.role, "nothing_in_inference")
 
 
@@ -189,19 +204,26 @@ def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Wh
 
 
 def _class(options: Options, kind: str) -> str:
+    """The list class of the operator that a region stands for."""
     listing = options.lists.of(kind)
     return listing.cls if listing else ""
 
 
+def _is_own(facts: Facts, region: Region) -> bool:
+    """Whether a bias is decided apart from its product."""
+    alone = not _in_range(facts, region) or _passes_alone(facts.passing, region)
+    return alone or goes_to_reader(facts.flow, facts.options, region.result)
+
+
 def _in_range(facts: Facts, region: Region) -> bool:
-    """A bias that leaves the low range must not pull its product into float32."""
+    """Whether a bias fits the low range: one that does not must not pull its product into float32."""
     bias = facts.flow.values[region.bias]
     read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
     return read and facts.extent(bias).largest <= facts.low.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:
-    """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
+    """Whether the sum with the bias was measured out of range, and neither operand of the product nor its result."""
     product = region.ops[0]
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
 
@@ -233,7 +255,7 @@ def _sources(facts: Facts, value: int) -> Iterator[int]:
         return
     writer = facts.flow.writer(value)
     yield values[value].unit
-    for before in facts.borders.before.get(value, ()):
+    for before in facts.crossings.before.get(value, ()):
         if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
             yield from _sources(facts, before)
     if writer is not None and any(facts.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):

@@ -44,7 +44,8 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
 
 
 def made_for(recipe: Recipe, graph: Graph) -> Recipe:
-    """The recipe, where it names no target, with the one that a converted file names, if that has the recipe's type."""
+    """The recipe with the target of an earlier conversion, by the file's metadata, where it names none and has that
+    one's type."""
     said = target_in(graph.metadata()) if recipe.target is None and isinstance(graph, DescribedGraph) else ""
     if said not in TARGETS[graph.format]:
         return recipe
@@ -76,6 +77,11 @@ def level_of(recipe: Recipe, lists: OpLists | None = None) -> Level:
     return load_level(policy(recipe.policy).level(recipe), recipe.lists, lists.framework.names)
 
 
-def lists_of_plan(plan: Plan) -> OpLists:
-    """The lists of a plan's policy, without a user's. Raises AmpError AMP303 for a policy that is not there."""
-    return load_op_lists(policy(plan.policy).list_of(Setting(plan.level, plan.dtype, plan.target)))
+def options_of_plan(plan: Plan, recipe: Recipe, model_format: str) -> Options:
+    """What a plan says of its options: lists without a user's, and the level that its policy takes where none is named,
+    as a plan may have one of the user's. Raises AmpError AMP303 for a policy that is not there.
+
+    ``recipe``: what was said beside the plan."""
+    words = Recipe.of(recipe, dtype=plan.dtype, policy=plan.policy, target=plan.target)
+    lists = load_op_lists(policy(plan.policy).list_of(Setting(plan.level, plan.dtype, plan.target)))
+    return replace(resolve(words, model_format), lists=lists)

@@ -40,7 +40,7 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
         listing = options.lists.of(op.role)
         if not op.slots or listing is None or listing.cls != "infer":
             continue
-        data = _scaled(facts, op)
+        data = _scaled_value(facts, op)
         product = _product_beside(flow, options, op, data) if data != NONE else ""
         if product:
             text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
@@ -54,13 +54,13 @@ def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
         return frozenset()
     scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
     behind = (op for op in scalings if any(_made_by(flow, options, op, value) for value in op.inputs if value != NONE))
-    found = ((op, _scaled(facts, op)) for op in behind)
+    found = ((op, _scaled_value(facts, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _made_by(flow, options, op, data))
 
 
-def _scaled(facts: Facts, op: Op) -> int:
-    """What an operator scales by a known number that is nearly as good in the low type, be it that what rounding takes
-    from it is given to the stored operands of the product before it; none where it does not."""
+def _scaled_value(facts: Facts, op: Op) -> int:
+    """What an operator scales by a known number, if the low type has that number nearly exactly, or the product in
+    front can make up for its rounding; else NONE."""
     flow = facts.flow
     divides = facts.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):
@@ -70,12 +70,12 @@ def _scaled(facts: Facts, op: Op) -> int:
         factor = abs(1 / number) if divides and number else abs(number)
         low = _rounded(number, facts.options.dtype)
         near = abs(low - number) <= NEAR * abs(number)
-        if LEAST <= factor <= MOST and (near or _gives_back(facts, value, data)):
+        if LEAST <= factor <= MOST and (near or _is_made_up_for(facts, value, data)):
             return data
     return NONE
 
 
-def _gives_back(facts: Facts, number: int, data: int) -> bool:
+def _is_made_up_for(facts: Facts, number: int, data: int) -> bool:
     """Whether what rounding takes from a stored number is given to the stored operands of the product that makes what
     it scales, if these become low."""
     if not facts.flow.values[number].weight:
@@ -87,7 +87,7 @@ def _gives_back(facts: Facts, number: int, data: int) -> bool:
 
 
 def _rounded(number: float, dtype: str) -> float:
-    """A number within the range of normal ones."""
+    """A number as the low type rounds it, if it is in the range of normal ones."""
     part, power = math.frexp(number)
     return math.ldexp(round(part * 2 ** low_type(dtype).bits), power - low_type(dtype).bits)
 

@@ -8,7 +8,7 @@ from ..core.dataflow import Dataflow
 from ..core.plan import Plan
 from ..core.rewrites import Rewrite, known_rewrites
 from ..oplists.options import Options, with_kernels
-from ..oplists.rewrites import classes
+from ..oplists.rewrites import rewrite_names
 from ..rules.rewrite import RewriteRule
 from .assemble import DecidedModel, assemble
 from .decisions import Ledger
@@ -62,5 +62,5 @@ def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
 def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
     """The kinds of rewrites that have one of some names, in the order of op_lists/rewrites.toml."""
     known = known_rewrites()
-    kinds = dict.fromkeys(known[name] for name in classes() if name in names and name in known)
+    kinds = dict.fromkeys(known[name] for name in rewrite_names() if name in names and name in known)
     return [kind for kind in kinds if issubclass(kind, RewriteRule)]

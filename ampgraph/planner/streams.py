@@ -52,7 +52,8 @@ class StreamFinder:
 
     @cached_property
     def streams(self) -> list[list[int]]:
-        """All that norms read; a sum of branches that only a further addition reads is a branch itself."""
+        """The additions of each residual stream that norms read; a sum of branches that only a further addition reads
+        is a branch itself."""
         follows: dict[int, list[int]] = {op: [] for op in self.carried}
         for op, carried in self.carried.items():
             for reader in carried.additions:
@@ -63,7 +64,7 @@ class StreamFinder:
 
     @cached_property
     def carried(self) -> Mapping[int, Carried]:
-        """By addition, what becomes of its result."""
+        """What becomes of each addition's result."""
         return {op.id: self._carried(op) for op in self.facts.flow.ops if self._adds(op)}
 
     def _adds(self, op: Op) -> bool:
@@ -99,7 +100,7 @@ class StreamFinder:
         return Carried(tuple(additions), tuple(norms), tuple(moves), branches)
 
     def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
-        """Who reads a float32 value, each of them once."""
+        """The operators that read a float32 value and are not in ``seen`` yet, to which they are added."""
         for use in self.facts.flow.uses[value] if value != NONE else ():
             if use.op != NONE and use.unit != NONE and use.op not in seen:
                 seen.add(use.op)
@@ -108,8 +109,8 @@ class StreamFinder:
     # -- whose readers are float32 already ----------------------------------------------------------------------------
 
     def widened(self, decided: Decisions, fused: Container[int]) -> tuple[list[list[int]], Mapping[int, list[Op]]]:
-        """Streams that only float32 norms and their own additions read; with what moves the result of each addition to
-        its readers. ``fused``: operators that take their Casts along."""
+        """Streams whose results only float32 norms and their own additions read, with the moves between; ``fused``:
+        operators that a kernel takes with their Casts."""
         flow, wide = self.facts.flow, dict[int, list[Op]]()
         for op in reversed(flow.with_roles(self.facts.traits.operators("additions"))):  # readers first
             computed = self._adds(op) and self.facts.stored.isdisjoint(op.inputs)
@@ -141,7 +142,7 @@ class StreamFinder:
                     normed |= self.classes[use.op] == "fp32"
                 elif use.unit != NONE and use.op not in wide and use.op not in moves:
                     reader = flow.ops[use.op]
-                    if flow.units[use.unit].border or decided.is_low(use.unit) or not self._is_move(reader):
+                    if flow.units[use.unit].crosses or decided.is_low(use.unit) or not self._is_move(reader):
                         return None
                     moves[reader.id] = reader
                     work += reader.outputs
@@ -154,4 +155,5 @@ class StreamFinder:
         return value
 
     def _is_move(self, op: Op) -> bool:
+        """Whether an operator only hands a stream on."""
         return self.facts.traits.has(op.role, "nothing_in_inference") or self.classes[op.id] == "neutral"

@@ -29,26 +29,33 @@ class Undecided(OpenProblem):
         self._drawing = self._survey()
 
     def side(self, unit: int) -> int:
+        """The side of a unit; FREE for one that the cut decides."""
         return self._sides[unit]
 
     def extra(self, unit: int) -> int:
+        """What the unit's operators cost in float32 beside low ones, in bytes."""
         flow = self.task.flow
         ops = sorted({flow.units[one].op for one in self._tied[unit]} - {NONE})
         return extra_of(self.task, unit, map(flow.ops.__getitem__, ops), self.costs)
 
     def nets_of(self, unit: int) -> Sequence[int]:
+        """Numbers of the values that the unit's operators read or write."""
         return self._values.get(unit, ())
 
     def net(self, number: int) -> Net | None:
+        """What a Cast of a value costs, and the units on either side; None where no unit that is free has a part in
+        it."""
         return net_of(self.task, number, self.costs)
 
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
-        dear = [unit for unit, worth in self.task.worth.items() if worth < 0 and self._sides[unit] == FREE]
+        """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
+        in low."""
+        dear = [unit for unit, worth in self.task.byte_worth.items() if worth < 0 and self._sides[unit] == FREE]
         return self._drawing, sorted(dear)
 
     @cached_property
     def _tied(self) -> Mapping[int, Sequence[int]]:
-        """By free unit, those for which it decides."""
+        """The units that each free unit decides for."""
         tied: dict[int, list[int]] = {}
         for unit, root in enumerate(self._roots):
             if self._sides[root] == FREE:
@@ -56,7 +63,7 @@ class Undecided(OpenProblem):
         return tied
 
     def _survey(self) -> list[int]:
-        """Goes over all values once: notes those around free units, and gives those that may draw some to float32."""
+        """Notes the values around free units; gives the units that may draw some of them to float32."""
         flow, roots, fused = self.task.flow, self._roots, self.task.fused
         side = [*(self._sides[root] for root in roots), NOBODY]  # NONE, -1, is the last
         drawing = []

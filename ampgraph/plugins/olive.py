@@ -58,6 +58,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
+        """The pass's options: the recipe's fields, and data."""
         params = {name: _param(name, option) for name, option in OPTIONS.items()}
         for name, (kind, default, text) in WORDS.items():
             params[name] = PassConfigParam(type_=kind, default_value=default, description=text)
@@ -76,6 +77,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
     def _run_for_config(
         self, model: ONNXModelHandler, config: type[BasePassConfig], output_model_path: str
     ) -> ONNXModelHandler:
+        """Converts the model to the path that Olive gives; the target follows the accelerator unless it is said."""
         given = {name: getattr(config, name) for name in (*OPTIONS, *WORDS)}
         given = {name: value for name, value in given.items() if value is not None}
         given.setdefault("target", _target(self.accelerator_spec))
@@ -87,7 +89,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
 
 def _target(accelerator: AcceleratorSpec) -> str:
-    """Where the result will run, as far as a workflow says it."""
+    """The target that a workflow's accelerator stands for."""
     provider = accelerator.execution_provider
     if provider is None:
         return "cuda" if str(accelerator.accelerator_type) == "gpu" else "cpu"
@@ -95,7 +97,7 @@ def _target(accelerator: AcceleratorSpec) -> str:
 
 
 def _param(name: str, option: Option) -> PassConfigParam:
-    """How Olive is told of a field of a recipe; optional, since a recipe knows what follows from what."""
+    """A recipe's field as a parameter of Olive, always optional: the recipe knows its own defaults."""
     kind: Any = option.kind
     if option.repeats:
         kind = list[str] | dict[str, int] | str if name == "dims" else list[str] | str

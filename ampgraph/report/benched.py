@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..core.shown import Data, Shown
+from ..core.sketches import Html, bar, heading, table
 from .lines import plural
 
 
@@ -32,14 +35,20 @@ class Timed(Data):
     error: float | None = None
     refused: str = ""
 
+    @property
+    def name(self) -> str:
+        """The model, and the precision that the runtime was told to take."""
+        return f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
+
     def line(self, width: int) -> str:
         """A row of the table."""
-        name = f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
         if self.seconds is None:
-            return f"  {name:<{width}}  {self.refused}"
+            return f"  {self.name:<{width}}  {self.refused}"
         spread = "" if self.spread is None else f" ({self.spread[0]:.2f} to {self.spread[1]:.2f})"
         error = "" if self.error is None else f"{self.error:.1e}"
-        return f"  {name:<{width}}  {1e3 * self.seconds:9.2f} ms  x {self.speed or 0.0:.2f}{spread}  {error}".rstrip()
+        return (
+            f"  {self.name:<{width}}  {1e3 * self.seconds:9.2f} ms  x {self.speed or 0.0:.2f}{spread}  {error}".rstrip()
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,13 +62,32 @@ class Benched(Shown):
     def lines(self) -> list[str]:
         """The report of `bench`."""
         width = max((len(row.model) + 25 * bool(row.hint) for row in self.rows), default=0)
-        lines, place = [], ("", -1)
-        for row in self.rows:
-            if place != (row.runtime, row.threads):
-                place = row.runtime, row.threads
-                how = "one thread, CPU time" if row.threads == 1 else "all threads"
-                lines.append(
-                    f"{row.runtime}, {how}: median of {plural(self.rounds, 'round')}, speed, relative L2 error"
-                )
-            lines.append(row.line(width))
+        lines = []
+        for head, rows in self._places():
+            lines += [f"{head}: median of {plural(self.rounds, 'round')}, speed, relative L2 error"]
+            lines += [row.line(width) for row in rows]
         return lines
+
+    def _overview(self) -> Iterable[Html]:
+        """For each runtime a table of its models, their speed as bars."""
+        most = max((round(100 * (row.speed or 0.0)) for row in self.rows), default=1)
+        for head, rows in self._places():
+            yield heading(head, f": median of {plural(self.rounds, 'round')}")
+            yield table(
+                ("model", "ms", "speed", "", "quartiles", "relative L2 error"), [_cells(row, most) for row in rows]
+            )
+
+    def _places(self) -> Iterable[tuple[str, list[Timed]]]:
+        """The rows by runtime and threads, which its words say."""
+        for (runtime, threads), rows in groupby(self.rows, lambda row: (row.runtime, row.threads)):
+            yield f"{runtime}, {'one thread, CPU time' if threads == 1 else 'all threads'}", list(rows)
+
+
+def _cells(row: Timed, most: int) -> tuple[str, ...]:
+    """A row of a table; ``most``: the speed of a whole bar, in percent."""
+    if row.seconds is None or row.speed is None:
+        return row.name, "", "", "", "", row.refused
+    quartiles = "" if row.spread is None else f"{row.spread[0]:.2f} to {row.spread[1]:.2f}"
+    error = "" if row.error is None else f"{row.error:.1e}"
+    speed = bar({"% of the first": round(100 * row.speed)}, most)
+    return row.name, f"{1e3 * row.seconds:.2f}", f"x {row.speed:.2f}", speed, quartiles, error

@@ -32,14 +32,15 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
     before = set()
     if original is not None:
         before = {original.values[op.outputs[0]].name for op in original.ops if has(op.role, "casts") and op.outputs}
-    return tuple(_report(flow, lists, op, before) for op in flow.ops if has(op.role, "casts") and op.outputs)
+    return tuple(_report_of(flow, lists, op, before) for op in flow.ops if has(op.role, "casts") and op.outputs)
 
 
-def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
+def _report_of(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
+    """A Cast with its reason; ``before``: names in the file before the conversion."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
-    made, sort = _maker(flow, lists, op.inputs[0])
-    read, output = _readers(flow, lists, op.outputs[0])
+    made, sort = _maker_in_words(flow, lists, op.inputs[0])
+    read, output = _readers_in_words(flow, lists, op.outputs[0])
     if target.name in before:
         sort, note = "existing", "in the file before: "
     elif not floats:
@@ -50,8 +51,8 @@ def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastRep
     return CastReport(name, target.name, flow.layer(op), source.dtype, target.dtype, sort, f"{note}{made}, {read}")
 
 
-def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
-    """Where the tensor comes from, and the sort of cast that this suggests."""
+def _maker_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
+    """Who makes the tensor that is cast, in words, and the sort of Cast that this suggests."""
     item = flow.values[value]
     producer = flow.writer(value)
     if item.weight:
@@ -63,15 +64,15 @@ def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
         started = flow.values[producer.inputs[0]].dtype
         rounded = started == FLOAT32 and item.dtype in LOW
         return f"after Cast '{label(flow, producer)}'", "rounding" if rounded else "between"
-    return f"after {_node(flow, lists, producer, item.dtype)}", "between"
+    return f"after {_node_in_words(flow, lists, producer, item.dtype)}", "between"
 
 
-def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
-    """Who reads the result, and whether a graph output does."""
+def _readers_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
+    """Who reads the Cast's result, in words, and whether a graph output does."""
     item, message, output = flow.values[value], [], False
     for use in flow.uses[value]:
         if use.op != NONE:
-            message.append(_node(flow, lists, flow.ops[use.op], item.dtype))
+            message.append(_node_in_words(flow, lists, flow.ops[use.op], item.dtype))
         elif flow.scopes[use.scope].kind == "main":
             output = True
             message.insert(0, f"graph output '{item.name}'")
@@ -84,7 +85,7 @@ def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
     return f"for {first(message, NAMED)}", output
 
 
-def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
+def _node_in_words(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
     """``LayerNormalization 'norm' (kept float32)``: with the class where it explains the type."""
     listing = lists.listing(flow, op)
     classes = lists.classes_of(FLOAT32 if dtype == FLOAT32 else "low") if dtype in (FLOAT32, *LOW) else ()
@@ -95,7 +96,7 @@ def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
 
 
 def label(flow: Dataflow, op: Op) -> str:
-    """A node's name, else its first output's, else its place."""
+    """A node as reports name it: by its name, its first output's name, or its place."""
     if op.name:
         return op.name
     first = flow.values[op.outputs[0]].name if op.outputs else ""

@@ -11,6 +11,7 @@ from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
 from ..core.shown import Data, Shown, named
+from ..core.sketches import Html, bar, heading, table
 from ..oplists.traits import has
 from .inspect import named_precisions, see
 from .lines import finite, first, in_rows, plural, titled
@@ -43,7 +44,7 @@ class OneSided:
         return len(self.first) + len(self.second)
 
     def lines(self) -> list[str]:
-        """Its part of the report."""
+        """The lines on what only the first and only the second have."""
         sides = (("first", self.first), ("second", self.second))
         return [f"{len(n):,} in the {side} alone: {first(n, SHOWN, ', ...')}" for side, n in sides if n]
 
@@ -83,7 +84,7 @@ class SideBySide(Shown):
 
     def lines(self) -> list[str]:
         """The report of `diff`."""
-        errors = [f"{e.name}  {_number(e.first)} and {_number(e.second)}" for e in self.errors]
+        errors = [f"{e.name}  {_error_text(e.first)} and {_error_text(e.second)}" for e in self.errors]
         rows = [
             ("first", self.first),
             ("second", self.second),
@@ -94,10 +95,32 @@ class SideBySide(Shown):
             *titled("weights", _weight_lines(self)),
             *titled("errors", errors),
         ]
+        return in_rows([*rows, ("verdict", self.verdict)])
+
+    @property
+    def verdict(self) -> str:
+        """In how much they differ, in a line."""
         parts = [(len(self.decisions), "decision"), (len(self.nodes), "node"), (len(self.casts), "Cast")]
         counts = [plural(count, what) for count, what in (*parts, (len(self.weights), "weight")) if count]
-        verdict = f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
-        return in_rows([*rows, ("verdict", verdict)])
+        return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
+
+    def _overview(self) -> Iterable[Html]:
+        """The verdict, what differs between the sides, and decisions by operator, with the reasons of one."""
+        yield heading(self.verdict)
+        sides = [("nodes", self.nodes), ("Casts", self.casts)]
+        rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
+        rows += [(f"{what} there alone", f"{len(of.first):,}", f"{len(of.second):,}") for what, of in sides if len(of)]
+        if self.bytes is not None:
+            rows.append(("bytes of weights", *(f"{size:,}" for size in self.bytes)))
+            rows.append(("", *(bar({"bytes": size}, max(self.bytes)) for size in self.bytes)))
+        rows += [(f"error of {one.name}", _error_text(one.first), _error_text(one.second)) for one in self.errors]
+        yield table(("", self.first, self.second), rows)
+        groups = [
+            (f"{len(items):,}", kind, one, other, items[0].name, items[0].first_why, items[0].second_why)
+            for (kind, one, other), items in _grouped(self.decisions)
+        ]
+        if groups:
+            yield table(("nodes", "operator", "first", "second", "such as", "why first", "why second"), groups)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -117,36 +140,42 @@ def models_apart(first: object, second: object) -> SideBySide:
     ]
     versions = ({"version": seen.graph.version()} for seen in (one, other))
     return SideBySide(
-        one.label, other.label, "models", tuple(_apiece(*versions)), tuple(decisions),
-        _sides(map(_node, ours), map(_node, theirs)), _sides(_casts(one.flow), _casts(other.flow)),
-        tuple(_apiece(_weights(one.flow), _weights(other.flow))), (one.census.weight_bytes, other.census.weight_bytes),
+        one.label, other.label, "models", tuple(_different_entries(*versions)), tuple(decisions),
+        _one_sided(map(_node_name, ours), map(_node_name, theirs)),
+        _one_sided(_cast_texts(one.flow), _cast_texts(other.flow)),
+        tuple(_different_entries(_weight_types(one.flow), _weight_types(other.flow))),
+        (one.census.weight_bytes, other.census.weight_bytes),
     )  # fmt: skip
 
 
-def _node(key: tuple[str, str]) -> str:
+def _node_name(key: tuple[str, str]) -> str:
+    """A node as the comparison names it, by kind and name."""
     return f"{key[0]} '{key[1]}'"
 
 
-def _casts(flow: Dataflow) -> Iterable[str]:
+def _cast_texts(flow: Dataflow) -> Iterable[str]:
+    """A model's Casts, each as text: what is cast, from which type to which."""
     for op in flow.ops:
         if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
             source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
             yield f"{flow.scopes[op.scope].path}'{source.name}' {source.dtype} -> {target.dtype}"
 
 
-def _weights(flow: Dataflow) -> dict[str, str]:
+def _weight_types(flow: Dataflow) -> dict[str, str]:
+    """Types of stored tensors by name."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
-def _apiece(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
-    """What differs in two tables; what one lacks is ``none`` there."""
+def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
+    """The entries in which two tables differ; what one of them lacks is ``none`` there."""
     for name in dict.fromkeys((*ours, *theirs)):
         first, second = ours.get(name, "none"), theirs.get(name, "none")
         if first != second:
             yield Apiece(name, "", first, second)
 
 
-def _sides(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
+def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
+    """What only the first has, and what only the second; what comes twice counts twice."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -159,28 +188,35 @@ def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide
     if first.digest != second.digest:
         hint = "compare plans that were made for one model"
         raise AmpError("AMP403", "the plans are for two models", where=names[1], hint=hint)
-    ours, theirs = _slots(first), _slots(second)
+    ours, theirs = _decisions_by_place(first), _decisions_by_place(second)
     decisions = [
-        Apiece(_slot(ours[key], key[1]), key[2], ours[key].dtype, theirs[key].dtype, *_reasons(ours[key], theirs[key]))
+        Apiece(
+            _slot_name(ours[key], key[1]),
+            key[2],
+            ours[key].dtype,
+            theirs[key].dtype,
+            *_both_reasons(ours[key], theirs[key]),
+        )
         for key in ours
         if key in theirs and ours[key].dtype != theirs[key].dtype
     ]
     settings = ({name: str(getattr(plan, name)) for name in SETTINGS} for plan in (first, second))
     return SideBySide(
-        *names, "plans", tuple(_apiece(*settings)), tuple(decisions),
-        _sides(_rewritten(first), _rewritten(second)), _sides(_edges(first), _edges(second)),
-        tuple(_apiece(_stored(first), _stored(second))),
+        *names, "plans", tuple(_different_entries(*settings)), tuple(decisions),
+        _one_sided(_rewrite_texts(first), _rewrite_texts(second)),
+        _one_sided(_cast_edge_texts(first), _cast_edge_texts(second)),
+        tuple(_different_entries(_weight_storage(first), _weight_storage(second))),
     )  # fmt: skip
 
 
-def _slots(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
+def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
     """The decisions by scope, index in the file, operator and slot."""
     in_file = {decision.scope: _in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """A plan counts the nodes that are left behind its rewrites: their places before."""
+    """A function from an index in the plan (after rewrites) to the index in the file, for one scope."""
     gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:
@@ -191,40 +227,52 @@ def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
     return index_in_file
 
 
-def _slot(decision: Decision, index: int) -> str:
+def _slot_name(decision: Decision, index: int) -> str:
+    """A decision's place as the comparison names it."""
     where = "graph" if index < 0 else f"#{index}"
     return f"{decision.scope}{decision.kind} {where} {decision.slot}"
 
 
-def _reasons(first: Decision, second: Decision) -> tuple[str, str]:
+def _both_reasons(first: Decision, second: Decision) -> tuple[str, str]:
+    """Why either plan decided so, with the rule."""
     return f"{first.why.rule}: {first.why.text}", f"{second.why.rule}: {second.why.text}"
 
 
-def _rewritten(plan: Plan) -> Iterable[str]:
+def _rewrite_texts(plan: Plan) -> Iterable[str]:
+    """A plan's rewrites, each by what it writes and where."""
     return (f"{rewrite.writes} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
 
 
-def _edges(plan: Plan) -> Iterable[str]:
+def _cast_edge_texts(plan: Plan) -> Iterable[str]:
+    """A plan's Casts, each by value and type."""
     return (f"{cast.scope}'{cast.value}' -> {cast.to}" for cast in plan.casts)
 
 
-def _stored(plan: Plan) -> dict[str, str]:
+def _weight_storage(plan: Plan) -> dict[str, str]:
+    """How a plan stores tensors, by name."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _number(error: float | None) -> str:
+def _error_text(error: float | None) -> str:
+    """An error, or that there is none."""
     return "not judged" if error is None else finite(error, ".2e")
 
 
-def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
+def _grouped(decisions: tuple[Apiece, ...]) -> list[tuple[tuple[str, str, str], list[Apiece]]]:
+    """Decisions that differ, in groups of one kind and one difference, the largest first."""
     groups: dict[tuple[str, str, str], list[Apiece]] = {}
     for item in decisions:
         groups.setdefault((item.kind, item.first, item.second), []).append(item)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
+    """Those groups, with the reasons of the first of each."""
     lines = []
-    for (kind, one, other), items in sorted(groups.items(), key=lambda group: -len(group[1])):
+    for (kind, one, other), items in _grouped(decisions):
         names = first([item.name for item in items], SHOWN, ", ...")
         lines.append(f"{len(items):,} {kind} {one} in the first, {other} in the second ({names})")
         if items[0].first_why:
@@ -233,6 +281,7 @@ def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
 
 
 def _weight_lines(found: SideBySide) -> list[str]:
+    """Bytes of either side, and the stored tensors whose types differ."""
     lines = []
     if found.bytes is not None and found.bytes[0] != found.bytes[1]:
         lines.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")

@@ -14,7 +14,7 @@ def shape_words(flow: Dataflow, options: Options) -> str:
     none is open."""
     from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
-    inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open(flow, v)]
+    inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open_dims(flow, v)]
     if not inputs:
         return ""
     found = {}
@@ -23,10 +23,11 @@ def shape_words(flow: Dataflow, options: Options) -> str:
         found[flag] = ",".join(f"{flow.values[v].name}:{'x'.join(map(str, sizes.dims(v)))}" for v in inputs)
     if len(set(found.values())) > 1:
         return "trtexec " + " ".join(f"{flag}={shapes}" for flag, shapes in found.items())
-    names = sorted({str(dim) for v in inputs for dim in _open(flow, v) if dim})
+    names = sorted({str(dim) for v in inputs for dim in _open_dims(flow, v) if dim})
     more = f"; --dim {names[0]}=1:8:32 would make it a range" if names else ""
     return f"trtexec --optShapes={found['--optShapes']} for these sizes alone{more}"
 
 
-def _open(flow: Dataflow, value: int) -> list[object]:
+def _open_dims(flow: Dataflow, value: int) -> list[object]:
+    """The dimensions of a value that the file leaves open."""
     return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

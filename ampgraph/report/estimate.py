@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice, product
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape
 from ..core.graph import LOW
+from ..core.rewrites import Rewrite
 from ..core.shown import Data
 from ..core.typed import reader
 from ..core.walk import sole_reader
@@ -39,6 +40,21 @@ Place = tuple[str, str]
 """A value by its scope and name, which keep in a conversion."""
 
 
+FORMS = frozenset({"half", "quotient"})
+"""Rewrites after which the target makes one kernel of what it made several of."""
+
+
+class FusedValues(NamedTuple):
+    """Values that stay inside of kernels which the target makes of several operators: in the file, and in its float32
+    original, of which it may not know the form."""
+
+    after: frozenset[Place] = frozenset()
+    before: frozenset[Place] = frozenset()
+
+
+NOTHING = FusedValues()
+
+
 @dataclass(frozen=True)
 class Device:
     """A table of op_lists/devices.toml, whose head says what each field is."""
@@ -51,11 +67,11 @@ class Device:
     launch: tuple[float, float]
     casts: Mapping[str, tuple[float, float]]
     source: str
-    measured: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict)
 
     def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
-        """What kernels take, each so often: those that start in so many microseconds, of which low ones reach such a
-        share of what those in float32 reach of the peaks, and such a share of the Casts is left by the runtime."""
+        """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
+        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
         total = 0.0
         for one, count in kernels.items():
             reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
@@ -81,12 +97,17 @@ class DeviceSpeed(Data):
 @dataclass(frozen=True)
 class Speed(Data):
     """An estimate of speed by device of the target, for these ``sizes`` of open dimensions, or ``reason``: why there
-    is none. ``measured``: what estimates for the target were held against, empty where nothing was."""
+    is none. ``measured``: what estimates for the target were held against, by device."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    measured: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is gained, as far as that is known."""
+        return all(one.high <= 1.0 for one in self.devices) and self.reason != UNKNOWN
 
     def __str__(self) -> str:
         if self.reason:
@@ -94,8 +115,10 @@ class Speed(Data):
         notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
         if named and self.devices and max(one.high for one in self.devices) < 1.0:
-            notes.append(f"slower: --dim {named}={TRIED} estimates more at once")
-        notes += [] if self.measured else ["no GPU was measured"]
+            notes.append(f"--dim {named}={TRIED} estimates for that size")
+        if len(self.measured) < len(self.devices):
+            some = f"measured on the {', '.join(self.measured)} alone"
+            notes.append(some if self.measured else "no GPU was measured")
         end = f" ({', '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
 
@@ -112,7 +135,7 @@ class KernelWork(NamedTuple):
     casts: bool = False
 
 
-def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -> Speed | None:
+def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
     """How much faster a file is than the same graph in float32; None where nothing of it is low, and for a target of
     which no device is known.
 
@@ -127,8 +150,9 @@ def speed_of(flow: Dataflow, options: Options, inside: Collection[Place] = ()) -
         return None
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
-    measured = "; ".join(dict.fromkeys(device.measured for device in known if device.measured))
-    return Speed(tuple(estimate(before, after, device, options.target) for device in known), found.open_sizes, measured)
+    target = options.target
+    measured = {device.name: device.measured[target] for device in known if target in device.measured}
+    return Speed(tuple(estimate(before, after, device, target) for device in known), found.open_sizes, measured)
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
@@ -140,7 +164,8 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
-    return DeviceSpeed(device.name, round(low * excess, 1), round(high / excess, 1))
+    least = round(low * excess, 1)
+    return DeviceSpeed(device.name, least, min(round(high / excess, 1), 2 * least))
 
 
 @cache
@@ -149,24 +174,37 @@ def devices() -> tuple[Device, ...]:
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
-def fused_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """Of a float32 model: values between the parts of what the target makes one kernel of. Those are norms and GELUs in
-    several operators, and pairs that its table joins; where it has none, whatever is done by element with what one
-    operator makes."""
-    from ..planner.fused_pairs import find_fused_pairs  # a plan is applied where there is no planner
-
+def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> FusedValues:
+    """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
+    and pairs by its table; without a table, all that is done element by element to one operator's result.
+    ``rewrites``: what was done to the model before; the target did not know what they brought into a form that it
+    knows."""
+    joined = frozenset(_joined_values(flow, options))
+    brought = {(one.scope, name) for one in rewrites if one.name in FORMS for name in vars(one).values()}
+    known, new = set[Place](), set[Place]()
     for region in regions(flow):
-        for op in region.ops:
-            if op is not region.result:
-                yield from (_place(flow, v) for v in op.outputs if v != NONE)
-    for fused in find_fused_pairs(flow, options):
-        yield from (_place(flow, v) for v in fused.values)
-    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.joined else ():
+        read = {_place_in_plan(flow, v) for op in region.ops for v in op.inputs if v != NONE}
+        inner = [v for op in region.ops if op is not region.result for v in op.outputs if v != NONE]
+        (new if brought & read else known).update(_place_in_plan(flow, v) for v in inner)
+    return FusedValues(joined | known | new, joined | known)
+
+
+def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
+    """What stays inside of pairs of operators."""
+    for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
+        for op in flow.with_roles((first,)):
+            reader = sole_reader(flow, op.outputs[0], op.scope)
+            if reader is not None and reader.role == then:
+                scales = op if join.where == "vector" or then in options.lists.products else reader
+                if not join.where or any(v != NONE and flow.values[v].weight for v in scales.inputs):
+                    yield _place_in_plan(flow, op.outputs[0])
+    for op in flow.with_roles(options.lists.traits.operators("by_element")) if not options.kernels.fused_pairs else ():
         alone = (v for v in op.inputs if v != NONE and sole_reader(flow, v, op.scope) and flow.writer(v))
-        yield from (_place(flow, v) for v in islice(alone, 1))
+        yield from (_place_in_plan(flow, v) for v in islice(alone, 1))
 
 
-def _place(flow: Dataflow, value: int) -> Place:
+def _place_in_plan(flow: Dataflow, value: int) -> Place:
+    """A value by scope and name, as the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
@@ -174,8 +212,8 @@ def _place(flow: Dataflow, value: int) -> Place:
 class GraphReader:
     """Reads what the operators of a dataflow compute and move."""
 
-    def __init__(self, flow: Dataflow, options: Options, inside: Collection[Place]) -> None:
-        from ..planner.facts.sizes import OpenSizes  # as above
+    def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
+        from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
         self.flow, self.options, self.inside = flow, options, inside
         self.traits, self.products = options.lists.traits, options.lists.products
@@ -193,6 +231,8 @@ class GraphReader:
         return found
 
     def _follow(self, value: int) -> list[int]:
+        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
+        unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -202,12 +242,13 @@ class GraphReader:
         return self._guessed(value) if known is None else known
 
     def _known(self, shape: Shape | None) -> list[int] | None:
-        """The sizes that a shape says, those of the inputs' dimensions by their names."""
+        """Sizes of a shape as numbers, with open dimensions by the inputs' names; None where one is unknown."""
         sizes = [dim if isinstance(dim, int) else self.open_sizes.get(str(dim), -1) for dim in shape or ()]
         return None if shape is None or -1 in sizes else sizes
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
+        """Shapes of all values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 
@@ -222,8 +263,8 @@ class GraphReader:
         return found
 
     def kernels(self, wide: bool = False) -> list[KernelWork]:
-        """What a device does for it. ``wide``: for the same graph in float32. What follows from stored tensors alone is
-        computed beforehand."""
+        """The work of each operator (multiplications, bytes). ``wide``: in the float32 original. What follows from
+        constants alone is left out."""
         computed = {v for scope in self.flow.scopes for v in scope.inputs}
         found: list[KernelWork] = []
         for op in self.flow.ops:
@@ -233,7 +274,8 @@ class GraphReader:
         return found
 
     def _kernel(self, op: Op, wide: bool) -> Iterator[KernelWork]:
-        """None for what makes no float, is another view of one, or is a Cast that float32 does not need."""
+        """The work of one operator; nothing for one without float results, for a view, or for a Cast that float32 does
+        not need."""
         values, traits = self.flow.values, self.traits
         floats = [v for v in (*op.outputs, *op.inputs) if v != NONE and values[v].dtype in BYTES]
         views = traits.has(op.role, "keeps_order") and not traits.has(op.role, "casts")
@@ -243,28 +285,27 @@ class GraphReader:
         if wide and traits.has(op.role, "casts") and types <= BYTES.keys():
             return
         sizes = {v: BYTES[FLOAT32 if wide and values[v].dtype in LOW else values[v].dtype] for v in floats}
-        moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if not self._is_inside(v))
+        inside = self.inside.before if wide else self.inside.after
+        hidden = {v for v in floats if _place_in_plan(self.flow, v) in inside}
+        moved = sum(size * self._numbers(op, v) for v, size in sizes.items() if v not in hidden)
         low = next((dtype for dtype in LOW if dtype in types and FLOAT32 not in types and not wide), FLOAT32)
         count = self._multiplications(op) if op.role in self.products else 0
         self.products_unknown |= count is None or (op.role in self.products and not self.unknown.isdisjoint(floats))
-        starts = 0 if any(self._is_inside(v) for v in op.outputs if v != NONE) else 1
+        starts = 0 if hidden.intersection(op.outputs) else 1
         yield KernelWork(
             2.0 * (count or 0), moved, low, starts, self.flow.scopes[op.scope].times, traits.has(op.role, "casts")
         )
 
-    def _is_inside(self, value: int) -> bool:
-        return _place(self.flow, value) in self.inside
-
     def _numbers(self, op: Op, value: int) -> int:
-        """How many numbers of a value an operator moves: of a table no more than it looks up."""
+        """How many numbers of a value an operator moves: of a table only the rows that it looks up."""
         count = math.prod(self.dims(value))
         if value == op.inputs[0] and self.traits.has(op.role, "moves"):
             return min(count, math.prod(self.dims(op.outputs[0])))
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """How many a product has, None where its inputs do not tell; of a recurrent layer and any other one, each row
-        of the data meets all that is stored beside it, or in attention all keys, and then all values."""
+        """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
+        times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
@@ -12,10 +12,13 @@ from ..core.rewrites import Rewrite
 from ..core.selection import hint as pattern_hint
 from ..core.selection import named
 from ..core.shown import Shown
+from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
-from ..planner.assemble import DecidedModel, Price, Reason, reasons_of
-from ..planner.cut import LAUNCH
+from ..planner.assemble import UNDECIDED, DecidedModel
+from ..planner.costs import extra_of, net_of
+from ..planner.cut import INFINITE, LAUNCH, Problem
+from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
 from .lines import Rows, columns, first, in_rows, plural, titled
@@ -94,7 +97,7 @@ class Explanation(Shown):
 
     @property
     def held(self) -> SlotReport | None:
-        """The first slot that is float32."""
+        """The first slot that is float32; None if all are low."""
         return next((slot for slot in self.slots if slot.dtype == FLOAT32), None)
 
     @property
@@ -128,9 +131,33 @@ class Explanation(Shown):
         ]
         return in_rows((name, text) for name, text in rows if text)
 
+    def _overview(self) -> Iterable[Html]:
+        """The precision, where the node stands, and for each slot why it has its type and what either would cost."""
+        yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
+        places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
+        yield table((), [(name, text) for name, text in places if text])
+        rows = [
+            (
+                slot.slot,
+                slot.dtype,
+                bar({slot.dtype: 1}, width=24),
+                slot.rule,
+                self._told(slot.reason),
+                *_cost_cells(slot),
+            )
+            for slot in self.slots
+        ]
+        if rows:
+            yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
+
     def _told(self, text: str) -> str:
-        """A reason, with what its list's own means here."""
+        """A reason in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
+
+
+def _cost_cells(slot: SlotReport) -> tuple[str, str]:
+    """What either type costs, empty where it was no choice."""
+    return (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -144,9 +171,9 @@ def find_node(flow: Dataflow, wanted: str) -> Op:
         if len(ops) == 1:
             return ops[0]
         if ops:
-            shown = first([_place(flow, op) for op in ops[:SHOWN]], SHOWN) + " ..." * (len(ops) > SHOWN)
+            shown = first([_unique_name(flow, op) for op in ops[:SHOWN]], SHOWN) + " ..." * (len(ops) > SHOWN)
             raise AmpError("AMP308", f"'{wanted}' means {len(ops)} nodes", hint=f"name one of them: {shown}")
-    raise AmpError("AMP308", f"no node '{wanted}'", hint=_hint(flow, wanted))
+    raise AmpError("AMP308", f"no node '{wanted}'", hint=_hint_for(flow, wanted))
 
 
 def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
@@ -171,8 +198,8 @@ def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
         raise AmpError("AMP308", f"no node '{wanted}'", hint=pattern_hint(flow, wanted)) from error
 
 
-def _place(flow: Dataflow, op: Op) -> str:
-    """A name that means this node alone: its own, its first output's, or its place."""
+def _unique_name(flow: Dataflow, op: Op) -> str:
+    """A name that means this node alone: its own or its first output's if unique, else its place."""
     names = [op.name] if sum(other.name == op.name for other in flow.ops) == 1 else []
     first = flow.values[op.outputs[0]].name if op.outputs else ""
     if not names and first and sum(flow.values[v].name == first for o in flow.ops for v in o.outputs) == 1:
@@ -180,7 +207,8 @@ def _place(flow: Dataflow, op: Op) -> str:
     return names[0] if names else f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
 
 
-def _hint(flow: Dataflow, wanted: str) -> str:
+def _hint_for(flow: Dataflow, wanted: str) -> str:
+    """What to write instead of a node that is not there: readers of a tensor of this name, or similar names."""
     for value in flow.values:
         if value.name == wanted and value.producer == NONE:
             readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
@@ -210,15 +238,16 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
     """Explains the nodes that a name or pattern means. ``replaced``: what `replaced_nodes` finds."""
     rewrite, result = (replaced or {}).get(wanted, (None, wanted))
-    return [_explained(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
+    return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
 
 
-def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
+def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
+    """All that is said of a node; ``rewrite``: what replaces it."""
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
-    inside, taken = _inside(options, op.kind, listing), folded_into_product(flow, options, op)
-    slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
+    inside, taken = _float32_inside(options, op.kind, listing), folded_into_product(flow, options, op)
+    slots = _slots_of(decided, op)
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -234,20 +263,20 @@ def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explan
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
-        meant=_meant(options, op, listing) if listing else "",
+        meant=_reason_meant_here(options, op, listing) if listing else "",
         at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
         rule=options.lists.framework.rule(listing.cls) if listing else "",
         kernel=inside,
         folded_into=taken,
         region=region,
         slots=slots,
-        facts=_facts(flow, op),
+        facts=_undecided_values(flow, op),
     )
 
 
-def _meant(options: Options, op: Op, listing: Listing) -> str:
-    """What a list's reason means where it speaks for float32 of what is low, or of sums that the target's kernel adds
-    up in a low type; empty where it means what it says."""
+def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
+    """What a list's reason means where taken literally it would mislead: it argues for float32 and the node is low, or
+    the kernel adds up in a low type; "" elsewhere."""
     kernels, level = options.kernels, options.level
     low = options.lists.at(listing.cls, level) == "low"
     if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":
@@ -257,13 +286,14 @@ def _meant(options: Options, op: Op, listing: Listing) -> str:
     return ""
 
 
-def _inside(options: Options, kind: str, listing: Listing | None) -> str:
-    """What the target's kernel does in float32, where that leaves the operator to the cut."""
+def _float32_inside(options: Options, kind: str, listing: Listing | None) -> str:
+    """What the target's kernel computes in float32 inside, if that is why the operator is left to the cut; else ""."""
     trusted = listing is not None and options.level.trusts_kernels(listing.cls)
     return options.kernels.float32_inside.get(kind, "") if trusted else ""
 
 
-def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
+def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
+    """Values of a node whose type is not decided (integers, given types), with their types."""
     decided = {
         use.value for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE
     }
@@ -272,21 +302,58 @@ def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
 
 
-def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
+def _slots_of(decided: DecidedModel, op: Op) -> tuple[SlotReport, ...]:
+    """The decisions of an operator in the order of its slots; none where it has no float32 tensor."""
+    together: dict[int, list[str]] = {}
+    for name, unit in op.slots.items():
+        together.setdefault(decided.settled.find(unit), []).append(name)
+    return tuple(_slot_report(decided, op, names, root) for root, names in together.items())
+
+
+def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int) -> SlotReport:
+    """Slots of an operator that are decided together: what they hold, why they have their type, what either costs."""
+    flow, settled = decided.flow, decided.settled
+    find, why = settled.find, settled.whys[root] or UNDECIDED
+    own = [use for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE]
+    values = [use.value for use in own if find(use.unit) == root]
+    values += [v for v in op.outputs if flow.values[v].unit != NONE and find(flow.values[v].unit) == root]
+    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and find(u.id) == root}
     return SlotReport(
-        slot=", ".join(reason.slots),
-        values=tuple(dict.fromkeys(flow.values[v].name for v in reason.values)),
-        dtype=reason.dtype,
-        rule=reason.why.rule,
-        reason=reason.why.text,
-        shared=tuple(label(flow, flow.ops[other]) for other in reason.shared),
-        cost=Cost(_choice(flow, reason.low), _choice(flow, reason.float32)) if reason.low and reason.float32 else None,
+        slot=", ".join(slots),
+        values=tuple(dict.fromkeys(flow.values[v].name for v in values)),
+        dtype=decided.options.dtype if settled.sides[root] == LOW else FLOAT32,
+        rule=why.rule,
+        reason=why.text,
+        shared=tuple(label(flow, flow.ops[other]) for other in sorted(shared)),
+        cost=_cost(decided, root) if settled.ranks[root] == CUT else None,
     )
 
 
-def _choice(flow: Dataflow, price: Price) -> Choice:
-    casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
-    return Choice(price.bytes, price.starts, casts, weights)
+def _cost(decided: DecidedModel, root: int) -> Cost:
+    """What low and float32 cost for one decision while all others stay: bytes, kernel starts, the Casts and tensors
+    that are paid for."""
+    flow, task = decided.flow, decided.task
+    costs, sides, find = task.costs, decided.settled.sides, decided.settled.find
+    touched = [
+        value.id
+        for value in flow.values
+        if (value.unit != NONE and find(value.unit) == root)
+        or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
+    ]
+    found = {value: net_of(task, value, costs) for value in touched}
+    nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
+    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
+    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others})
+    problem.extra[root] = extra_of(task, root, flow.ops, costs)
+
+    def choice(side: int) -> Choice:
+        total = problem.cost({root: side})
+        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
+        casts, weights = ([v for v in paid if v.weight == stored] for stored in (False, True))
+        names = (tuple(v.name for v in some) for some in (casts, weights))
+        return Choice(total if total < INFINITE else None, sum(costs.starts(v.id) for v in casts), *names)
+
+    return Cost(choice(LOW), choice(HIGH))
 
 
 EXAMPLES = 3
@@ -316,6 +383,7 @@ def float32_lines(*found: Explanation) -> list[str]:
 
 
 def _slot_rows(slot: SlotReport, low: str) -> Rows:
+    """The lines of `explain` about a slot: its type, why, and what either type costs."""
     lines = [
         f"{slot.dtype}, by {slot.rule}: {slot.reason}",
         f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from ..core.json_types import JsonObject
 from ..core.shown import Shown, named
+from ..core.sketches import Html, heading, table
 from ..core.version import __version__
 
 RULES = {
@@ -73,22 +74,41 @@ class Checked(Shown):
             lines += [f"  hint: {finding.hint}"] if finding.hint else []
         return lines
 
+    def _overview(self) -> Iterable[Html]:
+        """The verdict, and each rule with what came of it."""
+        yield heading(f"{self.model}: {'ok' if self.ok else 'wrong'}")
+        skipped, rows = dict(self.skipped), list[tuple[str, ...]]()
+        for rule, holds in RULES.items():
+            found = [
+                (one.level, " ".join(filter(None, [one.message, one.hint])))
+                for one in self.findings
+                if one.rule == rule
+            ]
+            found += [("met", "")] * (rule in self.passed) + [("not looked at", skipped.get(rule, ""))] * (
+                rule in skipped
+            )
+            rows += [(rule, state, said, holds) for state, said in found]
+        yield table(("rule", "", "", "what it asks"), rows)
+
 
 def junit(found: Sequence[Checked]) -> str:
-    """JUnit XML: a suite for each file, a case for each rule. A warning is no failure; it stands in the output."""
+    """JUnit XML of checked files: a suite for each file, a case for each rule. A warning is no failure; it stands in
+    the output."""
     root = ElementTree.Element("testsuites", name="ampgraph check")
     for one in found:
-        suite = ElementTree.SubElement(root, "testsuite", name=_text(one.model))
+        suite = ElementTree.SubElement(root, "testsuite", name=_xml_text(one.model))
         skipped, wrong = dict(one.skipped), {finding.rule for finding in one.findings}
         for rule in (rule for rule in RULES if rule in {*one.passed, *skipped, *wrong}):
-            case = ElementTree.SubElement(suite, "testcase", classname=_text(one.model), name=rule)
+            case = ElementTree.SubElement(suite, "testcase", classname=_xml_text(one.model), name=rule)
             if rule in skipped:
-                ElementTree.SubElement(case, "skipped", message=_text(skipped[rule]))
+                ElementTree.SubElement(case, "skipped", message=_xml_text(skipped[rule]))
             for finding in (finding for finding in one.findings if finding.rule == rule):
                 if finding.level == "error":
-                    ElementTree.SubElement(case, "failure", message=_text(finding.message)).text = _text(finding.hint)
+                    ElementTree.SubElement(case, "failure", message=_xml_text(finding.message)).text = _xml_text(
+                        finding.hint
+                    )
                 else:
-                    ElementTree.SubElement(case, "system-out").text = _text(f"warning: {finding.message}")
+                    ElementTree.SubElement(case, "system-out").text = _xml_text(f"warning: {finding.message}")
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(sum(case.find("failure") is not None for case in suite)))
         suite.set("skipped", str(len(skipped)))
@@ -96,12 +116,13 @@ def junit(found: Sequence[Checked]) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _text(text: str) -> str:
+def _xml_text(text: str) -> str:
+    """Without the characters that XML cannot hold."""
     return _NO_XML.sub("?", text)
 
 
 def sarif(found: Sequence[Checked]) -> str:
-    """SARIF 2.1.0: a result for each finding, at its file."""
+    """SARIF 2.1.0 of checked files: a result for each finding, at its file."""
     rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
     results = [
         {

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -83,7 +84,7 @@ class Fusions:
     nodes: tuple[OptimizedNode, ...] = ()
 
     def lines(self) -> list[str]:
-        """Its part of the report of `inspect`."""
+        """The lines that `inspect` prints of it."""
         sides = [side for side in (self.before, self.after) if side]
         if not sides:
             return [f"fused operators and placement on {self.device}: cannot be told: {self.note}"]
@@ -96,7 +97,7 @@ class Fusions:
 
     @property
     def device(self) -> str:
-        """The provider's name, short: `CUDA`, `CPU`."""
+        """The provider's short name: `CUDA`, `CPU`."""
         return self.provider.removesuffix("ExecutionProvider")
 
     def to_dict(self) -> JsonObject:
@@ -105,7 +106,7 @@ class Fusions:
 
     @property
     def how(self) -> str:
-        """How the runtime makes it."""
+        """What the runtime does with the file, as a verb: it "builds" an engine or "optimises" a graph."""
         return "builds" if any(side.engine_bytes for side in (self.after, self.before) if side) else "optimises"
 
 
@@ -117,29 +118,35 @@ def fused_operators(
     builder: str = "",
     dims: Mapping[str, int] | None = None,
 ) -> Fusions:
-    """Both models as ``provider`` would run them, by the onnxruntime of the interpreter ``python``, or of this one.
+    """What ``provider`` would run of both models, by the onnxruntime of the interpreter ``python``, or of this one.
 
     ``builder``: an engine is built for the target instead, by the package of that extra; ``dims``: for these sizes of
     open dimensions. Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named
     and has no such package.
     """
-    if builder:
-        return _engines(model, original, provider, python, dims or {})
-    missing = "" if python else _missing(provider)
+    missing = "" if python or builder else _why_not_here(provider)
     if missing:
         return Fusions(provider=provider, note=missing)
-    notes: list[str] = []
-    after = _optimized(model, provider, python, notes)
-    before = _optimized(original, provider, python, notes) if original is not None else None
-    known = after or before
-    return Fusions(
-        runtime=known.runtime if known else "",
-        provider=provider,
-        after=TargetGraph.of(after) if after else None,
-        before=TargetGraph.of(before) if before else None,
-        note="; ".join(dict.fromkeys(notes)),
-        nodes=after.nodes if after else (),
-    )
+    look = partial(_engine_of, dims=dims or {}) if builder else partial(_optimised_graph, provider=provider)
+    try:
+        before, after = (_Side() if one is None else look(one, python) for one in (original, model))
+    except AmpError as error:
+        if python or not builder or error.code != "AMP501":
+            raise
+        return Fusions(provider=provider, note=f"{error.message}; {OTHER_RUNTIME}")
+    notes = dict.fromkeys(side.note for side in (before, after) if side.note)
+    runtime = after.runtime or before.runtime
+    return Fusions(runtime, provider, after.graph, before.graph, "; ".join(notes), after.nodes)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What a runtime makes of one model; ``note``: why it makes nothing."""
+
+    runtime: str = ""
+    graph: TargetGraph | None = None
+    nodes: tuple[OptimizedNode, ...] = ()
+    note: str = ""
 
 
 def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object = None) -> EngineSizes:
@@ -150,35 +157,18 @@ def engine_sizes(model: Runnable | Graph, dims: Mapping[str, int], data: object 
     return sizes_of(chain(*drawn, () if data is None else load_samples(model, data, dims=dims)))
 
 
-def _engines(
-    model: Runnable, original: Runnable | None, provider: str, python: str, dims: Mapping[str, int]
-) -> Fusions:
-    """Both models as engines."""
-    sides: list[TargetGraph | None] = []
-    notes: list[str] = []
-    runtime = ""
-    nodes: tuple[OptimizedNode, ...] = ()
-    for one in (original, model):
-        if one is None:
-            sides.append(None)
-            continue
-        proto, folder = (one, "") if isinstance(one, str) else _serialized(one)
-        try:
-            answer = build(BuildJob(proto, folder, *engine_sizes(one, dims)), python=python)
-        except AmpError as error:
-            if python or error.code != "AMP501":
-                raise
-            return Fusions(provider=provider, note=f"{error.message}; {OTHER_RUNTIME}")
-        runtime = answer.runtime
-        notes += [] if answer.ok else [f"{runtime} does not take {_name(one)}: {answer.why}"]
-        sides.append(TargetGraph.of_engine(answer.engine) if answer.engine else None)
-        kernels = answer.engine.kernels if answer.engine and one is model else ()
-        nodes = tuple(OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in kernels)
-    return Fusions(runtime, provider, sides[1], sides[0], "; ".join(notes), nodes)
+def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
+    """The engine that TensorRT builds of a model."""
+    proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
+    answer = build(BuildJob(proto, folder, *engine_sizes(model, dims)), python=python)
+    if answer.engine is None:
+        return _Side(answer.runtime, note=f"{answer.runtime} does not take {_model_name(model)}: {answer.why}")
+    nodes = (OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in answer.engine.kernels)
+    return _Side(answer.runtime, TargetGraph.of_engine(answer.engine), tuple(nodes))
 
 
-def _missing(provider: str) -> str:
-    """Why this process's onnxruntime cannot tell, or an empty string."""
+def _why_not_here(provider: str) -> str:
+    """Why this process's onnxruntime cannot show what ``provider`` would run; "" if it can."""
     try:
         runtime = import_onnxruntime()
     except AmpError:
@@ -188,15 +178,14 @@ def _missing(provider: str) -> str:
     return f"onnxruntime {runtime.__version__} here has no {provider}; {OTHER_RUNTIME}"
 
 
-def _optimized(model: Runnable, provider: str, python: str, notes: list[str]) -> Optimized | None:
+def _optimised_graph(model: Runnable, python: str, provider: str) -> _Side:
+    """The graph that ONNX Runtime would run of a model."""
+    proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     try:
-        if isinstance(model, str):
-            return optimized(model, provider, python=python)
-        proto, folder = _serialized(model)
-        return optimized(proto, provider, python=python, folder=folder)
+        found = optimized(proto, provider, python=python, folder=folder)
     except NotOptimized as why:
-        notes.append(str(why) if why.elsewhere else f"ONNX Runtime does not take {_name(model)}: {why}")
-        return None
+        return _Side(note=str(why) if why.elsewhere else f"ONNX Runtime does not take {_model_name(model)}: {why}")
+    return _Side(found.runtime, TargetGraph.of(found), found.nodes)
 
 
 def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
@@ -209,5 +198,6 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
     return onnx_ir.to_proto(model), folder
 
 
-def _name(model: Runnable) -> str:
+def _model_name(model: Runnable) -> str:
+    """The model as notes name it."""
     return os.path.basename(model) if isinstance(model, str) else "the model"

@@ -15,7 +15,6 @@ from ..core.spellings import dtype_word
 from ..oplists.files import own_file
 from .lines import in_rows
 from .listing import rule_rows
-from .summary import ORDINARY
 
 WORDS: Mapping[str, str] = MappingProxyType({
     # what is decided
@@ -66,8 +65,9 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "products": "MatMul, Gemm, Conv, Attention and recurrent layers: what most of the time is spent in",
     "casts": "Cast nodes before and after; each reads and writes a tensor",
     "weights": "bytes of stored weights before and after",
-    "rewrites": "nodes written by other operators before precision was decided, by the names that --rewrite takes",
-    "float32": "what stays float32 and why, grouped by the rule that decided, with an example; IEEE single precision",
+    "rewrites": "nodes written in another form before precision was decided, with the names that --rewrite takes",
+    "float32": "what stays float32: how many nodes, one of them, why, and in parentheses the rule that decided; IEEE "
+    "single precision",
     "float16": "IEEE half precision: 11 significant bits, up to 65,504, down to 6e-8",
     "bfloat16": "float32's range with 8 significant bits",
     "ranges": "values that were measured on samples, those that would overflow among them",
@@ -99,8 +99,9 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "not checked": "nothing was run, for the reason that stands behind it",
     "tolerance": "the error that 9 of 10 samples must meet at every output; 0.01 in float16, 0.05 in bfloat16",
     "strict": "a CPU run in which every low value is really rounded, which a plain run of ONNX Runtime does not do",
-    "rounding of stored values": "what a strict run shows: each low value that a node hands on is really rounded; what "
-    "kernels add up inside is not modelled",
+    "simulated": "by a strict run: each low value that a node hands on is really rounded; what kernels add up inside "
+    "is modelled where the target adds up in float16, and nowhere else",
+    "next": "what is to be done with the result, if anything",
     "repair": "what is pinned to float32 where the check is missed: options that were tried, or with --repair "
     "are applied",
     "chaotic": "a model that the rounding of its inputs alone changes beyond the tolerance; no plan mends that",
@@ -157,7 +158,7 @@ class Meanings(Shown):
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]
-        """By sense, the meaning."""
+        """The meaning of the term in each of its senses."""
         return dict(self.found)
 
     def lines(self) -> list[str]:
@@ -175,25 +176,22 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
-    """What a term means; phrases of summaries (by the cut) are terms too, and of others each word (guard long-sum), or
-    what begins so (residual).
+    """What a term means; of a phrase each word (guard long-sum), or what begins so (residual).
 
     ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
     """
     every = [*sections(), ("command", commands)]
     found = _found({term}, every) or _found(set(term.split()), every) or _found({term}, every, begun=True)
     if not found:
-        known = [*ORDINARY.values(), *(name for _, entries in every for name in entries)]
+        known = [name for _, entries in every for name in entries]
         hint = nearest(term, known) or "`ampgraph help` lists all terms; commands have --help"
         raise AmpError("AMP309", f"no report prints '{term}'", hint=hint)
     return Meanings(found)
 
 
 def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
-    """What terms mean, or with ``begun`` those whose first words they are."""
-    said = {_plain(phrase): _plain(name) for name, phrase in ORDINARY.items()}
-    wanted = {_plain(dtype_word(term) or term) for term in terms}
-    wanted |= {said[term] for term in wanted & said.keys()}
+    """The terms that match, with their meanings; ``begun``: those that begin with the words."""
+    wanted = {_plain(word) for term in terms for word in (term, dtype_word(term) or "") if word}
     return {
         name if kind == "word" else f"{kind} {name}": text
         for kind, entries in every
@@ -208,7 +206,7 @@ def overview() -> Meanings:
 
 
 def page() -> str:
-    """docs/glossary.md."""
+    """The text of docs/glossary.md, from the terms that reports use."""
     made = "Made from the code by `python docs/make_reference.py`."
     lines = ["# Glossary", "", f"What the words of reports mean; `ampgraph help TERM` prints the same. {made}", ""]
     for kind, entries in sections():
@@ -221,5 +219,5 @@ def page() -> str:
 
 
 def _plain(term: str) -> str:
-    """Without case, number and punctuation."""
+    """A term to be compared: lower case, without digits and punctuation."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", term.lower()).split()).removesuffix("s")

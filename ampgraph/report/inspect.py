@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from ..core.collector import quiet_collector
@@ -15,7 +14,7 @@ from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
 from ..core.shown import Shown, named
-from ..core.sketches import Html, bar, folded, table
+from ..core.sketches import Html, bar, heading, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.kernels import load_kernels
@@ -23,7 +22,7 @@ from ..oplists.operators import OpLists
 from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports
-from .estimate import Speed, fused_values, speed_of
+from .estimate import FusedValues, Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
 from .lines import plural
 
@@ -65,7 +64,7 @@ class Changes:
         return {**asdict(self), "changed": changed}
 
     def lines(self) -> list[str]:
-        """Its part of the report."""
+        """The lines that `inspect` prints of it."""
         size = f"{self.nodes:+,} nodes, {self.casts:+,} casts, {self.bytes:+,} bytes of weights"
         lines = [f"  {len(names):>6,} {kind}: {before} -> {now}" for (kind, before, now), names in self.changed.items()]
         for what, counts in (("only in the original", self.gone), ("only here", self.new)):
@@ -94,7 +93,7 @@ class Inspection(Shown):
 
     @property
     def weight_bytes(self) -> int:
-        """Of all stored tensors."""
+        """Bytes of all stored tensors."""
         return sum(stored.bytes for stored in self.weights.values())
 
     def to_dict(self) -> JsonObject:
@@ -119,20 +118,17 @@ class Inspection(Shown):
             lines += ["", *part.lines()] if part else []
         return lines
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[Html]:
         """Nodes, products, weights and bytes by precision; layers as bars."""
         names = list(dict.fromkeys((*PRECISIONS, OTHER, *self.weights)))
         parts = {name: self.weights[name].bytes for name in names if name in self.weights}
         counts = {name: (self.nodes.get(name, 0), self.products.get(name, 0), parts.get(name, 0)) for name in names}
         rows = [(name, *(f"{count:,}" for count in of)) for name, of in counts.items() if any(of)]
         head = f"{self.model}: {self.version}, {plural(self.file_nodes, 'node')}, {plural(len(self.casts), 'cast')}"
-        return "".join([
-            f"<p><b>{html.escape(head)}</b></p>",
-            table(("", "nodes", "products", "bytes of weights"), rows),
-            table((), [("nodes", bar(self.nodes)), ("weights", bar(parts))]),
-            table(("layer", "nodes", ""), _layer_bars(self.layers)),
-            folded("report", self.lines()),
-        ])  # fmt: skip
+        yield heading(head)
+        yield table(("", "nodes", "products", "bytes of weights"), rows)
+        yield table((), [("nodes", bar(self.nodes)), ("weights", bar(parts))])
+        yield table(("layer", "nodes", ""), _layer_bars(self.layers))
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ def inspect(
         seen = see(model)
         original = see(against) if against is not None else None
         recipe = made_for(Recipe() if recipe is None else recipe, seen.graph)
-        result = replace(_inspection(seen, original, lists_of(recipe)), speed=_speed(seen, original, recipe))
+        result = replace(_inspection_of(seen, original, lists_of(recipe)), speed=_speed(seen, original, recipe))
         kernels = load_kernels(recipe.target or DEFAULT_TARGETS[seen.graph.format], seen.graph.format)
     runnable = _runnable(model, seen) if fusions and kernels.provider else None
     if runnable is None:
@@ -193,7 +189,8 @@ def precision(flow: Dataflow, op: Op) -> str:
 
 
 def see(model: object) -> Seen:
-    """Loads a model to look at it. Raises AmpError for a file that is missing or no model."""
+    """A model with what reports look at: graph, dataflow, census. Raises AmpError for a file that is missing or no
+    model."""
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
@@ -201,14 +198,15 @@ def see(model: object) -> Seen:
 
 
 def _runnable(model: object, seen: Seen) -> Runnable | None:
-    """What ONNX Runtime can load: a path, or the model; None for another format."""
+    """The model as ONNX Runtime can load it: its path or proto; None for another format."""
     if not isinstance(seen.graph, OnnxGraph):
         return None
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
 
 
 def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
-    """An estimate for the low type that most nodes have; None for a target that runs none such."""
+    """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
+    nodes."""
     counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
     dtype = max(LOW, key=counts.__getitem__)
     target = recipe.target or DEFAULT_TARGETS["ONNX"]
@@ -217,11 +215,12 @@ def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
     from ..planner.resolve import resolve  # a plan is applied where there is no planner
 
     options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
-    inside = frozenset() if original is None else frozenset(fused_values(original.flow, options))
+    inside = FusedValues() if original is None else fused_values(original.flow, options)
     return speed_of(seen.flow, options, inside)
 
 
-def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:
+def _inspection_of(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:
+    """What is in a model by precision, and what differs from its ``original``."""
     flow = seen.flow
     nodes: Counter[str] = Counter()
     products: Counter[str] = Counter()
@@ -233,34 +232,37 @@ def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection
         nodes[found] += 1
         if op.role in lists.products and found != OTHER:
             products[found] += 1
-        _place(layers, flow.layer(op), found)
+        _count_in_layers(layers, flow.layer(op), found)
     return Inspection(
         model=seen.label,
         version=seen.graph.version(),
         opset=flow.opset or None,
         file_nodes=seen.census.nodes,
-        nodes=_sorted(nodes),
-        products=_sorted(products),
+        nodes=_in_shown_order(nodes),
+        products=_in_shown_order(products),
         weights=seen.census.weights,
         casts=cast_reports(flow, lists, original.flow if original else None),
         layers=layers,
-        difference=_difference(seen, original) if original else None,
+        difference=_changes_since(seen, original) if original else None,
         unknown=tuple(sorted(flow.unknown_kinds)),
     )
 
 
-def _sorted(counts: Counter[str]) -> dict[str, int]:
+def _in_shown_order(counts: Counter[str]) -> dict[str, int]:
+    """Counts that are not zero, in the order in which precisions are shown."""
     return {name: counts[name] for name in (*PRECISIONS, OTHER) if counts[name]}
 
 
-def _place(layers: Layer, path: str, found: str) -> None:
+def _count_in_layers(layers: Layer, path: str, found: str) -> None:
+    """Counts a node of precision ``found`` in its layer and all around it."""
     layers.nodes[found] += 1
     for name in path.split(".") if path else []:
         layers = layers.children.setdefault(name, Layer(name))
         layers.nodes[found] += 1
 
 
-def _difference(seen: Seen, original: Seen) -> Changes:
+def _changes_since(seen: Seen, original: Seen) -> Changes:
+    """What changed since the original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for key, (name, found) in now.items():
@@ -296,6 +298,7 @@ def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
+    """The Casts one by one, or in groups with examples where there are many."""
     if len(casts) <= CASTS_SHOWN:
         return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
     groups: dict[tuple[str, str, str], list[CastReport]] = {}
@@ -308,26 +311,29 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
     return lines
 
 
-def _counts(nodes: Counter[str] | dict[str, int]) -> str:
+def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
+    """Counts by precision in words."""
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
 
 
 def _layer_lines(layers: Layer) -> list[str]:
     """The tree; numbered neighbours that are alike share a line."""
-    rows = [("  (all)", _counts(layers.nodes)), *_layer_rows(layers, 1)]
+    rows = [("  (all)", _counts_in_words(layers.nodes)), *_layer_rows(layers, 1)]
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {counts}" for name, counts in rows]
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
+    """Layers with their counts, indented by depth; neighbours that are alike share a row."""
     rows = []
-    for name, child in _alike(list(layer.children.values())):
-        rows.append(("  " * depth + name, _counts(child.nodes) + ("" if name == child.name else " each")))
+    for name, child in _grouped_alike(list(layer.children.values())):
+        rows.append(("  " * depth + name, _counts_in_words(child.nodes) + ("" if name == child.name else " each")))
         rows += _layer_rows(child, depth + 1)
     return rows
 
 
-def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
+def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
+    """Layers with a name for each row: numbered neighbours of the same content as "0-11"."""
     groups: list[list[Layer]] = []
     for child in children:
         last = groups[-1][-1] if groups else None
@@ -336,7 +342,7 @@ def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
             and last.name.isdigit()
             and child.name.isdigit()
             and int(child.name) == int(last.name) + 1
-            and _shape(last) == _shape(child)
+            and _layer_content(last) == _layer_content(child)
         ):
             groups[-1].append(child)
         else:
@@ -344,23 +350,25 @@ def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
     return [(g[0].name if len(g) == 1 else f"{g[0].name}-{g[-1].name}", g[0]) for g in groups]
 
 
-def _shape(layer: Layer) -> object:
-    return dict(layer.nodes), [(name, _shape(child)) for name, child in layer.children.items()]
+def _layer_content(layer: Layer) -> object:
+    """What a layer holds, at any depth, to be compared."""
+    return dict(layer.nodes), [(name, _layer_content(child)) for name, child in layer.children.items()]
 
 
 def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
     """Layers in the order of the graph, as deep as there is room; empty where the exporter named none."""
-    found = _inside(top, "", DEPTH)
-    found = found if len(found) <= LAYERS else _inside(top, "", 1)
+    found = _layers_within(top, "", DEPTH)
+    found = found if len(found) <= LAYERS else _layers_within(top, "", 1)
     most = max((sum(layer.nodes.values()) for _, layer in found), default=1)
     rows = [(path, f"{sum(layer.nodes.values()):,}", bar(layer.nodes, most, 160)) for path, layer in found[:LAYERS]]
     return rows + ([(f"and {len(found) - LAYERS:,} more", "", Html(""))] if len(found) > LAYERS else [])
 
 
-def _inside(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
+def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
+    """Layers within a layer with their paths, down to ``depth``."""
     found: list[tuple[str, Layer]] = []
     for name, inner in layer.children.items() if depth else ():
-        found += [(f"{path}{name}", inner), *_inside(inner, f"{path}{name}.", depth - 1)]
+        found += [(f"{path}{name}", inner), *_layers_within(inner, f"{path}{name}.", depth - 1)]
     return found
 
 

@@ -9,41 +9,40 @@ Rows = list[tuple[str, str]]
 
 
 def plural(count: int, word: str) -> str:
+    """A count with its noun, as "1 byte" and "2,000 bytes"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def rewrite_line(what: str, count: int) -> str:
-    """``3 groups of nodes written as one LayerNormalization (norm) each``."""
-    if what.endswith("(exponent)"):
+    """``3 groups of nodes written as one LayerNormalization each (norm)``."""
+    done, _, name = what.rpartition(" (")
+    name = name.removesuffix(")")
+    if name == "exponent":
         return what
-    if what.endswith("(cast)"):
-        return f"{plural(count, 'Cast')} of the file that did nothing taken away (cast)"
-    if what.endswith("(pad)"):
-        return f"{plural(count, 'Pad')} of the file that added nothing taken away (pad)"
-    if what.endswith("(stored)"):
-        return f"{plural(count, 'stored tensor')} stored as added to scores, no moves between (stored)"
-    if what.endswith("(number)"):
-        return f"{plural(count, 'number')} of known sizes, which no runtime computes beforehand, stored (number)"
-    if " and " in what:
-        return f"{plural(count, 'node')} written as {what} each"
-    if what.endswith("(half)"):
-        return f"{plural(count, 'group')} of nodes written as {what}: the form that the target fuses"
-    row = f"{plural(count, 'group')} of nodes written as one {what} each"
-    return f"{row}: the form that the target fuses" if what.endswith(("(quotient)", "(squares)")) else row
+    groups, nodes = plural(count, "group") + " of nodes", plural(count, "node")
+    said = {
+        "cast": f"{plural(count, 'Cast')} of the file that did nothing removed",
+        "pad": f"{plural(count, 'Pad')} of the file that added nothing removed",
+        "stored": f"{plural(count, 'stored tensor')} stored as added to scores, no moves between",
+        "number": f"{plural(count, 'known number')} stored instead of computed",
+        "half": f"{groups} written as {done}, which the target runs as one kernel",
+    }.get(name) or (f"{nodes} written as {done} each" if " and " in done else f"{groups} written as one {done} each")
+    fused = ", which the target runs as one kernel" if name in ("quotient", "squares") else ""
+    return f"{said}{fused} ({name})"
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
-    """``name  text``, continued lines without a name."""
+    """Rows of "name text"; lines that continue a text have no name. ``width``: of the names."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
 
 
 def titled(title: str, lines: Sequence[str]) -> Rows:
-    """A title beside the first of some lines."""
+    """Lines with a title in front of the first."""
     return list(zip([title, *[""] * len(lines)], lines, strict=False))
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """Cells below each other; those of the last column are as long as they are."""
+    """A table as text, its cells aligned by column; ``align`` says left or right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
@@ -57,13 +56,19 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, whole words where there are any."""
+    """A text of at most ``most`` characters, cut between words where there are any."""
     if len(text) <= most:
         return text
     start = text[: most - 3]
     return (start[: start.rfind(" ")] if " " in start[most // 2 :] else start) + "..."
 
 
+def middle_left_out(name: str, most: int) -> str:
+    """A name of at most so many characters: its middle is left out, since both ends tell something."""
+    half = (most - 3) // 2
+    return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
+
+
 def finite(error: float, digits: str = ".3g", other: str = "not finite") -> str:
-    """An error in a table."""
+    """An error as a table shows it; ``other`` where it is not finite."""
     return f"{error:{digits}}" if math.isfinite(error) else other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core import sketches
@@ -34,13 +35,14 @@ class ListRows(Shown, list[ListRow]):
         rows = [(row.title, row.cls or "-", row.at_level, row.source or "-", row.reason) for row in self]
         return columns([head, *rows])
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[sketches.Html]:
         """Operators with their class and what becomes of them."""
         rows = [(row.title, row.cls or "in no list", row.at_level, row.reason, row.source) for row in self]
-        return sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
+        yield sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
+    """The lines about one operator: class, reason, and what kernels, slots and ties say."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:
@@ -81,11 +83,11 @@ class RuleRow(Data):
 
 def rule_rows() -> list[RuleRow]:
     """Every rule, in the order in which they run."""
-    return [RuleRow(rule.name, rule.trigger, rule.action, _levels(rule), rule.validity) for rule in RULES]
+    return [RuleRow(rule.name, rule.trigger, rule.action, _levels_in_words(rule), rule.validity) for rule in RULES]
 
 
-def _levels(rule: Rule) -> str:
-    """The levels at which a rule acts."""
+def _levels_in_words(rule: Rule) -> str:
+    """The levels at which a rule acts, in words."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]
     holds = [name for name, does in guards.items() if rule.at(does) and name not in warns]

@@ -44,7 +44,7 @@ def layer_lines(layers: Sequence[ExecutedLayer]) -> list[str]:
 
 def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
     """Every output that is a tensor of numbers; sequences and texts by their type alone."""
-    return [_describe(name, value) for name, value in outputs.items()]
+    return [_output_of(name, value) for name, value in outputs.items()]
 
 
 def maps_in(value: object) -> list[Mapping[object, float]]:
@@ -54,7 +54,8 @@ def maps_in(value: object) -> list[Mapping[object, float]]:
     return maps if len(maps) == len(items) else []
 
 
-def _describe(name: str, value: object) -> Output:
+def _output_of(name: str, value: object) -> Output:
+    """Type, shape and extremes of one output of a run; sequences and maps by what they hold."""
     maps = maps_in(value)
     array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
     kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)

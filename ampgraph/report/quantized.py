@@ -43,14 +43,14 @@ class QuantizedParts(Data):
 
 
 def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
-    """Of a model, beside what it was made from; nodes are known by the values that they write."""
-    ours = {_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
-    theirs = {_name(model, op): op for op in model.ops if op.outputs}
+    """The quantized parts of a model beside its reference; nodes are known by the values that they write."""
+    ours = {_first_output_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
+    theirs = {_first_output_name(model, op): op for op in model.ops if op.outputs}
     kept: Counter[str] = Counter()
     changed = []
     for name, op in ours.items():
         twin = theirs.get(name)
-        if twin is not None and _signature(model, twin) == _signature(reference, op):
+        if twin is not None and _part_signature(model, twin) == _part_signature(reference, op):
             kept[op.kind] += 1
         else:
             changed.append(f"{op.kind} {op.name or name}")
@@ -67,11 +67,14 @@ def _is_part(flow: Dataflow, op: Op) -> bool:
     return read and any(use.op != NONE and has(flow.ops[use.op].role, "quantizes") for use in readers)
 
 
-def _name(flow: Dataflow, op: Op) -> str:
+def _first_output_name(flow: Dataflow, op: Op) -> str:
+    """An operator by its first output."""
     return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
 
 
-def _signature(flow: Dataflow, op: Op) -> Signature:
+def _part_signature(flow: Dataflow, op: Op) -> Signature:
+    """What tells a quantized operator from others where names changed: kind, what it reads and from whom, who reads
+    it."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

@@ -62,12 +62,13 @@ class StepLog:
         table.writerow([one.name for one in fields(StepRow)])
         for row in self.rows:
             table.writerow(
-                ["" if cell is None else f"{cell:.7g}" if isinstance(cell, float) else cell for cell in _plain(row)]
+                ["" if cell is None else f"{cell:.7g}" if isinstance(cell, float) else cell for cell in _plain_row(row)]
             )
         return out.getvalue()
 
 
-def _plain(row: StepRow) -> list[float | int | None]:
+def _plain_row(row: StepRow) -> list[float | int | None]:
+    """A row as numbers; truth values as 0 and 1."""
     return [int(cell) if isinstance(cell, bool) else cell for cell in astuple(row)]
 
 
@@ -116,12 +117,13 @@ class EventLog:
         self._writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Everything is in the file then."""
+        """Writes what is still held, so that the file has everything."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _tensorboard() -> type[EventFileWriter]:
+    """TensorBoard's writer of event files; AMP501 where it is not installed."""
     try:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:

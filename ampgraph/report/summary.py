@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,12 +15,12 @@ from ..core.light_imports import Later
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
 from ..core.shown import Data, Shown, named
-from ..core.sketches import bar, folded, markup, table
+from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
-from .lines import Rows, first, in_rows, plural, rewrite_line, shortened, titled
+from .lines import Rows, first, in_rows, middle_left_out, plural, rewrite_line, shortened, titled
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
@@ -27,23 +28,29 @@ if TYPE_CHECKING:
 else:  # imported when somebody asks for the types of what names it: it loads the planner
     Speed = Later(f"{__package__}.estimate", "Speed")
 
-ORDINARY = {
-    "level": "by the level",
-    "list": "by its list",
-    "cut": "by the cut",
-    "user": "by a pattern",
-    "fp32_stream": "by --fp32-stream",
-    "region": "with its region",
-    "boundary": "at a graph input or output",
-    "unlisted": "in no list",
-    "unknown": "without a schema",
-    "opset": "held by the opset",
-    "schema": "held by the schema",
-    "kernel": "without a kernel",
-    "slot": "for inputs that must be float32",
-}
-"""What decides but looks at no numbers, in words; every other name is that of a rule, or of a framework's policy."""
+ORDINARY = frozenset({
+    "level", "list", "cut", "user", "fp32_stream", "region", "boundary", "unlisted", "unknown", "opset", "schema",
+    "kernel", "slot",
+})  # fmt: skip
+"""What decides but looks at no numbers; every other name is that of a rule, or of a framework's policy."""
 
+MEANING = {
+    "cut": "either type is right, and {dtype} would save less here than its Casts cost",
+    "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
+    "index": "an integer or a size is computed from it, which must be exact",
+    "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
+    "spectrum": "computes powers that a logarithm or a quotient reads: {dtype} would lose the small ones",
+    "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
+    "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
+    "user": "asked for by {text}",
+    "weight": "a constant does not fit {dtype}: {text}",
+}
+"""What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
+COUNTED = frozenset({"unlisted", "index", "quantized"})
+"""Topics of notes that count nodes which are float32, as a summary does."""
+
+DRY_RUN = "not written (dry run)"
+"""What stands in the place of a file where none was asked for."""
 EXAMPLES = 3
 MOST = 15
 """Lines of a report that does not say everything."""
@@ -51,18 +58,22 @@ LEAST = 3
 """Of them, those that reasons for float32 have at least."""
 LONGEST = 200
 """Characters of a reason or note in it; --verbose has them whole."""
+NAME = 40
+"""Of them, those that a node's name has at least."""
 OTHER_FLOATS = frozenset({*LOW, "float64"})
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Nodes that one rule keeps in float32; ``text`` is the reason of ``first``, which is one of them."""
+    """Nodes that one rule keeps in float32; ``text`` is the reason of ``first``, which is one of them; ``meaning``: the
+    same for whom does not know the planner."""
 
     rule: str
     kind: str
     count: int
     first: str
     text: str
+    meaning: str = ""
 
     def __str__(self) -> str:
         more = " ..." if self.count > 1 else ""
@@ -137,35 +148,44 @@ class Summary(Shown):
 
     @property
     def bytes_before(self) -> int:
-        """Of all stored tensors in the input."""
+        """Bytes of all stored tensors in the input."""
         return sum(stored.bytes for stored in self.weights_before.values())
 
     @property
     def bytes_after(self) -> int:
-        """Of all stored tensors in the result."""
+        """Bytes of all stored tensors in the result."""
         return sum(stored.bytes for stored in self.weights_after.values())
 
     @property
     def guards(self) -> tuple[Pinned, ...]:
-        """Of `float32`, what rules hold that look at numbers."""
+        """The part of `float32` that rules hold which look at numbers."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
+    def lowered(self) -> bool:
+        """Whether any node computes in the low type that was asked for."""
+        return self.nodes.get(self.dtype, 0) > 0
+
+    @property
     def opset(self) -> tuple[Pinned, ...]:
-        """Of `float32`, what a later opset has in the low type."""
+        """The part of `float32` that a later opset has in the low type."""
         return tuple(held for held in self.float32 if held.rule == "opset")
 
     @property
     def unlisted(self) -> tuple[Pinned, ...]:
-        """Of `float32`, what nothing is known of."""
+        """The part of `float32` of which nothing is known."""
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the verdict, nodes and weights by precision as bars, and the report behind a fold."""
+    def _full(self) -> list[str]:
+        """The report of `convert --verbose`."""
+        return self.lines(every=True)
+
+    def _overview(self) -> Iterable[Html]:
+        """The verdict and what to do next, nodes and weights by precision as bars."""
         weights = [
             (title, {name: of.bytes for name, of in stored.items()})
             for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
@@ -178,8 +198,11 @@ class Summary(Shown):
         rows += [(title, bar(parts, whole), plural(sum(parts.values()), "byte")) for title, parts in weights]
         rows.append(("Casts", "", f"{self.casts_before:,} before, {self.casts_after:,} after"))
         head = f"{self.output or self.model}: {self.level}, {self.dtype}, for {self.target}"
-        verdict = f"<p><b>check: {markup(str(self.check))}</b></p>" if self.check else ""
-        return f"<p><b>{markup(head)}</b></p>{verdict}{table((), rows)}{folded('report', self.lines(every=True))}"
+        yield heading(head)
+        if self.check:
+            yield heading(f"check: {self.check.finding}")
+        yield Html(f"<p>next: {markup(next_step(self))}</p>")
+        yield table((), rows)
 
     def lines(self, every: bool = False) -> list[str]:
         """The report of `convert`, in at most `MOST` lines unless ``every`` one is asked for."""
@@ -190,23 +213,28 @@ class Summary(Shown):
         ]
         if not self.changed:
             rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is the model as it is"))
+        elif not self.lowered:
+            rows.append(("", f"nothing computes in {self.dtype}: the result is no faster and no smaller"))
         rows += (_node_rows(self) if every else _node_rows(self)[:1]) + _product_rows(self, every)
         added = self.casts_after - self.casts_before
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
         rows.append(("casts", f"{self.casts_before:,} -> {self.casts_after:,} ({added:+,})"))
         rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
         rows += [("speed", str(self.speed))] if self.speed else []
-        check = [("check", str(self.check))] if self.check else []
+        rewrites = [rewrite_line(what, count) for what, count in self.rewrites.items()]
+        end = [("check", self.check.finding)] if self.check else []
+        end += [("next", next_step(self))]
+        none = [no_guard(self)] if self.changed and not self.guards else []
         if every:
-            rows += [("rewrites", rewrite_line(what, count)) for what, count in self.rewrites.items()]
-            rows += _range_rows(self, every)
-            none = [no_guard(self)] if self.changed and not self.guards else []
+            rows += titled("rewrites", rewrites) + _range_rows(self, every)
             rows += titled("float32", [*map(str, self.float32), *none])
-            return in_rows(rows + _note_rows(self) + check)
-        rows += _rewrites_in_short(self) + _range_rows(self, every)
-        notes = _notes_in_short(self, MOST - len(rows) - len(check) - LEAST)
-        held = _float32_in_short(self, MOST - len(rows) - len(check) - len(notes))
-        return in_rows(rows + [(title, shortened(text, LONGEST)) for title, text in held + notes] + check)
+            return in_rows(rows + _note_rows(self) + end)
+        rows += [("rewrites", shortened("; ".join(rewrites), LONGEST))] if rewrites else []
+        rows += _range_rows(self, every)
+        reasons = len({held.rule for held in self.float32}) + bool(none)
+        notes = _notes_in_short(self, MOST - len(rows) - len(end) - min(reasons, LEAST))
+        held = _float32_in_short(self, MOST - len(rows) - len(end) - len(notes), none)
+        return in_rows([*rows, *held, *((title, shortened(text, LONGEST)) for title, text in notes), *end])
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
@@ -234,7 +262,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = 
 
 
 def _span(found: Sequence[Range]) -> str:
-    """The range of what a node makes, in words."""
+    """The measured range of a node's output, in words."""
     if not found:
         return ""
     whole = Range()
@@ -284,48 +312,86 @@ def summarize(
         nodes=dict(nodes),
         other=made.other,
         reasons={dtype: dict(rules.most_common()) for dtype, rules in reasons.items()},
-        products=_products(made, lists),
+        products=_products(made, lists, plan),
         casts_before=before.casts,
         casts_after=after.casts,
         weights_before=before.weights,
         weights_after=after.weights,
         rewrites=dict(Counter(rewrite.what for rewrite in plan.rewrites)),
-        float32=_pinned(float32),
+        float32=_pinned(float32, lists, plan),
         notes=tuple(asdict(note) for note in plan.notes),
         floats=made.floats,
     )
 
 
-def _products(made: Choices, lists: OpLists) -> Products:
+def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
+    """How many products are low, and which are not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
-    return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32))
+    return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, lists, plan))
 
 
-def _pinned(nodes: Iterable[Chosen]) -> tuple[Pinned, ...]:
+def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
+    """Nodes in float32 in groups of one rule and one kind, the largest group first."""
     groups: dict[tuple[str, str], list[Chosen]] = {}
     for node in nodes:
         groups.setdefault((node.why.rule, node.kind), []).append(node)
-    held = [Pinned(rule, kind, len(group), group[0].name, group[0].why.text) for (rule, kind), group in groups.items()]
+    held = [
+        Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], lists, plan))
+        for (rule, kind), group in groups.items()
+    ]
     return tuple(sorted(held, key=lambda item: -item.count))
+
+
+def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
+    """Why a node is float32, without the place in the lists that says so."""
+    rule, text = node.why.rule, node.why.text
+    if rule == "list" and (listing := lists.of(node.role)):
+        return f"level {plan.level} keeps {node.kind} in float32: {listing.reason}"
+    if rule == "region":
+        start, place, _ = text.partition("; ")
+        return f"{start}, and float32 at {plan.level}" if place else text
+    return MEANING.get(rule, text).format(kind=node.kind, text=text, dtype=plan.dtype)
 
 
 # -- as text --------------------------------------------------------------------------------------------------------
 
 
 def no_guard(summary: Summary) -> str:
-    """What is said where no guard fired: it is no promise as long as nobody looked at values."""
+    """What is said where no rule fired: nothing was found, but nobody looked at values unless ranges were measured."""
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
         return "nothing was lowered"
     if any(note["topic"] == "samples" for note in summary.notes):
         return "no rule fired beside what was measured"
-    return "no rule fired; ranges were not measured"
+    return "no rule fired that looks at numbers; values were not measured (--data)"
+
+
+def next_step(summary: Summary) -> str:
+    """What is to be done with the result, in a sentence."""
+    check, model, output = summary.check, summary.model, summary.output
+    if check is not None and check.advice:
+        return check.advice
+    if not summary.lowered:
+        return f"nothing is gained by {summary.dtype} here: use {model if output else 'the model'} as it is"
+    if summary.without_file == DRY_RUN:
+        return "nothing was written: the same without --dry-run writes and checks it"
+    verify = shlex.join(["ampgraph", "verify", model, output]) if output else "ampgraph.verify"
+    if check is None:
+        return f"`{verify}` runs both and says whether the result is still right"
+    data = f"{verify} --data DIR" if output else verify
+    if not check.ok:
+        return f"judge the result by its own task: `{data}{' --metric METRIC' if output else ''}`"
+    found = "nothing has to be done"
+    if summary.speed is not None and summary.speed.idle:
+        kept = model if output else "the original"
+        found = f"right, but by the estimate no faster: use it where the size of the file matters, else {kept}"
+    return f"{found}; `{data}` compares both on samples of your own" if check.generated else found
 
 
 def _why_nothing(summary: Summary) -> str:
-    """Why nothing is lowered, where no node of float32 is there to give a reason of its own."""
+    """Why nothing is low, for a model where no float32 node has a reason of its own."""
     if summary.nodes:
         return ""
     if not summary.floats:
@@ -336,38 +402,32 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
+    """The lines on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     lines = [f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data"]
     for dtype, rules in summary.reasons.items():
-        message = ", ".join(f"{count:,} {_in_words(rule, summary.policy)}" for rule, count in rules.items())
+        message = ", ".join(f"{count:,} by {_in_words(rule, summary.policy)}" for rule, count in rules.items())
         lines.append(f"{dtype}: {message}")
     return titled("nodes", lines)
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
+    """The line on products; ``every``: with those that are float32."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
-    counts = f"{low:,} of {low + products.float32:,} low{existing}"
+    counts = f"{low:,} of {low + products.float32:,} MatMul, Conv ... in {summary.dtype}{existing}"
+    counts = counts if low + products.float32 else "none: there is no MatMul, Conv or the like"
     return titled("products", [counts, *(map(str, products.pinned) if every else ())])
 
 
-def _rewrites_in_short(summary: Summary) -> Rows:
-    """How many, by the names that --rewrite takes."""
-    names: Counter[str] = Counter()
-    for what, count in summary.rewrites.items():
-        names[what.rpartition("(")[2].rstrip(")")] += count
-    return [("rewrites", ", ".join(f"{count:,} {name}" for name, count in names.most_common()))] if names else []
-
-
-def _float32_in_short(summary: Summary, most: int) -> Rows:
+def _float32_in_short(summary: Summary, most: int, none: Sequence[str]) -> Rows:
     """What is float32 by the rule that decided it, each with its operators and one reason, in so many lines."""
     rules: dict[str, list[Pinned]] = {}
     for held in summary.float32:
         rules.setdefault(held.rule, []).append(held)
     groups = [(sum(held.count for held in group), group) for group in rules.values()]
     groups.sort(key=lambda item: (item[1][0].rule in ORDINARY, -item[0]))
-    none = [no_guard(summary)] if summary.changed and not summary.guards else []
     room = most - len(none)
     shown = groups if len(groups) <= room else groups[: room - 1]
     lines = [_group_line(count, group, summary.policy) for count, group in shown]
@@ -378,15 +438,19 @@ def _float32_in_short(summary: Summary, most: int) -> Rows:
 
 
 def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
+    """Nodes that one rule decided, why, and one of them, whose name gives way first where that is too long."""
     kinds = first([f"{held.count:,} {held.kind}" for held in group], EXAMPLES, " ...")
-    such = " such as" if count > 1 else ""
-    return f"{count:,} {_in_words(group[0].rule, policy)} ({kinds}),{such} {group[0].first}: {group[0].text}"
+    start = kinds if len(group) == 1 else f"{count:,} nodes ({kinds})"
+    rule, why = f" ({_in_words(group[0].rule, policy)})", group[0].meaning or group[0].text
+    room = LONGEST - len(f"{start}, such as : {rule}")
+    name = middle_left_out(group[0].first, max(room - len(why), NAME))
+    return f"{start}, {'such as ' if count > 1 else ''}{name}: {shortened(why, room - len(name))}{rule}"
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:
     """One of each topic, in so many lines, but of nodes that are counted by their rules."""
-    rules = {held.rule for held in summary.float32}
-    left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | {"unlisted"})]
+    rules = {held.rule for held in summary.float32} - {summary.policy}
+    left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | COUNTED)]
     rows = []
     for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
         note = next(note for note in left if note["topic"] == topic)
@@ -420,18 +484,18 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _examples(texts: list[str]) -> list[str]:
+    """The first few texts, and how many more there are."""
     left = len(texts) - EXAMPLES
     return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """Why nodes have their type, by the rule that decided."""
-    if rule == chosen:
-        return f"by {_policy(chosen).framework}'s rules"
-    return ORDINARY.get(rule, f"by rule {rule}")
+    """The rule that decided, as `ampgraph help` takes it."""
+    return f"{_policy(chosen).framework}'s rules" if rule == chosen else rule
 
 
 def _policy(name: str) -> Policy:
+    """A policy by name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

@@ -66,7 +66,7 @@ class StepReport(Shown):
             ("", first(self.parameters, NAMED)),
             *([("frozen", first(self.frozen, NAMED))] if self.frozen else []),
             ("state", f"{self.state_bytes:,} bytes"),
-            *((part, _counted(self.nodes[part], self.products[part])) for part in PARTS),
+            *((part, _counts_by_type(self.nodes[part], self.products[part])) for part in PARTS),
             ("inputs", ", ".join(self.inputs)),
             *((note["topic"], ": ".join(filter(None, (note["where"], note["text"])))) for note in self.notes),
         ]
@@ -93,7 +93,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
         trained=len(trained),
         parameters=step.parameters,
         trained_numbers=sum(array.size for array in trained),
-        frozen=_frozen(step),
+        frozen=_untrained_parameters(step),
         state_bytes=sum(array.nbytes for array in state.values()),
         inputs=list(step.layout.inputs),
         nodes={part: dict(sorted(found.items())) for part, found in nodes.items()},
@@ -102,8 +102,8 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     )
 
 
-def _frozen(step: TrainingStep) -> list[str]:
-    """Parameters of the forward graph that are not trained."""
+def _untrained_parameters(step: TrainingStep) -> list[str]:
+    """Parameters of the forward graph that the step does not train."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -115,7 +115,8 @@ def _frozen(step: TrainingStep) -> list[str]:
     return [name for name in parameter_names(model) if name not in state]
 
 
-def _counted(nodes: dict[str, int], products: dict[str, int]) -> str:
+def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
+    """Nodes and products of a step, by type."""
     of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
     return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 
@@ -149,7 +150,7 @@ def history_dict(history: History) -> JsonObject:
 
 
 def closing_lines(history: History, checkpoint: str | None, resume: bool) -> list[str]:
-    """What `train` says at its end."""
+    """The last lines that `train` prints: samples left out, where it went on from, where the checkpoint is."""
     lines = []
     if history.dropped:
         lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")

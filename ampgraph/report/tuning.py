@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..core import sketches
@@ -72,7 +71,7 @@ class Sensitivity(Shown):
         return iter(self.units)
 
     def lines(self) -> list[str]:
-        """A table of the units that contribute most."""
+        """The lines of a table of the units that contribute most to the error."""
         head = ("alone low", "alone float32", "share", "", "unit")
         rows = [
             (
@@ -88,7 +87,7 @@ class Sensitivity(Shown):
         return columns([head, *rows], ">") + ([f"and {more:,} more"] if more > 0 else [])
 
     def to_json(self) -> str:
-        """The same as text."""
+        """The table as JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
@@ -152,7 +151,7 @@ class Tuning(Shown):
     @property
     def verdict(self) -> str:
         """Whether the tolerance is met, and with what, in a line."""
-        return _verdict(self)
+        return _verdict_line(self)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; without the plan."""
@@ -180,24 +179,24 @@ class Tuning(Shown):
         lines = [*in_rows(rows), "", *columns([head, *table], ">"), ""]
         if self.sensitivity is not None:
             lines += ["sensitivity", *self.sensitivity.lines(), ""]
-        return lines + in_rows([("verdict", self.verdict), *(titled("promoted", _patterns(self)) if self.met else [])])
+        return lines + in_rows(
+            [("verdict", self.verdict), *(titled("promoted", _pattern_lines(self)) if self.met else [])]
+        )
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[sketches.Html]:
         """The candidates by their error and the bytes that they keep in float32, the chosen one in red."""
         points = [point for point in self.candidates if math.isfinite(point.error) and point.error > 0]
         words = f"error of {len(points):,} candidates, upwards, by their bytes in {FLOAT32}; the chosen one in red"
         rows = [(p.step, f"{p.error:.3g}", f"{p.bytes:,}", "chosen" * p.chosen) for p in self.frontier]
         plot = sketches.scatter([(point.bytes, point.error, point.chosen) for point in points], words)
         state = "met" if self.met else "missed"
-        return "".join([
-            f"<p><b>{html.escape(self.model)}: tolerance {self.tolerance:g} {state}</b>, error {self.error:.3g}</p>",
-            f"<p>{html.escape(words)}</p>{plot}",
-            sketches.table(("candidate", "error", f"bytes in {FLOAT32}", ""), rows),
-            sketches.folded("report", self.lines()),
-        ])  # fmt: skip
+        yield sketches.heading(f"{self.model}: tolerance {self.tolerance:g} {state}", f", error {self.error:.3g}")
+        yield sketches.Html(f"<p>{sketches.markup(words)}</p>{plot}")
+        yield sketches.table(("candidate", "error", f"bytes in {FLOAT32}", ""), rows)
 
 
-def _verdict(found: Tuning) -> str:
+def _verdict_line(found: Tuning) -> str:
+    """Whether the tolerance was met and with how much float32; where not, how far the error comes down."""
     if not found.met:
         error = f"the error stays {found.error:.3g}" if math.isfinite(found.error) else "the result stays not finite"
         best = f"{error}, however much is float32"
@@ -207,8 +206,8 @@ def _verdict(found: Tuning) -> str:
     return f"met: error {finite(found.error)} with {nodes}, {chosen.bytes:,} bytes"
 
 
-def _patterns(found: Tuning) -> list[str]:
-    """What was promoted, to paste after `convert`."""
+def _pattern_lines(found: Tuning) -> list[str]:
+    """The lines with what was promoted, as options to paste behind `convert`."""
     words = [f"--fp32 {shlex.quote(pattern)}" for pattern in found.patterns[:PATTERNS]]
     lines = ["  ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
     left = len(found.patterns) - PATTERNS

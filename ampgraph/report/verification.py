@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Data, Shown, named, plain
-from ..core.sketches import Html, folded, heights, table
+from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import all_within
@@ -84,7 +83,7 @@ class Verification(Shown):
     @property
     def verdict(self) -> str:
         """Whether the tolerance is met, and where it is not, in a line."""
-        return _outcome(self)
+        return _last_line(self)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
@@ -102,47 +101,49 @@ class Verification(Shown):
     def lines(self) -> list[str]:
         """The report of `verify`."""
         rows = [("reference", self.reference), ("model", self.model), ("run", self.run)]
-        rows += titled("layers", layer_lines(self.layers)) + titled("samples", self.notes) + _fallback(self)
+        rows += titled("layers", layer_lines(self.layers)) + titled("samples", self.notes) + _fallback_rows(self)
         rows += [("quantized", str(self.quantized))] if self.quantized else []
-        rows += [("metric", f"{self.metric}  {_three(self.overall)}")] if self.overall is not None else []
+        rows += [("metric", f"{self.metric}  {_quantiles_text(self.overall)}")] if self.overall is not None else []
         for output in self.outputs:
-            rows += titled("output", [f"{output.name}  {_verdict(output, self)}", *_figures(output)])
-        rows += _steps(self)
+            rows += titled("output", [f"{output.name}  {_output_verdict(output, self)}", *_output_lines(output)])
+        rows += _step_rows(self)
         if self.first_nonfinite is not None:
-            rows += titled("not finite", _suspect("first at ", self.first_nonfinite, self.repair is None))
+            rows += titled("not finite", _suspect_lines("first at ", self.first_nonfinite, self.repair is None))
         rows += titled(
-            "error", [line for one in self.growth for line in _suspect("made at ", one, self.repair is None)]
+            "error", [line for one in self.growth for line in _suspect_lines("made at ", one, self.repair is None)]
         )
         if self.left is not None:
-            rows.append(("", f"with all of these in float32 the error is {_number(self.left)}, as runs of parts tell"))
+            rows.append(
+                ("", f"with all of these in float32 the error is {_error_text(self.left)}, as runs of parts tell")
+            )
         if self.traced is not None:
             sample, step = divmod(self.traced, len(self.steps) or 1)
             place = f"step {step} of sample {sample}" if self.steps else f"sample {self.traced}"
             rows.append(("", f"(nodes as {place} shows them)"))
-        return in_rows([*rows, *_repair(self), ("verdict", self.verdict)])
+        return in_rows([*rows, *_repair_rows(self), ("verdict", self.verdict)])
 
-    def _repr_html_(self) -> str:
+    def _overview(self) -> Iterable[Html]:
         """The error of each output, and the error along the graph in the sample that was looked at."""
-        rows = [(one.name, _state(one.within(self.tolerance)), *_errors(one), _bars(one, self)) for one in self.outputs]
-        verdict = f"{self.model} against {self.reference}: {_state(self.ok)}, tolerance {self.tolerance:g}"
-        return "".join([
-            f"<p><b>{html.escape(verdict)}</b> on {plural(self.samples, 'sample')} ({html.escape(self.run)})</p>",
-            table(("output", "verdict", "median", "90th percentile", "worst", "by sample"), rows),
-            _along(self),
-            folded("report", self.lines()),
-        ])  # fmt: skip
+        rows = [
+            (one.name, _ok_or_missed(one.within(self.tolerance)), *_error_cells(one), _error_bars(one, self))
+            for one in self.outputs
+        ]
+        verdict = f"{self.model} against {self.reference}: {_ok_or_missed(self.ok)}, tolerance {self.tolerance:g}"
+        yield heading(verdict, f" on {plural(self.samples, 'sample')} ({self.run})")
+        yield table(("output", "verdict", "median", "90th percentile", "worst", "by sample"), rows)
+        yield _errors_along_graph(self)
 
 
-def _repair(found: Verification) -> Rows:
+def _repair_rows(found: Verification) -> Rows:
     """What was tried and mends it, or why nothing is known to."""
     if found.repair is not None:
-        said = f"tried with {found.repair.recipe}: error {_number(found.repair.error)} on the same inputs"
+        said = f"tried with {found.repair.recipe}: error {_error_text(found.repair.error)} on the same inputs"
         return [("repair", listed(found.repair.options)), ("", said)]
     return [] if found.mended is None else [("repair", found.mended.none)]
 
 
-def _outcome(found: Verification) -> str:
-    """The last line: ok or missed, of what and at which tolerance."""
+def _last_line(found: Verification) -> str:
+    """The last line: ok or missed, by how much at which tolerance."""
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
     over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
@@ -162,29 +163,29 @@ def _outcome(found: Verification) -> str:
     return f"missed: {', '.join(missed)} (tolerance {limit} on {what} {over}, nothing infinite)"
 
 
-def _steps(found: Verification) -> Rows:
+def _step_rows(found: Verification) -> Rows:
     """The error of some steps, and of the worst."""
     worst = found.worst_step
     if worst is None:
         return []
     count = len(found.steps)
     shown = sorted({round(i * (count - 1) / (STEPS - 1)) for i in range(STEPS)}) if count > STEPS else range(count)
-    text = ", ".join(f"{i}: {_number(found.steps[i].error)}" for i in shown)
-    return titled("steps", [f"worst {_number(worst.error)} at step {worst.step}, output {worst.output}", text])
+    text = ", ".join(f"{i}: {_error_text(found.steps[i].error)}" for i in shown)
+    return titled("steps", [f"worst {_error_text(worst.error)} at step {worst.step}, output {worst.output}", text])
 
 
-def _three(scores: Scores) -> str:
-    """Median, 90th percentile and worst; of a share its mean."""
-    middle = f"{_number(scores.decisive)} on average" if scores.over_all else f"{_number(scores.median)} median"
-    return f"{middle}, {_number(scores.p90)} 90th percentile, {_number(scores.worst)} worst"
+def _quantiles_text(scores: Scores) -> str:
+    """Median, 90th percentile and worst as text; of a share its mean."""
+    middle = f"{_error_text(scores.decisive)} on average" if scores.over_all else f"{_error_text(scores.median)} median"
+    return f"{middle}, {_error_text(scores.p90)} 90th percentile, {_error_text(scores.worst)} worst"
 
 
-def _number(error: float) -> str:
+def _error_text(error: float) -> str:
     """An error in a table."""
     return "infinite" if math.isinf(error) else f"{error:.2e}"
 
 
-def _fallback(found: Verification) -> Rows:
+def _fallback_rows(found: Verification) -> Rows:
     """The nodes that ran on the CPU though another device was asked for."""
     if found.strict or not found.fallback:
         return []
@@ -194,8 +195,8 @@ def _fallback(found: Verification) -> Rows:
     return titled("on the CPU", [f"{len(nodes)} nodes fell back: {message}", first(nodes, FALLBACK)])
 
 
-def _verdict(output: Agreement, found: Verification) -> str:
-    """What is said of one output, and why where it says nothing."""
+def _output_verdict(output: Agreement, found: Verification) -> str:
+    """The word on one output: ok, missed or not judged, and why."""
     if output.reason:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
@@ -209,18 +210,18 @@ def _verdict(output: Agreement, found: Verification) -> str:
     return "ok" if output.within(found.tolerance) else "missed"
 
 
-def _figures(output: Agreement) -> list[str]:
-    """The lines of one output: its errors, its worst part, details, samples left out."""
+def _output_lines(output: Agreement) -> list[str]:
+    """The lines on one output: errors, worst part, details, samples left out."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
     title = SORTS.get(scores.name, scores.name)
-    lines = [f"{title} {_three(scores)}"] if output.judged else []
+    lines = [f"{title} {_quantiles_text(scores)}"] if output.judged else []
     if output.floating and (scores.name != "numbers" or not output.judged):
-        lines.append(f"relative L2 {_three(Scores('', output.errors))}")
+        lines.append(f"relative L2 {_quantiles_text(Scores('', output.errors))}")
     if (part := deciding_part(output)) is not None:
         title = f"{output.name}{part[0]}, a part of its own scale with {PART:g} times the tolerance:"
-        lines.append(f"{title} relative L2 {_three(Scores('', part[1]))}")
+        lines.append(f"{title} relative L2 {_quantiles_text(Scores('', part[1]))}")
     if output.paired is not None:
         lines.append(f"{output.paired[0]:,} of {output.paired[1]:,} rows have a partner in the other model")
     lines.append("; ".join(_details(output)))
@@ -250,28 +251,28 @@ def _details(output: Agreement) -> list[str]:
     return rest
 
 
-def _suspect(word: str, suspect: Suspect, suggests: bool) -> list[str]:
-    """The lines of one suspect: where it is, its operands, what to try."""
+def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
+    """The lines on a node to blame: where it is, its operands, what to try."""
     layer = f"layer {suspect.layer}" if suspect.layer else ""
     inside = f"inside {suspect.inside}" if suspect.inside else ""
     place = ", ".join(filter(None, (suspect.operator, suspect.dtype, layer, inside)))
     lines = [f"{word}{suspect.node} ({place}): {suspect.why}"]
     for sort, operands in (("in", suspect.reads), ("out", suspect.makes)):
-        lines += [f"  {sort:<4}{_operand(operand)}" for operand in operands[:OPERANDS]]
+        lines += [f"  {sort:<4}{_operand_line(operand)}" for operand in operands[:OPERANDS]]
     if suspect.suggestion and suggests:
         lines.append(f"  try: {listed(suspect.suggestion)}")
     return lines + [f"  or: {hint}" for hint in suspect.hints]
 
 
-def _operand(operand: TracedValue) -> str:
+def _operand_line(operand: TracedValue) -> str:
     """One line of an operand: name, type and range, and the reference's where that is another."""
-    message = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
-    if operand.reference is not None and _span(operand.reference) != _span(operand.range):
-        message += f"; reference {_span(operand.reference)}"
+    message = f"{operand.name}  {operand.dtype}  {_range_in_words(operand.range)}"
+    if operand.reference is not None and _range_in_words(operand.reference) != _range_in_words(operand.range):
+        message += f"; reference {_range_in_words(operand.reference)}"
     return message
 
 
-def _span(found: object) -> str:
+def _range_in_words(found: object) -> str:
     """A range in words, and how much in it is not finite."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
@@ -282,19 +283,19 @@ def _span(found: object) -> str:
 # -- for notebooks --------------------------------------------------------------------------------------------------
 
 
-def _state(met: bool) -> str:
-    """One word for a table."""
+def _ok_or_missed(met: bool) -> str:
+    """One word for a table: ok or missed."""
     return "ok" if met else "missed"
 
 
-def _bars(output: Agreement, found: Verification) -> Html:
+def _error_bars(output: Agreement, found: Verification) -> Html:
     """The error of each sample as a bar, the tolerance as a line."""
     errors = [error for error in output.judged_errors if math.isfinite(error) and error > 0]
     words = f"error of each of {plural(len(errors), 'sample')}; the line is the tolerance"
     return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")
 
 
-def _errors(output: Agreement) -> tuple[str, str, str]:
+def _error_cells(output: Agreement) -> tuple[str, str, str]:
     """Median, 90th percentile and worst of an output, empty where no metric is about it."""
     scores = output.scores
     found = [scores.median, scores.p90, scores.worst] if output.judged else []
@@ -302,12 +303,12 @@ def _errors(output: Agreement) -> tuple[str, str, str]:
     return one, two, three
 
 
-def _along(found: Verification) -> str:
+def _errors_along_graph(found: Verification) -> Html:
     """A picture of the error behind each node, in their order; empty where no errors were traced."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     if not errors or found.tolerance <= 0:
-        return ""
+        return Html("")
     worst = max(errors, key=lambda name: errors[name])
     words = f"error behind each of {len(errors):,} nodes, in their order; the largest is {errors[worst]:.2e} at {worst}"
     picture = heights(list(errors.values()), found.tolerance, f"{words}; the line is the tolerance")
-    return f"<p>{html.escape(words)}</p>{picture}"
+    return Html(f"<p>{markup(words)}</p>{picture}")

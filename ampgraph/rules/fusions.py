@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.options import Options
-from ..oplists.patterns import Region, find_regions, joined_patterns
+from ..oplists.patterns import Region, find_regions, fused_only_patterns
 from .known import Known, named_ops
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
@@ -15,13 +15,13 @@ WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
 def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target knows a region in float32 and not in the low type, where it is many kernels."""
+    """Whether the target fuses a region in float32 only, so that it is many kernels in the low type."""
     form = options.kernels.fuses.get(region.kind)
     return form is not None and options.dtype in form.float32_alone and is_closed(flow, region)
 
 
 def is_closed(flow: Dataflow, region: Region) -> bool:
-    """Whether a region has more nodes than a kernel between Casts, and nobody else reads what is inside it."""
+    """Whether a region has more nodes than one kernel and two Casts, and nothing outside reads a value inside it."""
     if not region.complete:
         return False
     ids = {op.id for op in region.ops}
@@ -31,12 +31,12 @@ def is_closed(flow: Dataflow, region: Region) -> bool:
 
 
 def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether such a region is one kernel in float32 between Casts."""
+    """Whether a region is one kernel on the target when it is float32 between Casts."""
     return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a runtime's operator for a region takes data and scale of one type alone."""
+    """Whether the target's operator for a region wants data and scale of one type."""
     fusion = options.kernels.fusions.get(region.kind)
     return fusion is not None and fusion.takes(flow.opset, options.dtype)
 
@@ -73,7 +73,8 @@ def norm_axis(flow: Dataflow, region: Region) -> int | None:
 
 
 def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
-    """What scales and shifts a norm by vectors that are given or computed, taken as stored ones are."""
+    """The operators behind a norm that scale and shift it by vectors, stored or computed, as its own scale and bias
+    would."""
     found: list[Op] = []
     while len(found) < AFFINE and len(uses := flow.uses[(found or [result])[-1].outputs[0]]) == 1:
         reader = flow.ops[uses[0].op] if uses[0].op != NONE else None
@@ -94,9 +95,9 @@ def regions(flow: Dataflow) -> list[Region]:
     return found
 
 
-def joined_regions(flow: Dataflow, options: Options) -> list[Region]:
-    """Regions of a model that are some only on the target, looked for once."""
-    patterns = joined_patterns(frozenset(options.kernels.fuses))
+def fused_only_regions(flow: Dataflow, options: Options) -> list[Region]:
+    """Regions that count as such only on this target, since it has one kernel for them; found once a model."""
+    patterns = fused_only_patterns(frozenset(options.kernels.fuses))
     if patterns not in flow.memo:
         flow.memo[patterns] = list(find_regions(flow, patterns)) if patterns.patterns else []
     found: list[Region] = flow.memo[patterns]
@@ -104,7 +105,7 @@ def joined_regions(flow: Dataflow, options: Options) -> list[Region]:
 
 
 def fused_regions(known: Known) -> Iterator[Region]:
-    """The regions that the target fuses, but in functions and where the user speaks of one; none in a model without a
+    """The regions that the target fuses, without those in functions or named by the user; none where the model has no
     product that may be low."""
     flow, options = known.flow, known.options
     fuses = options.kernels.fuses
@@ -118,7 +119,7 @@ def fused_regions(known: Known) -> Iterator[Region]:
 
 
 def whole(region: Region) -> tuple[Op, ...]:
-    """A region's operators by their places, the result's last."""
+    """The operators of a region in the order of the file, that of the result last."""
     inner = (op for op in region.ops if op is not region.result)
     return *sorted(inner, key=lambda op: op.index), region.result
 
@@ -135,21 +136,22 @@ class Inside:
         return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
 
     def multiplies(self, op: Op) -> bool:
-        """Whether it is a product of two."""
+        """Whether an operator is inside a region, and a product of two values."""
         return self.has(op) and self.known.traits.has(op.role, "multiplies") and len(op.inputs) == 2
 
     def is_sum(self, value: int) -> bool:
-        """Whether one of these adds up to a value."""
+        """Whether an addition of this region makes a value."""
         op = self.known.flow.writer(value) if value != NONE else None
         return op is not None and self.has(op) and self.known.traits.has(op.role, "additions")
 
     def only_for(self, value: int, reader: Op) -> Op | None:
-        """The writer of a value, for one reader alone."""
+        """The operator that makes a value, if it is of this region and ``reader`` alone reads it."""
         op = self.known.flow.writer(value) if value != NONE else None
         alone = op is not None and self.has(op) and len(self.known.flow.uses[value]) == 1
         return op if alone and op is not None and op.scope == reader.scope else None
 
 
 def _is_product(options: Options, op: Op) -> bool:
+    """Whether the lists call an operator a product (class allow), which low types make faster."""
     listing = options.lists.of(op.role) if op.slots else None
     return listing is not None and listing.cls == "allow"

@@ -53,5 +53,5 @@ IsLow = Callable[[int], bool]
 
 
 def named_ops(known: Known) -> set[int]:
-    """Operators that the user speaks of, or an earlier conversion: they stay."""
+    """Operators that the user's patterns or an earlier conversion name: rewrites leave them as they are."""
     return touched(known.flow, known.options.named_patterns)

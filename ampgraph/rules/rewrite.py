@@ -24,7 +24,7 @@ class RewriteRule(Rewrite):
 
     @classmethod
     def find(cls, known: Known) -> Iterable[RewriteRule]:
-        """Where it could be done, whatever types will be; of names that are not asked for too."""
+        """All places where the rewrite is possible, whatever types are decided later and whether it is asked for."""
         raise NotImplementedError
 
     def supposes(self, known: Known) -> frozenset[str]:
@@ -32,12 +32,12 @@ class RewriteRule(Rewrite):
         return frozenset()
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
-        """Whether it is worth it beside a trial plan."""
+        """Whether the rewrite is worth doing, given a trial plan: ``is_low`` tells which slots that makes low."""
         return True
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> RewriteRule | None:
-        """The same where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing, or
-        is not known."""
+        """This rewrite where a value that it reads, of exponent e, is held times 2^-e; None where that changes nothing,
+        or is not known."""
         return None
 
     # -- what finders share -----------------------------------------------------------------------------------------
@@ -54,14 +54,16 @@ class RewriteRule(Rewrite):
     # -- what writing shares ----------------------------------------------------------------------------------------
 
     def edited(self, editor: NodeEditor) -> list[Op]:
-        """The operators that are to be written anew. Raises AmpError AMP402 where the model has none there."""
+        """The operators that the plan names, which are to be written anew. Raises AmpError AMP402 where the model has
+        none there."""
         ops = [op for index in self.nodes if (op := editor.op(self.scope, index)) is not None]
         if len(ops) < len(self.nodes):
             raise foreign(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
         return ops
 
     def operands(self, editor: NodeEditor, flow: Dataflow) -> list[Value]:
-        """The values of `reads`, of the nodes' own operands. Raises AmpError AMP402 for one that they do not read."""
+        """The values that `reads` names, among what the nodes read. Raises AmpError AMP402 for one that they do not
+        read."""
         read = {flow.values[v].name: flow.values[v] for op in self.edited(editor) for v in op.inputs if v != NONE}
         for name in self.reads:
             if name not in read:
@@ -85,10 +87,12 @@ class Idle(RewriteRule):
 
     @property
     def gone(self) -> tuple[int, ...]:
+        """All its nodes: none is left when it is written."""
         return self.nodes
 
     @property
     def result(self) -> str:
+        """What is read instead."""
         return self.source
 
     @property
@@ -97,7 +101,7 @@ class Idle(RewriteRule):
 
 
 def is_inside(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator's result is read, and crosses no border."""
+    """Whether an operator's result is read, and crosses no boundary."""
     if not op.inputs or op.inputs[0] == NONE or not op.outputs or in_function(flow, op):
         return False
     values, uses = (flow.values[op.inputs[0]], flow.values[op.outputs[0]]), flow.uses[op.outputs[0]]

@@ -66,12 +66,13 @@ class LowStored:
         self.rounds = self._low is None or bool(self._low)
 
     def readers(self, value: int) -> Set[Read]:
-        """The places that read a stored tensor rounded."""
+        """The operands by which a stored tensor is read rounded."""
         if value not in self._readers:
             self._readers[value] = self._rounding(value)
         return self._readers[value]
 
     def _rounding(self, value: int) -> Set[Read]:
+        """Which places read a stored tensor rounded; nobody where it stays float32."""
         item, uses, copied = self.flow.values[value], self.flow.uses[value], None
         if not item.weight or item.dtype != FLOAT32:
             return NOBODY
@@ -83,10 +84,11 @@ class LowStored:
         return {(use.op, use.index) for use in uses if copied is None or self.flow.place(use) in copied}
 
     def given_up(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
-        """The number of a scaling, and who takes what rounding takes from it: a product before it, else behind it.
+        """A scaling's number, and who makes up for its rounding error: a product in front of it, else those behind.
 
         Nobody where the product's operands are not stored, are read elsewhere, or are low numbers already, nor where
-        the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: what takes such a share."""
+        the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: what takes such a share.
+        """
         numbers = [self._number(op, place, shared) for place in range(len(op.inputs))]
         place = next((k for k, number in enumerate(numbers) if number), None)
         multiplies = self.traits.has(op.kind, "multiplies")
@@ -109,8 +111,8 @@ class LowStored:
         )
 
     def before(self, value: int, factor: float = 1.0) -> Parts:
-        """The operands of the product that makes a value, biases added behind it among them; none where it is not made
-        so, or is read twice."""
+        """The operands of the product that makes a value, with biases added behind it: each takes ``factor``. None
+        where a value on the way is read twice, or made otherwise."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value) and (op := flow.writer(value)) is not None and "::" not in op.kind:
             if self.traits.has(op.role, "reshapes"):
@@ -123,7 +125,8 @@ class LowStored:
         return {}
 
     def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
-        """Where an addition reads what it adds: a stored tensor, which gets its part, or zeros."""
+        """Where an addition reads a stored term, which takes the factor (noted in ``parts``), or zeros; None for
+        neither."""
         for place in range(len(op.inputs)):
             if (bias := self._stored(op, place)) is not None:
                 parts[bias] = factor
@@ -131,8 +134,8 @@ class LowStored:
         return next((place for place, value in enumerate(op.inputs) if self._is_zero(value)), None)
 
     def _behind(self, value: int, factor: float) -> Parts:
-        """The first operands of the products that read a value, by way of at most moves and constants added; what is
-        added shrinks instead. None where anything else reads it."""
+        """The first operands of the products that read a value, through moves and added constants (which shrink
+        instead). None where anything else reads it."""
         flow, parts = self.flow, Parts()
         while _is_private(flow, value):
             (use,) = flow.uses[value]
@@ -151,6 +154,7 @@ class LowStored:
         return parts if flow.uses[value] else {}
 
     def _is(self, op: Op, trait: Trait) -> bool:
+        """Whether a standard operator has a trait; operators of other domains round in other ways."""
         return "::" not in op.kind and self.traits.has(op.kind, trait)
 
     def _stored(self, op: Op, place: int, private: bool = True) -> int | None:
@@ -183,7 +187,7 @@ class LowStored:
         return array is not None and not array.any()
 
     def _operands(self, op: Op) -> list[int]:
-        """The stored operands in which a product is linear, all of them; none where one is something else."""
+        """The stored operands in which a product is linear; empty where one of them is not stored."""
         places = self.traits.positions(op.kind, "linear_in") if "::" not in op.kind else ()
         found = [self._stored(op, k) for k in places if k < len(op.inputs) and op.inputs[k] != NONE]
         return [] if None in found else [value for value in found if value is not None]

@@ -53,13 +53,13 @@ def in_child(
                     known.append(json.loads(line))
                     on_answer(known[-1])
 
-        said, crashed = _run([sys.executable, "-I", __file__], sent, seconds, read)
+        said, crashed = _run_process([sys.executable, "-I", __file__], sent, seconds, read)
         read()
         return Ended(known, said, crashed)
 
 
-def _run(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
-    """Runs a process to its end or to that of its time; how it ended, and whether it crashed."""
+def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
+    """Runs a process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
     until, given = time.monotonic() + seconds, [sent]
     try:
         child = subprocess.Popen(
@@ -85,12 +85,12 @@ def _run(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], 
 
 
 def died_of(code: int) -> str:
-    """The signal behind a negative exit status."""
+    """The signal that killed a process, from its negative exit status, in words."""
     return signal.strsignal(-code) or f"signal {-code}"
 
 
 def serve() -> None:
-    """What the process does: it calls the function that it is given."""
+    """What the child process does: reads the function's place and argument from stdin, calls it, writes the answers."""
     sys.path[:] = pickle.load(sys.stdin.buffer)
     function, argument, answers, memory = pickle.load(sys.stdin.buffer)
     limit_memory(memory)

@@ -39,13 +39,13 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
                 hint = "give a folder of .npz files, one for each sample: they are read one by one"
                 raise AmpError("AMP108", message, where=str(path), hint=hint)
             members = archive.infolist()
-            found = [_array(partial(archive.open, one), one.file_size, one.filename, path) for one in members]
+            found = [_read_member(partial(archive.open, one), one.file_size, one.filename, path) for one in members]
             return dict(zip([one.filename.removesuffix(".npy") for one in members], found, strict=True))
     except FileNotFoundError:
         raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
     except zipfile.BadZipFile:
-        if _start(path).startswith(b"\x93NUMPY"):
-            return {ALONE: _array(lambda: open(path, "rb"), path.stat().st_size, path.name, path)}
+        if _first_bytes(path).startswith(b"\x93NUMPY"):
+            return {ALONE: _read_member(lambda: open(path, "rb"), path.stat().st_size, path.name, path)}
         raise AmpError("AMP108", _not_npz(path), where=str(path), hint=_HOW) from None
     except MemoryError:
         message = "holds more than fits into memory"
@@ -60,20 +60,23 @@ def cannot_read(path: Path, error: Exception) -> AmpError:
     return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
 
 
-def _start(path: Path) -> bytes:
+def _first_bytes(path: Path) -> bytes:
+    """The first bytes of a file, enough to know a Git LFS pointer."""
     with open(path, "rb") as file:
         return file.read(len(LFS_POINTER))
 
 
 def _not_npz(path: Path) -> str:
-    start = _start(path)
+    """What is wrong with a file that cannot be read as .npz."""
+    start = _first_bytes(path)
     if start == LFS_POINTER:
         return f"is a Git LFS pointer, not the samples: {PULL}"
     return "is empty" if not start else "is not an .npz file, or is cut short"
 
 
-def _array(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
-    """An array of so many bytes, after its header was compared with them: a header alone must not allocate."""
+def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
+    """Reads an array of an archive whose header fits the ``size`` of its data: the header alone must not make us
+    allocate."""
     try:
         with opened() as member:
             shape, dtype, _ = header(member)
@@ -118,7 +121,7 @@ def load_inputs(
 
 
 def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
-    """The arrays of a file: the only one that has no input's name is that of the only input that has none."""
+    """Arrays by the inputs that they are for; where one array and one input are left over, they belong together."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:
         return arrays

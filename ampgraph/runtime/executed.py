@@ -77,7 +77,7 @@ class Runtime:
             raise AmpError(
                 "AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint
             ) from error
-        weakref.finalize(self, _end, self._child, self._errors, self._folder)
+        weakref.finalize(self, _end_process, self._child, self._errors, self._folder)
         about = self._answer()
         if about is None:
             raise AmpError("AMP508", f"is not a working Python: {self._ended()}", where=words[0])
@@ -105,7 +105,7 @@ class Runtime:
         return self._child.poll() is None
 
     def _answer(self) -> dict[str, Any] | None:
-        """The next line, None where the process ended without one."""
+        """The next answer of the process, as JSON; None where the process ended."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
         timer.start()
@@ -117,6 +117,7 @@ class Runtime:
         return found
 
     def _ended(self) -> str:
+        """Why the process ended: the last line that it wrote, or the signal that killed it."""
         code = self._child.wait()
         self._errors.seek(0)
         last = (self._errors.read().strip().splitlines() or [f"exit status {code}"])[-1]
@@ -124,11 +125,12 @@ class Runtime:
 
 
 def is_here(kind: str) -> bool:
-    """Whether this Python has a kind of runtime."""
+    """Whether a kind of runtime is installed in this Python."""
     return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 
-def _end(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
+def _end_process(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
+    """Ends the process, closes its pipes, and removes the folder of arrays."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout, errors):
@@ -152,8 +154,8 @@ class ExecutedSession:
         except RuntimeError as error:
             raise refused(runtime.name, str(error), model) from error
         self._session = opened["session"]
-        self._fed = _places(opened["inputs"], list(inputs))
-        self._made = _places(opened["outputs"], list(outputs))
+        self._fed = _port_places(opened["inputs"], list(inputs))
+        self._made = _port_places(opened["outputs"], list(outputs))
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
@@ -167,9 +169,9 @@ class ExecutedSession:
         return {name: value for name, value in self.results().items() if name in wanted}
 
     def feed(self, feeds: Feeds) -> None:
-        """What the next runs take."""
+        """Sets what the next runs are fed."""
         checked = check_feeds(self.inputs, feeds, ())
-        arrays = {str(self._fed[name]): _words(array) for name, array in checked.items() if name in self._fed}
+        arrays = {str(self._fed[name]): _as_words(array) for name, array in checked.items() if name in self._fed}
         path = self.runtime.scratch / "feeds.npz"
         np.savez(path, **arrays)
         self._ask("feed", contradiction(self.inputs, checked), feeds=str(path))
@@ -198,6 +200,7 @@ class ExecutedSession:
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
+        """Asks the process about this session; what it answers, AMP504 where the model does not run."""
         try:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
@@ -205,15 +208,16 @@ class ExecutedSession:
             raise AmpError("AMP504", f"{self.runtime.name} stopped: {said(str(error))}", hint=hint) from error
 
 
-def _places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
-    """Where each of some names stands among a runtime's ports, which may have more names, or other ones."""
+def _port_places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
+    """The place of each name among the runtime's ports, which may have further names or others."""
     by_name = {name: place for place, port in enumerate(ports) for name in port["names"]}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}
     return {name: by_name[name] for name in names if name in by_name}
 
 
-def _words(array: Any) -> Any:
+def _as_words(array: Any) -> Any:
+    """bfloat16 as 16-bit words, as .npz files take it."""
     return array.view("V2") if array.dtype.name == "bfloat16" else array
 
 
@@ -235,7 +239,7 @@ def said(error: str) -> str:
 
 
 def by_precision(layers: Sequence[ExecutedLayer]) -> dict[str, Counter[str]]:
-    """Float type -> kinds of layers that compute in it, constants and borders left out."""
+    """Float type -> kinds of layers that compute in it, constants and boundaries left out."""
     found: dict[str, Counter[str]] = {}
     for layer in layers:
         if layer.dtype in ("float32", "bfloat16", "float16") and layer.kind not in ("Const", "Input", "Output"):

@@ -71,19 +71,21 @@ class MindirPorts:
 
 
 def _fitting(port: Port, value: object) -> Array | Tensor:
-    """The value as an array of the port's type; a mindspore Tensor stays where it is."""
-    fed: Array | Tensor = value if isinstance(value, Tensor) else _array(port, value)
+    """The value as an array of the port's type and shape; a mindspore Tensor stays where it is."""
+    fed: Array | Tensor = value if isinstance(value, Tensor) else _as_array(port, value)
     found, shape = str(fed.dtype).lower(), tuple(fed.shape)
     if found != port.dtype:
         hint = f"array.astype('{port.dtype}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {found} was fed", hint=hint)
-    if not _admits(port, shape):
+    if not _admits_shape(port, shape):
         message = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
         raise AmpError("AMP503", message, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
     return fed
 
 
-def _array(port: Port, value: object) -> Array:
+def _as_array(port: Port, value: object) -> Array:
+    """What is fed to a port as an array of its type; bfloat16 may come as raw words, or as numpy types of other
+    libraries."""
     array = array_of(port, value)
     if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
         return array.view(np.uint16).view(numpy_type("bfloat16"))  # numpy files and MindSpore have types of their own
@@ -91,12 +93,13 @@ def _array(port: Port, value: object) -> Array:
 
 
 def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
+    """An input or output as MindIR says it: -1 is an open size, -2 alone an unknown rank."""
     ranked = dims != UNKNOWN_RANK
     return Port(name, dtype, tuple(None if dim == -1 else dim for dim in dims) if ranked else (), ranked)
 
 
-def _admits(port: Port, shape: tuple[int, ...]) -> bool:
-    """Whether an array of that shape may be fed."""
+def _admits_shape(port: Port, shape: tuple[int, ...]) -> bool:
+    """Whether an array of this shape may be fed to a port."""
     if not port.ranked:
         return True
     return len(shape) == len(port.shape) and all(w in (None, g) for w, g in zip(port.shape, shape, strict=True))
@@ -109,10 +112,10 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
     """
     model = mindir_io.load(path).model
     prefix = f"{model.graph.name}:"
-    inputs = [_input(value, value.name.removeprefix(prefix), path) for value in model.graph.input]
+    inputs = [_input_port(value, value.name.removeprefix(prefix), path) for value in model.graph.input]
     found: list[Any] = []
     for value in model.graph.output:
-        found += value.tensor or _leaves(value.attr_info)
+        found += value.tensor or _tuple_tensors(value.attr_info)
     outputs = [
         _port(f"output{index}", ELEMENT_TYPES.get(tensor.data_type, "other"), tuple(tensor.dims))
         for index, tensor in enumerate(found)
@@ -122,6 +125,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
+    """The low types that a model's parameters and constants have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)
@@ -129,15 +133,16 @@ def _low_types(model: Any) -> frozenset[str]:
     return frozenset({ELEMENT_TYPES.get(kind, "") for kind in kinds} & {"float16", "bfloat16"})
 
 
-def _leaves(info: Any) -> Iterator[Any]:
+def _tuple_tensors(info: Any) -> Iterator[Any]:
     """The tensors of a tuple, however deep."""
     if info.type in TENSOR_KINDS:
         yield from info.tensors
     for value in info.values:
-        yield from _leaves(value)
+        yield from _tuple_tensors(value)
 
 
-def _input(value: Any, name: str, path: Any) -> Port:
+def _input_port(value: Any, name: str, path: Any) -> Port:
+    """A parameter of the graph as a port; AMP502 for what is no tensor of numbers."""
     if len(value.tensor) != 1:
         hint = "export a network whose arguments are tensors"
         raise AmpError("AMP502", f"input '{name}' is a tuple or a number, not a tensor", where=str(path), hint=hint)
@@ -205,15 +210,19 @@ def select_device(ms: ModuleType, device: str) -> str:
 
 
 def _what_is_there(error: BaseException) -> str:
+    """The devices that this MindSpore runs on, from its own error."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
-    return "it runs on " + found[1].replace("'", "") + " only" if found else fault(error)
+    return "it runs on " + found[1].replace("'", "") + " only" if found else error_words(error)
 
 
 def _keep_types(ms: ModuleType) -> None:
+    """Has Ascend compute in the types of the file; AMP505 where the process has chosen another mode already."""
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:
-        message = f"another Ascend precision mode is set, which would override the types in the file: {fault(error)}"
+        message = (
+            f"another Ascend precision mode is set, which would override the types in the file: {error_words(error)}"
+        )
         raise AmpError("AMP505", message, hint="set none, or must_keep_origin_dtype") from error
 
 
@@ -231,7 +240,7 @@ def graph_mode(ms: ModuleType) -> Iterator[None]:
         ms.set_context(mode=before)
 
 
-def fault(error: BaseException) -> str:
+def error_words(error: BaseException) -> str:
     """What an error of MindSpore says, in one line: its headings, advice and call stacks left out."""
     for line in str(error).splitlines():
         text = line.strip()
@@ -249,7 +258,9 @@ def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
         return ms.nn.GraphCell(ms.load(str(path)))
     except Exception as error:  # the loader raises several kinds
         hint = "export it again; `ampgraph inspect` may name the fault"
-        raise AmpError("AMP502", f"MindSpore refuses the model: {fault(error)}", where=str(path), hint=hint) from error
+        raise AmpError(
+            "AMP502", f"MindSpore refuses the model: {error_words(error)}", where=str(path), hint=hint
+        ) from error
 
 
 @contextlib.contextmanager
@@ -265,7 +276,7 @@ def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
         hint = "GLOG_v=1 shows what MindSpore did"
         if "bfloat16" in ports.low and device == "CPU":
             hint = "MindSpore's CPU has few bfloat16 kernels: run it on Ascend, or convert with --dtype float16"
-        raise AmpError("AMP504", f"MindSpore stopped: {fault(error)}", hint=hint) from error
+        raise AmpError("AMP504", f"MindSpore stopped: {error_words(error)}", hint=hint) from error
     finally:
         if not dumps_elsewhere:
             os.environ.pop(DUMPS, None)
@@ -273,6 +284,7 @@ def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
 
 @functools.cache
 def _dump_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for what MindSpore writes beside a run, one a process."""
     return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
 
 
@@ -311,7 +323,7 @@ class MindsporeSession:
         arrays = self.ports.check(feeds)
         with stops_reported(self.ports, self.device), graph_mode(self._ms):
             results = self._cell(*tensors_of(self._ms, arrays))
-            found = [to_numpy(tensor) for tensor in _flat(results)]
+            found = [to_numpy(tensor) for tensor in _flat_results(results)]
         names = list(self.outputs)
         if len(names) != len(found):
             names = [f"output{index}" for index in range(len(found))]
@@ -323,9 +335,10 @@ class MindsporeSession:
         return made if outputs is None else {name: made[name] for name in outputs}
 
 
-def _flat(results: Any) -> Iterator[Tensor]:
+def _flat_results(results: Any) -> Iterator[Tensor]:
+    """The tensors of nested results, in order."""
     if isinstance(results, (tuple, list)):
         for result in results:
-            yield from _flat(result)
+            yield from _flat_results(result)
     else:
         yield results

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from ..core.arrays import Array, Feeds, Result
-from ..core.errors import AmpError, NoMemory, first_line
+from ..core.errors import AmpError, NoMemory, first_line, nearest
 from ..core.low_types import numpy_type
 from .devices import choose, import_onnxruntime
 from .ports import Port, check_feeds, contradiction
@@ -66,8 +66,8 @@ class OnnxSession:
         self.where = source if isinstance(source, str) else "model"
         kept_out = CRASHING if self.device == "cpu" else []
         self._session = opened(source, options, providers, kept_out, self.where)
-        self.inputs = {item.name: _port(item) for item in self._session.get_inputs()}
-        self.outputs = {item.name: _port(item) for item in self._session.get_outputs()}
+        self.inputs = {item.name: _port_of(item) for item in self._session.get_inputs()}
+        self.outputs = {item.name: _port_of(item) for item in self._session.get_outputs()}
         self.required = list(self.inputs)
         self.optional = {item.name for item in self._session.get_overridable_initializers()}
 
@@ -85,7 +85,7 @@ class OnnxSession:
             raise stopped(error, self.device, contradiction(self.inputs, checked)) from error
 
     def _run_values(self, feeds: dict[str, Result], wanted: list[str]) -> dict[str, Result]:
-        """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
+        """Runs by OrtValues: bfloat16 goes in and out as 16-bit words, since numpy has no such type."""
         ort = import_onnxruntime()
         values = {}
         for name, array in feeds.items():
@@ -97,12 +97,9 @@ class OnnxSession:
         found = self._session.run_with_ort_values(wanted, values)
         return {name: as_numpy(value) for name, value in zip(wanted, found, strict=True)}
 
-    def placement(self) -> Counter[tuple[str, str]]:
-        """(operator, provider) -> nodes that ran there, after a run of a session opened with ``profile``."""
-        return Counter(self.placed().values())
-
     def placed(self) -> dict[str, tuple[str, str]]:
-        """Node -> (operator, provider), in the order of the run; asked once, runs after it are not observed."""
+        """Node -> (operator, provider), in the order of the run, of a session opened with ``profile``; asked once, runs
+        after it are not observed."""
         path = Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
@@ -125,8 +122,8 @@ def as_numpy(value: OrtTensor) -> Array:
 
 
 def device_value(array: Array, memory: str) -> OrtTensor:
-    """A copy of an array as a runtime's tensor in ``memory`` (``cpu``, ``cuda``); bfloat16, which the runtime takes no
-    array of, stays on the host.
+    """A copy of an array as a tensor of ONNX Runtime in ``memory`` (``cpu``, ``cuda``); bfloat16, of which it takes no
+    array, stays on the host.
 
     Always a copy: the runtime keeps an array's own memory where it can, and may write there.
     """
@@ -138,8 +135,8 @@ def device_value(array: Array, memory: str) -> OrtTensor:
     return held
 
 
-def _port(item: Any) -> Port:
-    """What a session says of an input or an output; a type that is no tensor's is empty."""
+def _port_of(item: Any) -> Port:
+    """An input or output as the session describes it; the type is "" for what is no tensor."""
     kind = item.type
     if not kind.startswith("tensor("):
         return Port(item.name, "", ())
@@ -164,8 +161,16 @@ def refused(error: Exception, where: str) -> AmpError:
 NEWER = "Unsupported model IR version", "No Op registered for", "is under development and support for this is limited"
 
 
+_UNREGISTERED = re.compile(r"No Op registered for (\w+) with")
+
+
 def older_than_the_model(message: str) -> str:
-    """A hint where a runtime refuses a model because it is the older of the two; else nothing."""
+    """A hint where a runtime refuses a model because it is the older of the two, or an operator's name is none; else
+    nothing."""
+    if found := _UNREGISTERED.search(message):
+        known = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
+        if found[1] not in known and (meant := nearest(found[1], known)):
+            return f"ONNX {onnx.__version__} has no operator {found[1]}: {meant}"
     if not any(said in message for said in NEWER):
         return ""
     version = import_onnxruntime().__version__
@@ -198,7 +203,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error for it."""
+    """The error where the runtime ran out of memory."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
@@ -239,7 +244,7 @@ def opened(
 ) -> InferenceSession:  # fmt: skip
     """A session of the runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
     try:
-        return _session(model, options, providers, kept_out)
+        return _make_session(model, options, providers, kept_out)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         raise refused(error, where) from error
 
@@ -250,17 +255,18 @@ def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
     It raises the runtime's own first error where it does not open so either.
     """
     try:
-        return _session(content, options, CPU, SEARCHES)
+        return _make_session(content, options, CPU, SEARCHES)
     except Exception as error:
         options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            return _session(content, options, CPU, SEARCHES)
+            return _make_session(content, options, CPU, SEARCHES)
         except Exception:
             raise error from None
 
 
-def _session(
+def _make_session(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...], kept_out: Sequence[str]
 ) -> InferenceSession:
+    """Opens a model, a path or bytes; ``kept_out``: optimisations of ONNX Runtime that are switched off."""
     session = import_onnxruntime().InferenceSession
     return session(model, options, providers=[*providers], disabled_optimizers=[*kept_out] or None)

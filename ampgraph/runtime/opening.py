@@ -59,21 +59,22 @@ def open_each(paths: Sequence[PathLike]) -> list[Opening]:
     time."""
     import_onnxruntime()
     names = [os.path.abspath(path) for path in paths]
-    first = _opened(names, optimised=True)
+    first = _open_in_children(names, optimised=True)
     again = [name for name, how in zip(names, first, strict=True) if not how.opens]
-    plainly = dict(zip(again, _opened(again, optimised=False), strict=True))
+    plainly = dict(zip(again, _open_in_children(again, optimised=False), strict=True))
     return [
         how if how.opens else replace(how, optimised=plainly[name].opens)
         for name, how in zip(names, first, strict=True)
     ]
 
 
-def _opened(names: list[str], *, optimised: bool) -> list[Opening]:
+def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
+    """Opens files one after the other in a child; where it dies, the next child goes on with the file behind."""
     found: list[Opening] = []
     while len(found) < len(names):
         left = names[len(found) :]
         ended = in_child(_open_here, (left, optimised), seconds=SECONDS * len(left), memory=MEMORY)
-        found += [_opening(said, name) for said, name in zip(ended.answers, left, strict=False)]
+        found += [_opening_of(said, name) for said, name in zip(ended.answers, left, strict=False)]
         if len(found) < len(names):
             if not ended.crashed:
                 raise AmpError("AMP504", f"ONNX Runtime does not open it: {ended.said}", where=names[len(found)])
@@ -82,7 +83,7 @@ def _opened(names: list[str], *, optimised: bool) -> list[Opening]:
 
 
 def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
-    """What the process does: it answers what the runtime has against each file, nothing in an empty text."""
+    """Runs in the child: opens each file, and answers what ONNX Runtime says against it, "" for nothing."""
     import onnxruntime
 
     names, optimised = asked
@@ -100,8 +101,9 @@ def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
             answer("")
 
 
-def _opening(said: str, name: str) -> Opening:
-    """Raises what is not the model's fault: AMP101 for no such file, AMP504 for want of memory."""
+def _opening_of(said: str, name: str) -> Opening:
+    """An answer of the child for one file. Raises what is not the model's fault: AMP101 for no such file, AMP504 for
+    want of memory."""
     if not said:
         return Opening()
     error = RuntimeError(said)
@@ -115,22 +117,24 @@ def _opening(said: str, name: str) -> Opening:
 
 
 def refusal(model: str) -> Opening | None:
-    """Why ONNX Runtime does not open a file on the CPU; None if it does. Raises AmpError AMP101, AMP501, AMP504."""
+    """ONNX Runtime's refusal to open a file on the CPU; None if it opens. Raises AmpError AMP101, AMP501, AMP504."""
     (found,) = open_each([model])
     return None if found.opens else found
 
 
 def fault(reference: str, model: str, target: str) -> Opening | None:
-    """Why a file does not open though its reference does."""
+    """Why a converted file does not open although its reference does; None where it opens, or neither does."""
     found = refusal(model)
     return found if found is not None and is_fault(found, reference, model, target) else None
 
 
 def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
-    """Whether a refusal is a fault of a file. A kernel that the CPU lacks is one for that target alone.
+    """Whether a refusal is the conversion's fault: the reference opens. A kernel that the CPU lacks counts for the
+    CPU's target only.
 
     Where it lacks one it may write the operator's definition out, which need not be valid in these types: what is
-    refused without optimisations too is a fault at another target only where onnx's checker finds one."""
+    refused without optimisations too is a fault at another target only where onnx's checker finds one.
+    """
     if (found.lacks_kernel and target != CPU) or refusal(reference) is not None:
         return False
     known = found.died or found.optimised or target == CPU
@@ -138,7 +142,7 @@ def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
 
 
 def noted(reference: PathLike | None, model: PathLike | None) -> list[str]:
-    """What to say of two files in words, if anything; of models in memory nothing is known."""
+    """Notes on a converted file that does not open or run on the CPU, for reports; empty for models in memory."""
     if reference is None or model is None or is_mindir(model):
         return []
     found = fault(os.fspath(reference), os.fspath(model), "")
@@ -163,6 +167,7 @@ def stopped_on_cpu(flow: Dataflow) -> str:
 
 
 def _is_invalid(path: str) -> bool:
+    """Whether onnx's checker or shape inference refuses a file."""
     import onnx
 
     try:

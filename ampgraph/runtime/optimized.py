@@ -26,27 +26,28 @@ def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iter
     """The outputs of ``node`` that ``types`` lacks, each with the element type that follows, if one does."""
     for index, name in enumerate(node.output):
         if name and not types.get(name):
-            found = _made(node, kind) or _follows(node, index, types)
+            found = _cast_type(node, kind) or _followed_type(node, index, types)
             if found:
                 yield name, found
 
 
-def _made(node: onnx.NodeProto, kind: str) -> int:
-    """What a Cast names itself; 0 for another operator."""
+def _cast_type(node: onnx.NodeProto, kind: str) -> int:
+    """The element type that a Cast names; 0 for any other operator."""
     return next((item.i for item in node.attribute if item.name == "to"), 0) if has(kind, "casts") else 0
 
 
-def _follows(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
+def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
+    """The type that an output of a node has, by those of its inputs; 0 for unknown."""
     given = [types.get(name, 0) for name in node.input]
-    sources = _sources(node.op_type, node.domain, len(given), index)
+    sources = _type_sources(node.op_type, node.domain, len(given), index)
     if isinstance(sources, int):
         return sources
     return next((given[i] for i in sources if given[i]), 0)
 
 
 @functools.cache
-def _sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
-    """The element type of an output, or the inputs that have its type."""
+def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
+    """Whose type an output has: an element type that is always the same, or the inputs that it follows."""
     try:
         schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
@@ -82,14 +83,14 @@ def fused_parts(
     found = []
     for node in after:
         here = node.op_type, node.name
-        parts = _between(node, makers, known, kept)
+        parts = _covered_nodes(node, makers, known, kept)
         found.append(parts or (firsts[here] if here in kept else ()))
     _to_who_computes(after, found, {node.output[0]: node.op_type for node in before if node.output})
     return found
 
 
 def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
-    """Assigns nodes whose last one is a data move to the fused node in front of that move, in place.
+    """Gives file nodes that end in a data move to the fused node in front of that move, in place: it computed them.
 
     MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
     """
@@ -107,10 +108,10 @@ def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...
             found[number], found[last] = (), parts
 
 
-def _between(
+def _covered_nodes(
     node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], known: set[str], kept: set[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Back from what a node makes to what is known, through nodes that are not themselves ``kept``."""
+    """The names of file nodes that an optimised node covers: back from what it makes to values that are known."""
     found: dict[str, None] = {}
     todo = [name for name in node.output if name in makers]
     while todo:
@@ -154,12 +155,12 @@ class OptimizedNode:
 
     @property
     def copies(self) -> bool:
-        """A copy between a device and the host."""
+        """Whether the node is a copy between a device and the host."""
         return self.kind.startswith(COPY)
 
     @property
     def casts(self) -> bool:
-        """A Cast of a float type to one, the same one too: a runtime may leave such a node."""
+        """Whether the node is a Cast between float types, also to the same one, which a runtime may leave."""
         return has(self.kind, "casts") and UNKNOWN not in self.dtype and "->" in self.dtype
 
 
@@ -189,6 +190,8 @@ class Optimized:
         return Counter(node.kind for node in self.nodes if self._fused(node))
 
     def _fused(self, node: OptimizedNode) -> bool:
+        """Whether ONNX Runtime made a node by fusion: its own domain, or a kind that fusions make and the file had
+        not."""
         if node.kind.partition("::")[0] in OWN_DOMAINS:
             return True
         return has(node.kind, "made_by_fusion") and node.kind not in self.kinds
@@ -203,7 +206,7 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
     given, made = [node for node, _ in walk(before.graph)], list(walk(after.graph))
     stored = [tensor.name for tensor in after.graph.initializer]
     parts = fused_parts(given, [node for node, _ in made], stored)
-    nodes = tuple(_node(node, types, places, part) for (node, types), part in zip(made, parts, strict=True))
+    nodes = tuple(_node_that_runs(node, types, places, part) for (node, types), part in zip(made, parts, strict=True))
     return Optimized(runtime, nodes, frozenset(map(kind_of, given)))
 
 
@@ -262,15 +265,17 @@ def walk(
             yield from walk(body, types)
 
 
-def _node(
+def _node_that_runs(
     node: onnx.NodeProto, types: Mapping[str, int], places: Mapping[tuple[str, str], str], computes: tuple[str, ...]
 ) -> OptimizedNode:
+    """A node that runs: its provider by the log, its type, and what it ``computes`` of the file."""
     kind = kind_of(node)
     provider = places.get((node.op_type, node.name)) or places.get(("", "")) or UNKNOWN
-    return OptimizedNode(node.name, kind, provider, _dtype(node, kind, types), computes)
+    return OptimizedNode(node.name, kind, provider, _float_type(node, kind, types), computes)
 
 
-def _dtype(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
+def _float_type(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
+    """The float type of a node, of a Cast "from->to"; "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
         made = next((FLOATS.get(item.i, "") for item in node.attribute if item.name == "to"), "")

@@ -58,7 +58,7 @@ def optimized(
     """
     proto, folder = named(model, folder)
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        made, runtime, log = _opened(proto, provider, python, level, folder, Path(scratch))
+        made, runtime, log = _optimised_in_child(proto, provider, python, level, folder, Path(scratch))
         return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
 
 
@@ -67,10 +67,10 @@ def written_out(
 ) -> onnx.ModelProto:
     """A model, its weights in it, as the runtime writes it out when it has optimised it; as `optimized` otherwise."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        return onnx.load(_opened(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
+        return onnx.load(_optimised_in_child(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
 
 
-def _opened(
+def _optimised_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
     """The file that a session wrote of its graph, the runtime's name, and what it logged."""
@@ -128,7 +128,7 @@ def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
 
 
 def no_python(python: str, said: str, lacking: str) -> AmpError:
-    """What was named ran, and is no Python with what is needed."""
+    """The error where ``--runtime`` names a program that is no Python, or one without what is needed."""
     hint = f"name the python of an environment {lacking}"
     return AmpError("AMP508", f"is not a working Python: {said}", where=python or sys.executable, hint=hint)
 
@@ -208,7 +208,7 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     Raises:
         NotOptimized: there is no onnxruntime, or it refuses the model.
     """
-    counter = _counter(proto, provider, python)
+    counter = _node_counter(proto, provider, python)
     before = counter(proto)
     best, how, least = proto, "", (before, node_count(proto))
     for made, name in _candidates(proto, counter, python):
@@ -222,8 +222,8 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     return FusedModel(best, how, before, least[0], counter)
 
 
-def _counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
-    """By the target's provider, else by the CPU's without its own layouts."""
+def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
+    """What counts a model's nodes after optimisation: the target's provider, or the CPU's without its own layouts."""
     try:
         optimized(proto, provider, python=python, level="DISABLE_ALL")
     except NotOptimized as why:
@@ -234,7 +234,8 @@ def _counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
 
 
 def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
-    """What a session of the target writes out, and what the transformers optimizer makes, each kind once."""
+    """Ways to fuse a model: as the target's session writes it out, and as the transformers optimizer makes it, without
+    repetitions."""
     if counter.level == "ENABLE_ALL":
         yield written_out(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()
@@ -261,11 +262,13 @@ def _same_interface(one: onnx.ModelProto, two: onnx.ModelProto) -> bool:
 
 
 def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:
+    """Names and element types of inputs that must be fed, and of outputs."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     values = [value for value in proto.graph.input if value.name not in stored]
     return [(value.name, value.type.tensor_type.elem_type) for value in (*values, *proto.graph.output)]
 
 
 def _keep_metadata(given: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    """Copies the metadata that ONNX Runtime leaves out when it writes a graph."""
     known = {entry.key for entry in made.metadata_props}
     made.metadata_props.extend(entry for entry in given.metadata_props if entry.key not in known)

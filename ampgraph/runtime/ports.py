@@ -49,7 +49,7 @@ def check_feeds(ports: Mapping[str, Port], feeds: Feeds, optional: Collection[st
     missing = [name for name in ports if name not in feeds]
     if missing:
         raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(ports)}")
-    return {name: _fitting(ports[name], value) if name in ports else value for name, value in feeds.items()}
+    return {name: _fitting_array(ports[name], value) if name in ports else value for name, value in feeds.items()}
 
 
 def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str:
@@ -65,8 +65,9 @@ def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str
     return ""
 
 
-def _fitting(port: Port, value: Any) -> Any:
-    """An array of the port's type and fixed sizes; symbolic ones are the runtime's affair."""
+def _fitting_array(port: Port, value: Any) -> Any:
+    """An array of the port's type and fixed sizes; AmpError AMP503 otherwise. Symbolic sizes are left to the
+    runtime."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     array = array_of(port, value)

@@ -42,12 +42,14 @@ class OpenVino:
         self.numbers = itertools.count()
 
     def about(self) -> dict[str, Any]:
+        """OpenVINO's version, and the low types in which this CPU computes."""
         low = {"BF16": "bfloat16", "FP16": "float16"}
         here = self.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         version = self.ov.get_version().split("-")[0]
         return {"runtime": f"OpenVINO {version}", "low": [low[word] for word in here if word in low]}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
+        """Compiles a model for the CPU; gives its number and its ports. ``hint``: "" for the types of the file."""
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": HINTS[hint], "NUM_STREAMS": 1}
         if threads:
             settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
@@ -58,6 +60,7 @@ class OpenVino:
         return {"session": number, **ports}
 
     def _port(self, port: Any) -> dict[str, Any]:
+        """Names, type and sizes (None where open) of an input or output."""
         shape = port.get_partial_shape()
         ranked = shape.rank.is_static
         sizes = [d.get_length() if d.is_static else None for d in shape] if ranked else []
@@ -65,6 +68,7 @@ class OpenVino:
         return {"names": sorted(port.get_names()), "dtype": dtype, "shape": sizes, "ranked": ranked}
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
+        """Puts arrays, by the place of the input."""
         compiled, request = self.opened[session]
         for place, array in feeds.items():
             if array.dtype == WORDS:  # numpy has no name for it, so that the tensor is filled, not made of an array
@@ -75,9 +79,11 @@ class OpenVino:
             request.set_tensor(compiled.inputs[place], tensor)
 
     def infer(self, session: int) -> None:
+        """Runs once."""
         self.opened[session][1].infer()
 
     def results(self, session: int) -> list[Any]:
+        """Arrays in the order of the outputs, bfloat16 as words."""
         compiled, request = self.opened[session]
         tensors = [request.get_tensor(port) for port in compiled.outputs]
         low = self.ov.Type.bf16
@@ -85,6 +91,7 @@ class OpenVino:
         return [array.reshape(tuple(tensor.shape)) for array, tensor in zip(words, tensors, strict=True)]
 
     def layers(self, session: int) -> list[dict[str, Any]]:
+        """What runs: each layer's kind and type, and the nodes of the file that it computes."""
         rows = []
         for op in self.opened[session][0].get_runtime_model().get_ordered_ops():
             info = op.get_rt_info()
@@ -105,6 +112,7 @@ class OnnxRuntime:
     provider = "CPUExecutionProvider"
 
     def __init__(self) -> None:
+        """Imports ONNX Runtime; an ImportError says that it is not here."""
         import onnxruntime
 
         self.ort = onnxruntime
@@ -114,12 +122,15 @@ class OnnxRuntime:
         self.made: dict[int, list[Any]] = {}
 
     def about(self) -> dict[str, Any]:
+        """The version, and the low types for which this machine has kernels; ``note`` says of an emulator that times
+        mean nothing."""
         arm = platform.machine() in ARM64
         name = f"ONNX Runtime {self.ort.__version__}{' on Arm64' if arm else ''}"
         note = EMULATED if os.environ.get("AMPGRAPH_EMULATED") else ""
         return {"runtime": name, "low": ["float16"] if arm else [], "note": note}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
+        """Opens a model; gives its number and its ports."""
         options = self.options()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         number, providers = next(self.numbers), [self.provider] if self.provider else None
@@ -130,24 +141,30 @@ class OnnxRuntime:
         }  # fmt: skip
 
     def options(self) -> Any:
+        """Options of a session; subclasses add their provider."""
         return self.ort.SessionOptions()
 
     def _port(self, port: Any) -> dict[str, Any]:
+        """Name, type and sizes of an input or output."""
         name = port.type.removeprefix("tensor(").removesuffix(")")
         dtype = {"float": "float32", "double": "float64"}.get(name, name) if port.type.startswith("tensor(") else ""
         return {"names": [port.name], "dtype": dtype, "shape": list(port.shape), "ranked": True}
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
+        """Keeps arrays for the next run, by the place of the input."""
         taken = self.opened[session].get_inputs()
         self.fed[session] = {taken[place].name: array for place, array in feeds.items()}
 
     def infer(self, session: int) -> None:
+        """Runs once, and keeps the results."""
         self.made[session] = self.opened[session].run(None, self.fed[session])
 
     def results(self, session: int) -> list[Any]:
+        """The results of the last run, in the order of the outputs."""
         return self.made[session]
 
     def layers(self, session: int) -> list[dict[str, Any]]:
+        """None: the CPU provider does not say what it runs."""
         return []
 
 
@@ -173,11 +190,13 @@ class WebGpu(OnnxRuntime):
             raise ImportError("WebGPU finds no device here")
 
     def about(self) -> dict[str, Any]:
+        """The version; ``note`` where a software driver stands for the GPU."""
         software = self.devices[0].device.type == self.ort.OrtHardwareDeviceType.CPU
         name = f"WebGPU of ONNX Runtime {self.ort.__version__}"
         return {"runtime": name, "low": ["float16"], "note": SOFTWARE if software else ""}
 
     def options(self) -> Any:
+        """Options with the provider, and with a profile, by which `layers` knows what ran where."""
         options = super().options()
         options.add_provider_for_devices(self.devices, {})
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -186,7 +205,7 @@ class WebGpu(OnnxRuntime):
         return options
 
     def layers(self, session: int) -> list[dict[str, Any]]:
-        """Copies between devices too, once it has run."""
+        """The kernels that ran, with copies between devices; empty before the first run."""
         opened = self.opened[session]
         if session in self.made:
             return self._executed(opened.end_profiling())
@@ -196,6 +215,7 @@ class WebGpu(OnnxRuntime):
         return [self._row(node.name, node.op_type, provider, []) for provider, node in placed]
 
     def _executed(self, profile: str) -> list[dict[str, Any]]:
+        """The kernels in a profile, which is removed."""
         with open(profile, encoding="utf-8") as file:
             events = json.load(file)
         shutil.rmtree(os.path.dirname(profile))
@@ -209,6 +229,7 @@ class WebGpu(OnnxRuntime):
         ]
 
     def _row(self, name: str, kind: str, provider: str, types: list[str]) -> dict[str, Any]:
+        """A kernel as `layers` gives it: kind, type of its first output, and the device that it ran on."""
         dtype = {"float": "float32", "double": "float64"}.get(types[0], types[0]) if types else ""
         on = provider.removesuffix("ExecutionProvider").lower()
         return {"name": name, "kind": kind, "dtype": dtype, "nodes": [name], "on": on}
@@ -218,7 +239,7 @@ KINDS: dict[str, Any] = {"cpu": OnnxRuntime, "openvino": OpenVino, "webgpu": Web
 
 
 def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """What becomes of one question."""
+    """Answers one question: calls the runtime's method of that name, with arrays read from and written to files."""
     asked, session = question.pop("ask"), question.get("session")
     if asked in ("about", "open", "layers"):
         found = getattr(runtime, asked)(**question)
@@ -238,7 +259,7 @@ def answer(runtime: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(kind: str) -> None:
-    """Answers until nothing more is asked."""
+    """Reads questions from stdin, a line each, and answers each until there are no more."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a runtime prints is no answer
 

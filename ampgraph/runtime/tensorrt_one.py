@@ -4,7 +4,7 @@ PYTHON -I tensorrt_one.py JOBS ANSWERS
 
 Needs TensorRT for RTX and nothing else, no GPU either. JOBS is a file of JSON: `models`, each with a `model` and
 perhaps `folder` (where its external data lies), `sizes` (of open dimensions by `NAME` or `INPUT:AXIS`, as least, best
-and largest), `values` (of inputs that are shapes) and `capabilities` (of GPUs, as `89`); and `build`. ANSWERS gets a
+and largest), `values` (of inputs that are shapes) and `capabilities` (of GPUs, as `89`). ANSWERS gets a
 line of JSON for each, as soon as it is there, up to the first one that is refused: what TensorRT keeps of a refusal is
 not carried into another model. Nothing is run.
 """
@@ -19,19 +19,20 @@ GUESSED = 2  # for a dimension that nobody has said: 1 would let axes be dropped
 
 
 def main(jobs: str, answers: str) -> None:
-    """Arguments as on the command line."""
+    """Reads the jobs, and writes an answer for each: ``jobs`` and ``answers`` are the two files."""
     with open(jobs, encoding="utf-8") as file:
         asked = json.load(file)
     os.dup2(2, 1)  # the compiler prints now and then
     with open(answers, "a", encoding="utf-8") as out:
         for job in asked["models"]:
-            told = _answer(job, asked.get("build", True))
+            told = _answer_job(job)
             print(json.dumps(told), file=out, flush=True)
-            if told.get("refused") or "error" in told:
+            if told.get("refused") or "error" in told or "capability" in told:
                 return
 
 
-def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
+def _answer_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Parses one model and builds its engine: refusals of either, the engine's layers and bytes."""
     with contextlib.suppress(ImportError):  # an installation from NVIDIA's archive has it beside the bindings
         import tensorrt_rtx_libs  # noqa: F401  # loads the library that the bindings look for
     try:
@@ -41,6 +42,10 @@ def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
             import tensorrt_rtx as trt
         except ImportError:
             return {"error": "TensorRT for RTX is not installed"}
+    known = [name.removeprefix("SM") for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    for name in job.get("capabilities") or []:
+        if name not in known:
+            return {"capability": name, "known": known}
     log = _log(trt)
     builder = trt.Builder(log)
     network = builder.create_network(0)  # strongly typed: the only kind there is
@@ -54,20 +59,21 @@ def _answer(job: dict[str, Any], build: bool) -> dict[str, Any]:
         faults = [parser.get_error(number) for number in range(parser.num_errors)]
         told["refused"] = [_refusal("parser", f.node_name(), f.node_operator(), f.desc()) for f in faults]
         return told
-    told["layers_parsed"] = network.num_layers
-    if build:
-        engine = builder.build_serialized_network(network, _config(trt, builder, network, job))
-        told["layers"], told["bytes"] = log.layers, 0 if engine is None else engine.nbytes
-        if engine is None:
-            told["refused"] = [_refusal("builder", "", "", text) for text in log.errors or ["no engine, and no reason"]]
+    engine = builder.build_serialized_network(network, _builder_config(trt, builder, network, job))
+    told["layers"], told["bytes"] = log.layers, 0 if engine is None else engine.nbytes
+    if engine is None:
+        told["refused"] = [_refusal("builder", "", "", text) for text in log.errors or ["no engine, and no reason"]]
     return told
 
 
 def _refusal(by: str, node: str, operator: str, words: str) -> dict[str, str]:
+    """What the parser or the builder refuses, and of which node."""
     return {"by": by, "node": node, "operator": operator, "words": words}
 
 
-def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
+def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
+    """The builder's settings: layers in detail, GPUs to build for, the sizes of open dimensions and values of shape
+    inputs."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capabilities = job.get("capabilities") or []
@@ -84,15 +90,15 @@ def _config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
             profile.set_shape_input(tensor.name, *(values if isinstance(values[0], list) else [values] * 3))
             used = True
         if -1 in tuple(tensor.shape):
-            profile.set_shape(tensor.name, *_extremes(tensor, job.get("sizes", {})))
+            profile.set_shape(tensor.name, *_profile_shapes(tensor, job.get("sizes", {})))
             used = True
     if used:
         config.add_optimization_profile(profile)
     return config
 
 
-def _extremes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
-    """The least, best and largest shape of an input."""
+def _profile_shapes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
+    """The least, the best and the largest shape of an input, for the optimisation profile."""
     shapes = []
     for which in range(3):
         shape = []
@@ -105,6 +111,8 @@ def _extremes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
 
 
 def _log(trt: Any) -> Any:
+    """TensorRT's log, from which layers and errors are read."""
+
     class Log(trt.ILogger):  # type: ignore[misc]
         """Keeps the list of the engine's layers, and errors."""
 

@@ -77,17 +77,17 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether it is a whole attention."""
+        """Whether the kernel is a whole attention."""
         return ATTENTION in self.name
 
     @property
     def casts(self) -> bool:
-        """Whether it is a Cast and nothing else."""
+        """Whether the kernel is a Cast and nothing else."""
         return bool(_MOVES.match(self.name)) and len(self.reads | self.makes) > 1
 
     @property
     def dtype(self) -> str:
-        """Its float types as a report names them: `float16`, `float16->float32`, or an empty string."""
+        """The kernel's float types as a report names them: `float16`, `float16->float32`, or an empty string."""
         reads, makes = "/".join(sorted(self.reads)), "/".join(sorted(self.makes))
         return reads if reads == makes or not makes else makes if not reads else f"{reads}->{makes}"
 
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def said(self) -> str:
-        """In a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
+        """The engine in a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
         types = ", ".join(f"{count} {dtype}" for dtype, count in sorted(self.types.items()))
         return f"{len(self.kernels)} kernels ({types}), {self.attentions} attentions, {self.size / 1e6:.1f} MB"
 
@@ -123,7 +123,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class BuildAnswer:
-    """What became of one model. ``engine``: None where it is refused, or was only parsed; ``died``: how the process
+    """What became of one model. ``engine``: None where it is refused; ``died``: how the process
     ended that was to build it, which is a refusal too."""
 
     runtime: str
@@ -133,7 +133,7 @@ class BuildAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether it was taken."""
+        """Whether TensorRT took the model."""
         return not (self.refused or self.died)
 
     @property
@@ -175,31 +175,32 @@ def sizes_of(samples: Iterable[Mapping[str, Array]]) -> EngineSizes:
     return sizes, values
 
 
-def build(job: BuildJob, *, python: str = "", engine: bool = True) -> BuildAnswer:
-    """What becomes of one model.
+def build(job: BuildJob, *, python: str = "") -> BuildAnswer:
+    """What TensorRT for RTX makes of one model: an engine's kernels, or its refusal.
 
     Args:
         job: the model, and what its engine is for.
         python: the interpreter of an environment with TensorRT for RTX; this one if empty.
-        engine: build it too; else only parse.
 
     Raises:
-        AmpError: AMP501 where that environment has no TensorRT, AMP508 for one that cannot be started.
+        AmpError: AMP501 where that environment has no TensorRT, AMP508 for one that cannot be started, AMP301 for a
+            compute capability that it does not know.
     """
-    return next(build_all([job], python=python, engine=engine))
+    return next(build_all([job], python=python))
 
 
-def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True) -> Iterator[BuildAnswer]:
+def build_all(jobs: Iterable[BuildJob], *, python: str = "") -> Iterator[BuildAnswer]:
     """What becomes of each of several models, in their order: a process takes them up to the first that it refuses."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        written = [_written(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
+        written = [_written_job(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
         while written:
-            told = _asked(written, python, engine, Path(scratch))
+            told = _answers_of(written, python, Path(scratch))
             yield from told
             written = written[len(told) :]
 
 
-def _written(job: BuildJob, path: Path) -> dict[str, Any]:
+def _written_job(job: BuildJob, path: Path) -> dict[str, Any]:
+    """A job for `tensorrt_one`; the model is written with a name for every node, by which the answer is read."""
     proto, folder = named(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
     nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk(proto.graph)}
@@ -211,10 +212,10 @@ def _written(job: BuildJob, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
-    """The answers of one process: at least one."""
+def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> list[BuildAnswer]:
+    """The answers of one process: at least one, up to the first model that it refuses."""
     jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
-    jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
+    jobs.write_text(json.dumps({"models": written}), encoding="utf-8")
     answers.unlink(missing_ok=True)
     died = ""
     try:
@@ -224,7 +225,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
         died = f"TensorRT dies of it: {how}" if str(how) else f"no engine was built within {SECONDS:g} seconds"
     lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
-    found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
+    found = [_read_answer(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
     if not found and not died:
         hint = f"--runtime names a Python that has TensorRT for RTX: {pip_install(EXTRA)}"
         raise AmpError("AMP508", f"{python or sys.executable} exited without an answer", hint=hint)
@@ -233,10 +234,14 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     return found
 
 
-def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
+def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
+    """What TensorRT said, with kernels by the nodes that they compute; AMP501 where it is not installed."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
+    if "capability" in told:
+        message = f"TensorRT for RTX builds for no GPU of compute capability '{told['capability']}'"
+        raise AmpError("AMP301", message, hint=f"it knows {', '.join(told['known'])}")
     refused = dict.fromkeys(_refusal(**said, nodes=nodes) for said in told["refused"])
     kernels = [
         replace(kernel, computes=tuple(made for name in kernel.nodes for made in nodes.get(name, ())[1:]))
@@ -247,13 +252,13 @@ def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: st
 
 
 def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
-    """With the node that the builder's words name, if they name one."""
+    """A refusal with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
 
 
 def shown(words: str) -> str:
-    """TensorRT's words in one line, without what it says where there is no GPU, whatever the model."""
+    """TensorRT's words in one line, without what it always says where there is no GPU."""
     lines = [line for line in _WORDS.sub("", words).splitlines() if not any(noise in line for noise in NOISE)]
     return " ".join(" ".join(lines).split())
 
@@ -268,14 +273,14 @@ def read_kernels(text: str) -> Iterator[Kernel]:
         if kind.split(",")[0] in SYNCHRONISES:
             continue
         fields = dict(part.split(": ", 1) for part in parts if ": " in part)
-        read = [*_tensors(fields.get("Inputs", "")), *_tensors(fields.get("Constants", ""), least=2)]
+        read = [*_float_types_in(fields.get("Inputs", "")), *_float_types_in(fields.get("Constants", ""), least=2)]
         nodes = tuple(_NODE.findall(fields.get("Metadata", "")))
         yield Kernel(
-            head[6:], kind.split(",")[0], frozenset(read), frozenset(_tensors(fields.get("Outputs", ""))), nodes
+            head[6:], kind.split(",")[0], frozenset(read), frozenset(_float_types_in(fields.get("Outputs", ""))), nodes
         )
 
 
-def _tensors(text: str, least: int = 0) -> Iterator[str]:
+def _float_types_in(text: str, least: int = 0) -> Iterator[str]:
     """The float types in a list of tensors; constants of fewer elements than ``least`` are a product's factors."""
     for _, shape, dtype in _TENSOR.findall(text):
         sizes = [int(size) for size in re.findall(r"\d+", shape)]

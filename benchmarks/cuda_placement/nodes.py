@@ -109,7 +109,7 @@ def lost(rows: Sequence[Row]) -> list[str]:
 
 def _left(kind: str, old: Mapping[str, int], new: Mapping[str, int]) -> int:
     """How many of a fused operator there are, with those that are part of a larger one, as a Gelu is of a BiasGelu."""
-    pairs = ((OWN + join.makes, OWN + then) for join in load_kernels("cuda").joined for _, then in join.pairs)
+    pairs = ((OWN + join.makes, OWN + then) for join in load_kernels("cuda").fused_pairs for _, then in join.pairs)
     larger = {makes for makes, then in pairs if then == kind != makes}
     return new.get(kind, 0) + sum(max(new.get(name, 0) - old.get(name, 0), 0) for name in larger)
 

@@ -122,13 +122,70 @@ def scaled(low: str, early: bool) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
+def shared(low: str, scaling: str, across: bool, size: tuple[int, ...] = SIZES[1]) -> ModelProto:
+    """Masked scores to which others of the same query are added, of stored positions; a number scales the key in a
+    type of its own, or, if ``across``, the query for one of the two products."""
+    batch, heads, length, width = size
+    rows, model, square = batch * heads, heads * width, (batch * heads, length, length)
+    written = Written()
+    written.types = {**dict.fromkeys(("x", "weight", "bias", "positions", "lowest"), low), "factor": scaling}
+    dtype = helper.tensor_dtype_to_np_dtype(TYPES[low])
+    stored = {
+        "weight": np.linspace(-1, 1, model**2).reshape(model, model).astype(dtype),
+        "bias": np.linspace(-1, 1, model).astype(dtype),
+        "factor": np.array((3 * width) ** -0.5, helper.tensor_dtype_to_np_dtype(TYPES[scaling])),
+        "lowest": np.array(np.finfo(np.float16).min, dtype),
+        "positions": np.linspace(-1, 1, rows * width * length).reshape(rows, width, length).astype(dtype),
+        "places": np.ascontiguousarray(np.broadcast_to(np.arange(length)[::-1], square)),
+        "split": np.array([batch, length, heads, width]),
+        "rows": np.array([rows, length, width]),
+        "apart": np.array([batch, heads, length, length]),
+        "together": np.array(square),
+        "heads": np.array([batch, heads, length, width]),
+        "whole": np.array([batch, length, model]),
+    }
+    for one in ("query", "key", "value"):
+        stored[f"{one}_weight"] = np.roll(stored["weight"], len(one))
+        written.types[f"{one}_weight"] = low
+        written.add("MatMul", ["x", f"{one}_weight"], f"{one}_product", low)
+        written.add("Add", [f"{one}_product", "bias"], f"{one}_biased", low)
+        written.add("Reshape", [f"{one}_biased", "split"], f"{one}_split", low)
+        written.add("Transpose", [f"{one}_split"], f"{one}_heads", low, perm=[0, 2, 1, 3])
+        written.add("Reshape", [f"{one}_heads", "rows"], one, low)
+    query, key = "query", written.add("Transpose", ["key"], "turned", low, perm=[0, 2, 1])
+    if across:
+        query = written.add("Mul", [query, "factor"], "scaled", scaling)
+    else:
+        key = written.add("Mul", [key, "factor"], "scaled", scaling)
+    written.add("MatMul", [query, key], "scores", low)
+    written.add("MatMul", ["query", "positions"], "beside", low)
+    written.add("GatherElements", ["beside", "places"], "added", low, axis=2)
+    written.add("Add", ["scores", "added"], "shifted", low)
+    written.add("Reshape", ["shifted", "apart"], "scores_apart", low)
+    written.add("Where", ["hidden", "lowest", "scores_apart"], "masked", low)
+    written.add(SOFTMAX, ["masked"], "weights", low, axis=-1)
+    written.add("Reshape", ["weights", "together"], "joined", low)
+    written.add("MatMul", ["joined", "value"], "made", low)
+    written.add("Reshape", ["made", "heads"], "made_apart", low)
+    written.add("Transpose", ["made_apart"], "made_turned", low, perm=[0, 2, 1, 3])
+    written.add("Reshape", ["made_turned", "whole"], "y", low)
+    values = [
+        helper.make_tensor_value_info("x", TYPES[low], (batch, length, model)),
+        helper.make_tensor_value_info("hidden", TensorProto.BOOL, (batch, 1, length, length)),
+        helper.make_tensor_value_info("y", TYPES[low], (batch, length, model)),
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(written.nodes, "shared", values[:-1], values[-1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
 def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
-    """The row of the table: low types in which all of it is low or, of some size, no attention is fused, and what the
-    builder says of all of it in float32 before a low product."""
+    """The row of the table: low types in which all of it is low or, of some size, no attention is fused, what the
+    builder says of all of it in float32 before a low product, and the low types in which another form fuses more."""
     wide, low_types = "float32", [name for name in TYPES if name != "float32"]
-    ways = {low: [(low, low, low), (wide, low, low), (wide, wide, wide)] for low in low_types}
+    types = {low: [(low, low, low), (wide, low, low), (wide, wide, wide)] for low in low_types}
     forms = [(low, size) for low in low_types for size in SIZES]
-    jobs = [BuildJob(attention(low, *types, size)) for low, size in forms for types in ways[low]]
+    jobs = [BuildJob(attention(low, *three, size)) for low, size in forms for three in types[low]]
     answers = iter(built(jobs, python, kept))
     needed, said = [], set[str]()
     for low, _ in forms:
@@ -141,8 +198,11 @@ def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
     stored = [low for low in low_types if fused(next(moves)) > fused(next(moves))]
     scales = iter(built([BuildJob(scaled(low, early)) for low in low_types for early in (False, True)], python, kept))
     early = [low for low in low_types if started(next(scales)) > started(next(scales))]
+    ways = [(low, scaling) for low in low_types for scaling in (low, wide)]
+    operands = iter(built([BuildJob(shared(*way, across)) for way in ways for across in (False, True)], python, kept))
+    across = dict.fromkeys(low for low, _ in ways if fused(next(operands)) < fused(next(operands)))
     row = {"tests": TEST, "selects": SELECT, "low": needed, "refused": "; ".join(sorted(said)), "stored": stored}
-    return {SOFTMAX: {**row, "early": early}}
+    return {SOFTMAX: {**row, "early": early, "across": list(across)}}
 
 
 def started(answer: BuildAnswer) -> int:

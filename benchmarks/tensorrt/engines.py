@@ -6,8 +6,8 @@ import hashlib
 import json
 import shelve
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,16 @@ def built(jobs: Iterable[BuildJob], python: str = PYTHON, kept: str = "") -> Ite
     """What becomes of each of some models held in memory, in order. ``kept``: a file of answers, which grows."""
     todo = iter(jobs)
     while batch := list(islice(todo, BATCH)):
-        store = shelve.open(kept) if kept else nullcontext[dict[str, Any]]({})  # noqa: SIM115
-        with store as known:
+        with store(kept) as known:
             keys = [_key(job) for job in batch]
             new = {key: job for key, job in zip(keys, batch, strict=True) if key not in known}
             known.update(zip(new, build_all(new.values(), python=python), strict=True))
             yield from [known[key] for key in keys]
+
+
+def store(kept: str) -> AbstractContextManager[MutableMapping[str, Any]]:
+    """What a file holds of answers, and takes; nothing is kept without a file."""
+    return shelve.open(kept) if kept else nullcontext({})
 
 
 def _key(job: BuildJob) -> str:

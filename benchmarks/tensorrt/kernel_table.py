@@ -47,11 +47,12 @@ COMMENT = """
 # [float32_inside]: its kernels cast their data on the way in and their result on the way out, in every form; what is
 # not here may still add up in float32. [tied]: type variables that are refused in two types. [refused]: what is taken
 # in float32 and in no form in the low type, in TensorRT's words. [broken]: some forms are not; `without`: those with
-# this operand; `runs`: those with another value of the attribute; `borders`: those with a Cast between their first
+# this operand; `runs`: those with another value of the attribute; `at_boundary`: those with a Cast between their first
 # operand or result and an input or output of the model. [attention]: a Softmax of which `selects` takes zero where
 # `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it is
 # float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data is
-# stored as it is added; in those of `early` with fewer kernels where what scales a key stands before what moves it.
+# stored as it is added; in those of `early` with fewer kernels where what scales a key stands before what moves it; in
+# those of `across` one kernel only where what scales a key scales the query, where another product reads that too.
 # [fuses]: the form in which a region is one kernel. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that
 # is not here no form is taken in float32: the schema decides.
 """
@@ -73,7 +74,7 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
     by_operator: dict[str, list[Tried]] = {}
     for one in tried(good, python, kept):
         by_operator.setdefault(one.form.operator, []).append(one)
-    bordered = bordering(enclosed([row for rows in by_operator.values() for row in rows], python, kept))
+    at_the_boundary = at_boundary(enclosed([row for rows in by_operator.values() for row in rows], python, kept))
     made: dict[str, dict[str, Any]] = {
         "float32_inside": {},
         "tied": {},
@@ -89,7 +90,7 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
             "float32_inside": inside(uniform),
             "tied": ties([row for row in rows if not row.uniform], uniform),
             "refused": refused(uniform),
-            "broken": broken(uniform) or bordered.get(operator),
+            "broken": broken(uniform) or at_the_boundary.get(operator),
             "kernels": kernels(uniform),
         }
         for section, row in row_of.items():
@@ -148,12 +149,12 @@ def broken(rows: list[Tried]) -> dict[str, Any]:
     return said  # no one attribute or operand tells them apart: held in every form
 
 
-def bordering(rows: Iterable[Tried]) -> dict[str, dict[str, Any]]:
-    """Operator -> low type -> TensorRT's words, of what is taken at the border of a model and not behind a Cast."""
+def at_boundary(rows: Iterable[Tried]) -> dict[str, dict[str, Any]]:
+    """Operator -> low type -> TensorRT's words, of what is taken at the boundary of a model and not behind a Cast."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         if not row.answer.ok:
-            found.setdefault(row.form.operator, {"borders": True})[row.dtype] = words(row)
+            found.setdefault(row.form.operator, {"at_boundary": True})[row.dtype] = words(row)
     return found
 
 

@@ -113,7 +113,7 @@ def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kep
 
 
 def main() -> int:
-    """Builds a share of the suite; exit status 1 where something is refused."""
+    """Builds a share of the suite; exit status 1 where something is refused, or our conversion fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--python", default=PYTHON, help="of an environment with TensorRT for RTX")
@@ -134,7 +134,7 @@ def main() -> int:
         print(f"{row.way}: {row.taken} taken, {len(row.low)} with low kernels, {ended}", flush=True)
         for name, why in {**row.refused, **row.failed}.items():
             print(f"  - {name}: {why[:300]}", flush=True)
-        bad += len(row.refused)
+        bad += len(row.refused) + len(row.failed)
     return bool(bad)
 
 

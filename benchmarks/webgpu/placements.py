@@ -55,9 +55,16 @@ HEAD: dict[str, object] = {
     "fallback": "cpu",
     "executes": "webgpu",
     "accumulates": "float16",
+    "stepwise": [
+        *("AveragePool", "BatchNormalization", "Erf", "Exp", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish"),
+        *("InstanceNormalization", "LayerNormalization", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum"),
+        *("ReduceSumSquare", "Sigmoid", "Softmax", "Tanh"),
+    ],
+    "folds": ["BatchNormalization"],
     "wrong": {"Conv": ["channels_by_3", "groups_by_4"], "ConvTranspose": ["even_groups_into_one"]},
     "lacks": {"bfloat16": "WGSL has no bfloat16"},
     "newest_opset": KEPT,
+    "fusions": {"LayerNormalization": {"since": {"float16": 1, "bfloat16": 1}}},
 }
 _PLACES = re.compile(r".*(?:Status Message|initialization): |\S*\w+\.\w+:\d+ |\S+\(const [^)]*\) |<>")
 """What names a node, or a place in the provider's source, in its words."""
@@ -68,8 +75,11 @@ COMMENT = """
 # float16 was placed on WebGPU, it was run beside the CPU.
 #
 # accumulates: products add up in it, each product and each sum rounded (tests/webgpu).
+# stepwise: each step of their formula or sum is rounded to it (formats/onnx/accumulators.py; tests/webgpu).
+# folds: ONNX Runtime takes it into a Conv in front when it opens a file, each step rounded to it (tests/webgpu).
 # wrong: operators that are computed wrongly in every type, and when (planner/rules/faults.py; tests/webgpu).
 # lacks: low types of which it has nothing. newest_opset: the newest to which a model is moved for it.
+# fusions: over onnxruntime-fusions.toml, as a norm of two types has no kernel at any opset (tests/webgpu).
 # [float32_inside]: right although a sum inside is beyond float16. [tied], [refused], [broken]: as in tensorrt.toml;
 # here an operator that is refused is placed on the CPU in float16, between Casts and copies. [kernels]: 'first
 # opset-last opset TYPE VARIABLE=float types'. An operator without an entry at an opset runs on the fallback provider.

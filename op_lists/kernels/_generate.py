@@ -17,7 +17,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any, TypedDict
@@ -44,6 +44,10 @@ EMBEDDINGS = {
     "beside": "fused_attention",
 }
 LEFT = dict.fromkeys(LOW, "the provider leaves it to the CPU in every type")
+PAIRS: dict[str, object] = {
+    "float16": "the kernel computes two elements at a time, and leaves out the last of an odd number",
+    "odd": True,
+}
 PLAIN: dict[str, list[object]] = {"activation_alpha": [], "activation_beta": [], "clip": []}
 MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
@@ -52,9 +56,9 @@ MASKS = {
 SCALED = ("Div MatMul", "Mul MatMul", "MatMul Div", "MatMul Mul")
 
 
-def _joined(makes: str, where: str, *pairs: str, low: Sequence[str] = LOW) -> dict[str, object]:
-    """An entry of [joined]."""
-    return {"makes": makes, "pairs": [pair.split() for pair in pairs], "where": where, "low": list(low)}
+def _fused_pair(makes: str, where: str, *pairs: str) -> dict[str, object]:
+    """An entry of [fused_pairs]."""
+    return {"makes": makes, "pairs": [pair.split() for pair in pairs], "where": where}
 
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -90,6 +94,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "default": 0,
                 "runs": {**PLAIN, "activations": ["sigmoid", "tanh"]},
             },
+            "Gelu": {**PAIRS, "runs": {"approximate": ["none"]}},
             "LSTM": {
                 **LEFT,
                 "runs": {**PLAIN, "activations": ["sigmoid", "tanh", "tanh"], "input_forget": [0]},
@@ -97,6 +102,7 @@ HEADS: dict[str, dict[str, Any]] = {
             },
             "Mul": MASKS,
             "RNN": {**LEFT, "runs": {**PLAIN, "activations": ["tanh"]}},
+            "com.microsoft::FastGelu": PAIRS,
         },
         "fuses": {
             "Gelu": {
@@ -111,24 +117,28 @@ HEADS: dict[str, dict[str, Any]] = {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
                 "quotient": True,
+                "low_epsilon": 1e-5,
             },
             "RMSNormalization": {
                 "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
                 "quotient": True,
+                "low_epsilon": 1e-5,
             },
         },
-        "joined": {
-            "BiasGeluFusion": _joined("BiasGelu", "vector", "Add Gelu"),
-            "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
-            "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
-            "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"),
-            "ConvMulFusion": _joined("Conv", "stored", "Conv Mul"),
-            "DivMulFusion": _joined("Div", "inverse", "Div Mul", low=["float16"]),
-            "MatMulScaleFusion": _joined("FusedMatMul", "number", *SCALED),
-            "QuickGeluFusion": _joined("QuickGelu", "same_source", "Sigmoid Mul"),
-            "ReluClipFusion": _joined("Clip", "stored", "Relu Clip", low=["float16"]),
-            "SkipLayerNormFusion": _joined("SkipLayerNormalization", "alike", "Add LayerNormalization"),
+        "fused_pairs": {
+            "BiasGeluFusion": _fused_pair("BiasGelu", "vector", "Add Gelu"),
+            "BiasSoftmaxFusion": _fused_pair("BiasSoftmax", "", "Add Softmax"),
+            "ConvAddFusion": _fused_pair("Conv", "stored", "Conv Add"),
+            "ConvBNFusion": _fused_pair(
+                "Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"
+            ),
+            "ConvMulFusion": _fused_pair("Conv", "stored", "Conv Mul"),
+            "DivMulFusion": _fused_pair("Div", "", "Div Mul"),
+            "MatMulScaleFusion": _fused_pair("FusedMatMul", "number", *SCALED),
+            "QuickGeluFusion": _fused_pair("QuickGelu", "", "Sigmoid Mul"),
+            "ReluClipFusion": _fused_pair("Clip", "", "Relu Clip"),
+            "SkipLayerNormFusion": _fused_pair("SkipLayerNormalization", "", "Add LayerNormalization"),
         },
     },
     "cpu": {
@@ -188,15 +198,16 @@ COMMENTS = {
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
 # the trait `beside`; those that read an operand of the type `reads`; those that set an attribute of `runs` to another
 # value (a list: others in turn), have other numbers in the second half of `mirrored` than in the first, or an operand
-# at `without`; or all nodes.
+# at `without`, or make an `odd` number of elements; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us. In the types of
+# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us; `low_epsilon`: what
+# LayerNormFusion and SimplifiedLayerNormFusion take for an epsilon that is no float32 constant. In the types of
 # `float32_alone` it matches no constants (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and
 # double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
 # multiplied low, and reads that half.
-# [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
-# condition of ampgraph/planner/joints.py), and the low types in which it does.
+# [fused_pairs]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, and
+# what is stored beside them `where` that matters.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -338,7 +349,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {toml_value(v)}" for k, v in head.items() if k not in OURS and not isinstance(v, dict)]
-    sections = ("no_gain", "float32_inside", "tied", "broken", "fuses", "joined")
+    sections = ("no_gain", "float32_inside", "tied", "broken", "fuses", "fused_pairs")
     for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)

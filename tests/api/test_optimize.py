@@ -78,7 +78,7 @@ def test_only_what_the_target_runs_is_taken(
     made.graph.node.add(op_type=fused, domain="com.microsoft")
     made.opset_import.add(domain="com.microsoft", version=1)
     monkeypatch.setattr(
-        optimizing, "_counter", lambda *asked: optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+        optimizing, "_node_counter", lambda *asked: optimizing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
     )
     monkeypatch.setattr(optimizing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
     monkeypatch.setattr(optimizing, "_candidates", lambda *asked: iter([(made, "a test")]))

@@ -175,7 +175,10 @@ SCALED = """g (float[2,6,8] x, float[2,2,6,4] k, float[2,2,6,4] v, float[1,1,6,6
     h = MatMul (x, w)  r = Reshape (h, sizes)  t = Transpose <perm = [0, 2, 1, 3]> (r)  q = Mul (t, half)
     n = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, n)  a = Add (s, mask)
     p = Softmax <axis = -1> (a)  y = MatMul (p, v) }"""
-FOR_TENSORRT = ("stored", "early")
+SHARED = """g (float[4,6,8] x, float[4,6,8] z, float[4,6,8] v) => (float[4,6,8] y) {
+    q = Sigmoid (x)  h = Sigmoid (z)  t = Transpose <perm = [0, 2, 1]> (h)  k = Div (t, root)  s = MatMul (q, k)
+    o = MatMul (q, positions)  a = Add (s, o)  p = Softmax <axis = -1> (a)  y = MatMul (p, v) }"""
+FOR_TENSORRT = ("stored", "early", "across")
 
 
 def rewritten() -> dict[str, onnx.ModelProto]:
@@ -193,7 +196,6 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "squares": by_tanh(),
         "clip": parse(CLIP, w=(8, 8), opset=9),
         "bias": test_rewrites.fold_model(),
-        "power": test_rewrites.fold_model(test_rewrites.POWER, s=np.float32(0.5)),
         "number": parse(test_numbers.SCALED, test_numbers.SCALED_STORED, opset=17),
         "cast": test_rewrites.cast_model(test_rewrites.BACK),
         "pad": test_rewrites.given(test_rewrites.BODIES[18], 18),
@@ -201,6 +203,7 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
         "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
         "early": parse(SCALED, w=(8, 8), half=np.float32(0.5), sizes=np.array([2, 6, 2, 4]), opset=20),
+        "across": parse(SHARED, root=np.float32(3), positions=(4, 8, 6), opset=20),
         "exponent": test_exponents.case("gated")[0],
         "together": parse(NORMS, statistics, opset=17),
     }

@@ -12,10 +12,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import ampgraph
+from ampgraph.report.benched import Benched, Timed
 from cli_helpers import MODELS
 from onnx_text import parse, proto
 
@@ -36,6 +38,26 @@ def verified(low: Any) -> Any:
         return ampgraph.verify(model(), low, html=Path(folder) / "page.html")
 
 
+def checked() -> Any:
+    """A file with a fault, against a model that it is not a conversion of."""
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(model(), Path(folder) / "given.onnx")
+        faulty = model()
+        faulty.graph.initializer[0].raw_data = b"\x00\x00\xc0\x7f" * 64
+        onnx.save(faulty, Path(folder) / "faulty.onnx")
+        return ampgraph.check(Path(folder) / "faulty.onnx", Path(folder) / "given.onnx")
+
+
+TIMES = Benched(
+    5,
+    (
+        Timed("onnxruntime", "a.onnx", "", 1, 2e-3, 1.0, None, None),
+        Timed("onnxruntime", "less<than.onnx", "", 1, 1e-3, 2.0, (1.9, 2.1), 3e-4),
+        Timed("openvino", "a.onnx", "bfloat16", 0, refused="it does not run here"),
+    ),
+)
+
+
 @cache
 def reports() -> dict[str, Any]:
     low = proto(ampgraph.convert(model()))
@@ -44,7 +66,10 @@ def reports() -> dict[str, Any]:
         "inspect": ampgraph.inspect(low, model()),
         "verify": verified(low),
         "diff": ampgraph.diff(ampgraph.plan(model(), "O1"), ampgraph.plan(model(), "O3")),
+        "diff of models": ampgraph.diff(low, proto(ampgraph.convert(model(), "O3"))),
         "plan": ampgraph.plan(model(), "O2"),
+        "check": checked(),
+        "bench": TIMES,
         "summary": ampgraph.convert(model(), "O2", report=True)[1],
         "lists": ampgraph.lists("*Softmax"),
         "ranges": ampgraph.calibrate(model(), [{"x": np.full((4, 8), 300, np.float32)}]),
@@ -100,13 +125,24 @@ def test_pictures_for_notebooks_need_no_script_and_no_style() -> None:
         "summary": ("1 float16, 1 float32", "weights after", "Casts", "options"),
         "tune": ("chosen", "bytes in float32"),
         "lists": ("Softmax", "deny", "at O2"),
+        "explain": ("Softmax 'less<than' is float32", "float16 costs", "by", "class"),
+        "diff": ("they differ in", "level", "O1", "O3", "why first"),
+        "diff of models": ("bytes of weights", "Softmax", "float32", "float16"),
+        "check": ("faulty.onnx: wrong", "no stored tensor holds NaN", "error", "met"),
+        "bench": (
+            "onnxruntime, one thread, CPU time",
+            "x 2.00",
+            "200 % of the first",
+            "1.90 to 2.10",
+            "does not run here",
+        ),
         "ranges": ("3 values of 1 sample, up to ", "in 'h'", "lost to zero in float16"),
     }
     for name, words in said.items():
         seen = Tags(found[name]._repr_html_())
         assert seen.tags <= KEPT and seen.attributes <= ATTRIBUTES, name
         assert all(word in seen.text for word in words), (name, seen.text)
-        assert seen.pictures or name in ("lists", "ranges"), name
+        assert seen.pictures or name in ("lists", "ranges", "diff", "check"), name
         for picture in seen.pictures:
             ElementTree.fromstring(picture)
 

@@ -14,7 +14,8 @@ import onnx
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.formats.onnx.schemas import kind_of, schema
+from ampgraph.formats.onnx.nodes import kind_of
+from ampgraph.formats.onnx.schemas import schema
 from ampgraph.numerics.strict.session import StrictSession
 from conformance.cases import Case
 from conformance.reference import Reference, run, session
@@ -191,7 +192,7 @@ def can_lower(model: ModelProto, level: str) -> bool:
     """Whether some node is on the level's list with a float32 slot that its schema lets be float16."""
     names, versions = listed(level), {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
     for node in typed_nodes(model):
-        domain, kind = node.native.domain, kind_of(node.native.domain, node.native.op_type)
+        domain, kind = node.native.domain, kind_of(node.native)
         if kind == "Cast" or (names is not None and kind not in names):
             continue
         found = schema(domain, node.native.op_type, versions.get(domain, 1))

@@ -215,7 +215,7 @@ def worked_on(times: int) -> list[weakref.ref[Circle]]:
 
 @pytest.mark.slow
 def test_garbage_of_earlier_work_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "_debt", collector._Debt())
+    monkeypatch.setattr(collector, "_debt", collector._CollectorDebt())
     monkeypatch.setattr(collector, "MOST_OBJECTS", 50)
     assert sum(ref() is not None for ref in worked_on(3)) <= 2
 
@@ -223,7 +223,7 @@ def test_garbage_of_earlier_work_is_collected(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_so_it_is_where_few_objects_hold_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter(range(0, 1 << 20))
-    monkeypatch.setattr(collector, "_debt", collector._Debt())
+    monkeypatch.setattr(collector, "_debt", collector._CollectorDebt())
     monkeypatch.setattr(collector, "MOST_BYTES", 1)
     monkeypatch.setattr(collector, "_resident", lambda: next(sizes) << 10)
     assert sum(ref() is not None for ref in worked_on(3)) <= 2

@@ -10,9 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import ampgraph
 from ampgraph.oplists.files import data_folder, known_operators
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.traits import names
+from onnx_text import parse
 from present import present
 
 DATA = data_folder()
@@ -131,6 +133,30 @@ def test_what_targets_say():
 def test_attributes_for_which_cuda_leaves_a_node_to_the_cpu(kind, attributes, found):
     broken = load_kernels("cuda").broken[kind]
     assert broken.left_for(attributes) == found and not broken.always
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "dtype", "held"),
+    [
+        ('Gelu <approximate = "tanh"> (h)', "3,5", "float16", True),
+        ('Gelu <approximate = "tanh"> (h)', "3,4", "float16", False),
+        ('Gelu <approximate = "tanh"> (h)', "N,5", "float16", False),
+        ('Gelu <approximate = "tanh"> (h)', "3,5", "bfloat16", False),
+        ("Gelu (h)", "3,5", "float16", False),
+        ("com.microsoft.FastGelu (h)", "3,5", "float16", True),
+        ("com.microsoft.FastGelu (h)", "3,4", "float16", False),
+    ],
+)
+def test_what_cuda_computes_two_elements_at_a_time_has_an_even_number(node, shape, dtype, held):
+    """As an H100 did: the last of an odd number is never written (benchmarks/gpu.md)."""
+    width = int(shape[-1])
+    text = f"g (float[{shape}] x) => (float[{shape}] z) {{ h = MatMul (x, w) y = {node} z = MatMul (y, w) }}"
+    model = parse(text, w=(width, width), opset=22, domains=["com.microsoft"])
+    for level in ("O2", "O3"):
+        plan = ampgraph.plan(model, level, dtype=dtype, target="cuda")
+        found = next(one for one in plan.decisions if "Gelu" in one.kind)
+        assert (found.dtype == "float32") == held
+        assert not held or found.why.rule == "kernel" and "odd number of elements" in str(found.why)
 
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])

@@ -178,12 +178,12 @@ def altered(task: CutTask, numbers: Random) -> CutTask:
     for unit in task.flow.units:
         if unit.op == NONE and len(around) == 1:
             sides[task.decisions.roots[unit.id]] = HIGH
-    counted, joined, fused = (
+    counted, fused = (
         frozenset(number for number, _ in enumerate(some) if numbers.random() < 0.2)
-        for some in (task.flow.values, task.flow.values, task.flow.ops)
+        for some in (task.flow.values, task.flow.ops)
     )
     worth = {root: numbers.randint(-2, 3) for root in set(task.decisions.roots) if numbers.random() < 0.3}
-    return CutTask(task.flow, task.options, replace(task.decisions, sides=sides), worth, counted, fused, joined)
+    return CutTask(task.flow, task.options, replace(task.decisions, sides=sides), worth, counted, fused)
 
 
 @pytest.mark.slow

@@ -66,7 +66,10 @@ def test_each_input_and_output_has_the_type_that_a_list_says(level: str, dtype: 
 
 
 def test_the_whole_operator_by_its_kind(tmp_path: Path) -> None:
-    assert types(converted(tmp_path, "", low=[f"op:{PLUG}"])) == "hh-i hhi"
+    for pattern in (f"op:{PLUG}", "plug"):
+        assert types(converted(tmp_path, "", low=[pattern])) == "hh-i hhi"
+    with pytest.raises(AmpError, match="did you mean 'my.plugins::Plug'"):
+        converted(tmp_path, "", low=["op:Plug"])
     # a pattern that only happens to match does not say what a plugin takes
     assert types(converted(tmp_path, "", low=["*"])) == "ff-i ffi"
     assert types(converted(tmp_path, LISTED, fp32=["plug"])) == "ff-i ffi"

@@ -52,3 +52,34 @@ def test_bfloat16_is_refused_with_the_reason() -> None:
             target="webgpu",
         )
     assert told.value.code == "AMP304"
+
+
+@pytest.mark.parametrize(("heads", "held"), [(8, []), (40, ["2,560"])])
+def test_the_depth_of_an_einsum_is_all_that_it_sums_over(heads: int, held: list[str]) -> None:
+    """A product of heads by 64 sums over both, though its last axis is 64 alone."""
+    text = (
+        f'g (float[2, 16, {heads}, 64] x) => (float[2, 16, 8] y) {{ y = Einsum <equation = "abcd,cde->abe"> (x, w) }}'
+    )
+    model = parse(text, {"w": np.full((heads, 64, 8), 0.01, np.float32)}, opset=17)
+    plan = ampgraph.plan(model, "O2", target="webgpu")
+    assert [one.why.text.split()[0] for one in plan.decisions if one.why.rule == "accumulator"] == held
+
+
+@pytest.mark.parametrize(
+    ("target", "places", "dims", "held"),
+    [
+        ("webgpu", "H, W", {}, True),
+        ("webgpu", "56, 56", {}, False),
+        ("webgpu", "H, W", {"H": 56, "W": 56}, False),
+        ("cuda", "H, W", {}, False),
+    ],
+)
+def test_a_mean_of_who_knows_how_many_places(target: str, places: str, dims: dict[str, int], held: bool) -> None:
+    """It is a sum before it is divided, which float16 may not hold: 2,400 places of 55 are 132,000."""
+    text = f"""g (float[1, 8, {places}] x) => (float[1, 8, 1, 1] y) {{
+        r = MaxPool <kernel_shape = [8, 8], strides = [8, 8]> (x)
+        y = GlobalAveragePool (r)
+    }}"""
+    plan = ampgraph.plan(parse(text, opset=17), "O2", target=target, dims=dims)
+    rules = {one.kind: one.why.rule for one in plan.decisions if one.dtype == "float32"}
+    assert (rules.get("GlobalAveragePool") == "long-sum") == held

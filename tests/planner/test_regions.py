@@ -19,7 +19,7 @@ from ampgraph.formats import adapters
 from ampgraph.oplists import pattern_files
 from ampgraph.oplists.files import ListFile, data_folder, read_file
 from ampgraph.oplists.pattern_files import BIAS, SHARED, conventions, patterns_of
-from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, joined_patterns, region_patterns
+from ampgraph.oplists.patterns import Region, bias_patterns, find_regions, fused_only_patterns, region_patterns
 from near import difference
 from onnx_text import parse
 from planner.support import casts, converted, decisions, float32_and_low, kinds
@@ -238,7 +238,7 @@ def test_what_only_looks_like_a_norm_is_left_alone(body: str, level: str) -> Non
 
 def test_a_bias_joins_its_product() -> None:
     """At O1 an Add is float32, but not the one that a product's kernel does on the way."""
-    text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, h)  o = MatMul (r, w) }"
+    text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, f)  o = MatMul (r, w) }"
     assert decisions(converted(parse(text, used(text)), "O1")) == (
         "Cast>f16 MatMul:f16 Add:f16 Cast>f32 Add:f32 Cast>f16 MatMul:f16 Cast>f32"
     )
@@ -525,7 +525,7 @@ def seen(patterns: PatternSet, flow: Dataflow, kind: str) -> object:
 
 @cache
 def seen_by_all(kind: str) -> Sequence[object]:
-    joined = joined_patterns(frozenset((kind,)))
+    joined = fused_only_patterns(frozenset((kind,)))
     shipped = bias_patterns() if kind == BIAS else joined if joined.patterns else region_patterns()
     own = PatternSet([pattern for pattern in shipped.patterns if pattern.kind == kind], shipped.conventions)
     return [seen(own, flow, kind) for flow in flows(kind)]
@@ -569,7 +569,7 @@ def test_without_a_text_some_form_is_no_region(
 ) -> None:
     less = dropped(file, section, name, place)
     if file.name.endswith(SHARED):
-        monkeypatch.setattr(pattern_files, "_shared", lambda: less)
+        monkeypatch.setattr(pattern_files, "_shared_file", lambda: less)
         regions = [other for other in files() if not other.name.endswith(SHARED)]
     else:
         regions = [less]

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import ampgraph
 from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Summary
 from onnx_text import parse
 
@@ -46,8 +47,37 @@ def test_it_is_short(amp: Any, tmp_path: Path, name: str, level: str, dtype: str
 def test_each_reason_has_its_count_its_operators_and_an_example(amp: Any, tmp_path: Path) -> None:
     onnx.save(parse(*KINDS["spectrum"]), tmp_path / "m.onnx")
     out = amp("convert", tmp_path / "m.onnx", "--dry-run")[1]
-    (line,) = [line for line in out.splitlines() if "by rule spectrum" in line]
-    assert "MatMul" in line and "Log magnifies small powers" in line
+    (line,) = [line for line in out.splitlines() if "(spectrum)" in line]
+    assert "3 nodes (2 MatMul, 1 Add), such as r: " in line and "that a logarithm" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"tolerance": 1e-9}, {"level": "O0"}], ids=["right", "missed", "idle"])
+@pytest.mark.filterwarnings("ignore::ampgraph.PrecisionWarning")
+def test_what_is_to_be_done_is_said(options: dict[str, Any], amp: Any, tmp_path: Path, check_here: None) -> None:
+    model = parse("g (float[2, 8] x) => (float[2, 8] y) { y = MatMul (x, w) }", {"w": (8, 8)})
+    onnx.save(model, tmp_path / "m.onnx")
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    lines = amp("convert", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--check", "auto", *words)[1].splitlines()
+    told = repr(ampgraph.convert(model, report=True, check="auto", **options)[1]).splitlines()
+    verify = f"ampgraph verify {tmp_path}/m.onnx {tmp_path}/o.onnx --data DIR"
+    if "tolerance" in options:
+        assert "MISSED" in lines[-2] and "chaotic in itself" in lines[-2]
+        assert lines[-1].endswith(f"judge the result by its own task: `{verify} --metric METRIC`")
+        assert told[-1].endswith("judge the result by its own task: `ampgraph.verify`")
+    elif "level" in options:
+        assert (
+            "nothing to lower" in lines[3]
+            and lines[-1] == f"next        nothing is gained by float16 here: use {tmp_path}/m.onnx as it is"
+        )
+        assert told[-1].endswith(": use the model as it is")
+    else:
+        assert (
+            lines[-1].startswith("next        right, but by the estimate no faster: ")
+            and f"; `{verify}` compares" in lines[-1]
+        )
+        assert told[-1].endswith("else the original; `ampgraph.verify` compares both on samples of your own")
+    assert amp("convert", tmp_path / "m.onnx", "--dry-run")[1].endswith("without --dry-run writes and checks it\n")
 
 
 def test_what_does_not_fit_is_counted() -> None:
@@ -61,7 +91,7 @@ def test_what_does_not_fit_is_counted() -> None:
                       Products(3, 0, 120, held), 0, 9, {}, {}, float32=held, notes=notes)  # fmt: skip
     lines = summary.lines()
     assert len(lines) == MOST and all(len(line) <= LONGEST + 12 for line in lines)
-    shown = sum("by rule" in line for line in lines)
+    shown = sum("(rule" in line for line in lines)
     assert f"{2 * (60 - shown)} more for {60 - shown} other reasons: --verbose lists them" in "\n".join(lines)
     topics = sum(line.startswith("topic") for line in lines)
     assert shown >= 1 and f"of {50 - topics} more topics: --verbose lists them" in "\n".join(lines)

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.runtime.mindspore_session import MindirPorts, MindsporeSession, fault, import_mindspore, select_device
+from ampgraph.runtime.mindspore_session import (
+    MindirPorts,
+    MindsporeSession,
+    error_words,
+    import_mindspore,
+    select_device,
+)
 from ampgraph.runtime.ports import Port
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
@@ -148,9 +154,9 @@ def test_feeds_and_errors() -> None:
     # an error of mindspore in one line
     line = "-" * 52
     text = f"\n{line}\n- Kernel select failed:\n{line}\nUnsupported op [X] on CPU, Please confirm whether\nnode: y\n"
-    assert fault(RuntimeError(text)) == "Unsupported op [X] on CPU"
-    assert fault(RuntimeError("Load MindIR failed.")) == "Load MindIR failed"
-    assert fault(RuntimeError("")) == "RuntimeError"
+    assert error_words(RuntimeError(text)) == "Unsupported op [X] on CPU"
+    assert error_words(RuntimeError("Load MindIR failed.")) == "Load MindIR failed"
+    assert error_words(RuntimeError("")) == "RuntimeError"
 
 
 @pytest.mark.parametrize(

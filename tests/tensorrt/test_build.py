@@ -154,6 +154,16 @@ def test_inspect_and_check_build(files: tuple[Path, Path], trt_python: str) -> N
     # check builds
     checked = ampgraph.check(after, before, runtime=trt_python)
     assert checked.ok and "builds" in checked.passed
+    # for GPUs that lack bfloat16, and for none that there is
+    low = ampgraph.convert(NET, "O2", dtype="bfloat16", target="tensorrt", check="off")
+    onnx.save(low, after)
+    checked = ampgraph.check(after, runtime=trt_python, sm=["75"])
+    assert not checked.ok and "sm75" in checked.findings[0].message
+    ended = process("check", before, "--runtime", trt_python, "--sm", "90")
+    assert ended.returncode == 2 and "error[AMP301]: TensorRT for RTX builds for no GPU" in ended.stderr
+    assert "hint: it knows 75, 80" in ended.stderr and "Traceback" not in ended.stderr
+    with pytest.raises(AmpError, match="--sm says for which GPUs"):
+        ampgraph.check(after, sm=["75"])
 
 
 def test_nothing_builds_elsewhere(files: tuple[Path, Path]) -> None:
@@ -333,6 +343,77 @@ def test_a_number_scales_before_moves_of_what_is_computed_for_it_alone(
         way.append(makers[name].op_type)
         name = makers[name].input[0]
     assert " ".join(kind for kind in reversed(way) if kind != "Cast") == order
+
+
+# A number scales the operand that another product reads too, as two products of one operand become one.
+
+BESIDE = """g (float[2,24,64] x, bool[2,1,24,24] hidden) => (float[2,24,64] y) {
+    qm = MatMul (x, w)  qs = Reshape (qm, split)  qt = Transpose <perm = [0, 2, 1, 3]> (qs)  q = Reshape (qt, rows)
+    km = MatMul (x, w)  ks = Reshape (km, split)  kt = Transpose <perm = [0, 2, 1, 3]> (ks)  k = Reshape (kt, rows)
+    t = Transpose <perm = [0, 2, 1]> (k)  d = OPERATOR (t, number)  s = MatMul (q, d)
+    o = MatMul (q, positions)  g = GatherElements <axis = 2> (o, places)  a = Add (s, g)
+    h = Reshape (a, heads)  m = Where (hidden, lowest, h)  p = Softmax <axis = -1> (m)  r = Reshape (p, square)
+    v = MatMul (r, k)  vh = Reshape (v, apart)  vt = Transpose <perm = [0, 2, 1, 3]> (vh)  vr = Reshape (vt, whole)
+    y = MatMul (vr, w) }"""
+BESIDE_STORED = {
+    "w": np.eye(64, dtype=np.float32),
+    "positions": np.linspace(-1, 1, 8 * 16 * 24, dtype=np.float32).reshape(8, 16, 24),
+    "places": np.broadcast_to(np.arange(24)[::-1], (8, 24, 24)).copy(),
+    "lowest": np.float32(-65504),
+    **{"split": np.array([2, 24, 4, 16]), "rows": np.array([8, 24, 16]), "heads": np.array([2, 4, 24, 24])},
+    **{"square": np.array([8, 24, 24]), "apart": np.array([2, 4, 24, 16]), "whole": np.array([2, 24, 64])},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "scaled"),
+    [
+        ({}, "q"),
+        ({"OPERATOR": "Div"}, "q"),
+        ({"MatMul (q, positions)": "MatMul (k, positions)"}, "t"),
+        ({"d = OPERATOR (t, number)": "d = OPERATOR (t, number)  left = Neg (t)"}, "t"),
+        ({"a = Add (s, g)": "e = Relu (s)  a = Add (e, g)"}, "t"),
+        ({"Softmax <axis = -1> (m)": "Sigmoid (m)"}, "t"),
+    ],
+    ids=["multiplied", "divided", "no other product", "two readers", "no scores", "no attention"],
+)
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "bfloat16"), ("O2", "float16")])
+def test_a_number_scales_the_operand_that_another_product_reads(
+    changes: dict[str, str], scaled: str, level: str, dtype: str
+) -> None:
+    text = BESIDE
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    if "left" in text:
+        text = text.replace("(float[2,24,64] y)", "(float[2,24,64] y, float[8,16,24] left)")
+    model = parse(text.replace("OPERATOR", "Mul"), {**BESIDE_STORED, "number": np.float32(0.3)}, opset=20)
+
+    def reads(**options: Any) -> str:
+        made = ampgraph.convert(model, level, **{"dtype": dtype, "target": "tensorrt", "check": "off", **options})
+        onnx.checker.check_model(made, full_check=True)
+        (scaling,) = (node for node in made.graph.node if node.op_type in ("Mul", "Div"))
+        return scaling.input[0].removesuffix("_float32")
+
+    assert reads() == scaled
+    scaling = "Div" if changes == {"OPERATOR": "Div"} else "Mul"
+    for other in ({"target": "cuda"}, {"rewrite": "no-across"}, {"fp32": [f"op:{scaling}"]}):
+        assert reads(**other) == "t"
+
+
+@pytest.mark.slow
+def test_products_of_one_operand_lose_no_attention(trt_python: str) -> None:
+    text = BESIDE.replace("OPERATOR", "Div")
+    model = parse(text, {**BESIDE_STORED, "number": np.float32(7)}, opset=20)
+    ways = [(level, dtype) for level in ("O1", "O2") for dtype in ("float16", "bfloat16")]
+    models = [ampgraph.convert(model, level, dtype=dtype, target="tensorrt", check="off") for level, dtype in ways]
+    for answer in build_all(map(BuildJob, models), python=trt_python):
+        assert answer.engine is not None and answer.engine.attentions == 1
+    for one, (level, dtype) in zip(models, ways, strict=True):
+        assert ampgraph.convert(one, level, dtype=dtype, target="tensorrt", check="off") == one
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((2, 24, 64), np.float32), "hidden": rng.random((2, 1, 24, 24)) < 0.3}
+    before, after = (ampgraph.run(one, feeds, strict=True)["y"] for one in (model, models[1]))
+    np.testing.assert_allclose(before, after, atol=0.05)
 
 
 def converted_again(made: ModelProto) -> ModelProto:

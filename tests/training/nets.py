@@ -13,11 +13,11 @@ import onnxruntime
 from onnx import ModelProto, numpy_helper
 
 from ampgraph.api.build_step import build_training_step
+from ampgraph.formats.onnx.nodes import kind_of
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.runtime.onnxruntime_session import CRASHING
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
-from ampgraph.training.gradients.registry import kind_of
 from ampgraph.training.step.flat_update import Together, parts_of
 from ampgraph.training.step.groups import ParameterGroup
 from ampgraph.training.step.optimizers import SGD

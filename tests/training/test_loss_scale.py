@@ -22,7 +22,6 @@ from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.gradients.builder import Builder, Term
 from ampgraph.training.step.loss_scale import (
-    MINDSPORE,
     RULES,
     DynamicLossScale,
     LossScale,
@@ -142,18 +141,29 @@ def test_presets_carry_the_real_defaults() -> None:
     assert DynamicLossScale.keras().init == 32768 and DynamicLossScale.keras().floor is None
     assert DynamicLossScale.mxnet().cap == 2.0**24 and DynamicLossScale.mxnet().init == 65536
     assert DynamicLossScale.mindspore(1024, 4).backoff == 0.25
-    manager = MINDSPORE["DynamicLossScaleManager"]()
-    assert isinstance(manager, DynamicLossScale) and (manager.init, manager.patience) == (2.0**24, 1000)
-    assert MINDSPORE["FixedLossScaleManager"]() == StaticLossScale(128.0, skip=True)
+    manager = DynamicLossScale.preset("mindspore-manager")
+    assert (manager.init, manager.patience) == (2.0**24, 1000)
+
+
+RULE_OF = {
+    "DynamicLossScaler": "mindspore",
+    "DynamicLossScaleUpdateCell": "mindspore-cell",
+    "DynamicLossScaleManager": "mindspore-manager",
+}
+
+
+def like(name: str, init: float, growth: float, interval: int) -> DynamicLossScale:
+    """The policy of MindSpore's class."""
+    return DynamicLossScale.preset(RULE_OF[name], init=init, growth=growth, interval=interval)
 
 
 def test_facts_small_traces() -> None:
     """Traces (4, 2, 2) run on MindSpore 2.10."""
     scaler = [bool(int(c)) for c in "11000111"]
-    assert trace(MINDSPORE["DynamicLossScaler"](4, 2, 2), scaler) == [4, 8, 4, 2, 1, 1, 2, 2]
+    assert trace(like("DynamicLossScaler", 4, 2, 2), scaler) == [4, 8, 4, 2, 1, 1, 2, 2]
     cell = [not bool(int(c)) for c in "001000111"]
     for name in ("DynamicLossScaleUpdateCell", "DynamicLossScaleManager"):
-        assert trace(MINDSPORE[name](4, 2, 2), cell) == [4, 8, 4, 4, 8, 8, 4, 2, 1]
+        assert trace(like(name, 4, 2, 2), cell) == [4, 8, 4, 4, 8, 8, 4, 2, 1]
 
 
 # -- the command-line form --------------------------------------------------------------------------------------------
@@ -322,7 +332,7 @@ MINDSPORE_CASES = [(init, *FACTORS[(i + j) % 4]) for i, init in enumerate(STARTS
 
 
 @pytest.mark.mindspore
-@pytest.mark.parametrize("name", ["DynamicLossScaler", "DynamicLossScaleUpdateCell", "DynamicLossScaleManager"])
+@pytest.mark.parametrize("name", RULE_OF)
 def test_the_traces_of_mindspore_dynamic(name: str) -> None:
     ms = mindspore()
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -334,7 +344,7 @@ def test_the_traces_of_mindspore_dynamic(name: str) -> None:
         else:
             step = real_manager(ms.amp.DynamicLossScaleManager(*case))
         steps = steps_of(seed, 300)
-        ours, scales = trace(MINDSPORE[name](*case), steps), [step(finite) for finite in steps]
+        ours, scales = trace(like(name, *case), steps), [step(finite) for finite in steps]
         if name == "DynamicLossScaleManager" and case[1] != 2:
             np.testing.assert_allclose(ours, scales, rtol=1e-13)  # its scale may be a Python integer beyond 2**53
         else:
@@ -345,7 +355,7 @@ def test_the_traces_of_mindspore_dynamic(name: str) -> None:
 def test_the_managers_cell_and_its_end() -> None:
     """The manager's own cell is a DynamicLossScaleUpdateCell; the manager gives up after 1,000 overflows in a row."""
     ms = mindspore()
-    manager, ours = ms.amp.DynamicLossScaleManager(), MINDSPORE["DynamicLossScaleManager"]()
+    manager, ours = ms.amp.DynamicLossScaleManager(), DynamicLossScale.preset("mindspore-manager")
     assert type(manager.get_update_cell()) is ms.nn.DynamicLossScaleUpdateCell
     state = ours.start()
     for _ in range(1000):
@@ -363,10 +373,10 @@ def test_the_traces_of_mindspore_static() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     steps = steps_of(3, 60)
     step = real_scaler(ms.amp.StaticLossScaler(1000.5))
-    assert trace(MINDSPORE["StaticLossScaler"](1000.5), steps) == [step(finite) for finite in steps]
+    assert trace(StaticLossScale(1000.5), steps) == [step(finite) for finite in steps]
     manager = ms.amp.FixedLossScaleManager()
     by_cell, by_host = real_cell(manager.get_update_cell()), real_manager(manager)
-    ours = trace(MINDSPORE["FixedLossScaleManager"](), steps)
+    ours = trace(StaticLossScale(128.0, skip=True), steps)
     assert ours == [by_cell(finite) for finite in steps] == [by_host(finite) for finite in steps]
     assert ms.amp.FixedLossScaleManager(8, False).get_update_cell() is None
 

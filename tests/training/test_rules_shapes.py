@@ -277,6 +277,35 @@ def test_one_constant_index_scatters_nothing():
     assert not any(node.op_type.startswith("Scatter") for node in with_gradients(model, ["x"]).graph.node)
 
 
+PIECES = {  # which rows of three are read, and how many Pads their gradients need
+    "query, key and value": ([0, 1, 2], 0),
+    "out of order": ([2, 0, 1], 0),
+    "all but the first": ([1, 2], 1),
+    "the ends": ([0, 2], 2),
+    "one of them twice": ([0, 0, 1, 2], 1),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_gradients_of_neighbours_are_joined_instead_of_added_between_zeros(name):
+    rows, pads = PIECES[name]
+    body = "".join(f"p{n} = Gather <axis = 1> (x, i{row})\ns{n} = Mul (p{n}, p{n})\n" for n, row in enumerate(rows))
+    body += f"y = Sum ({', '.join(f's{n}' for n in range(len(rows)))})"
+    stored = {f"i{row}": np.array(row) for row in rows}
+    check(body, {"x": X}, lambda x: sum(x[:, row] ** 2 for row in rows), "2,3,4", stored=stored)
+    kinds = [node.op_type for node in with_gradients(network(body, {"x": X}, "2,3,4", stored=stored), ["x"]).graph.node]
+    assert kinds.count("Pad") == pads
+
+
+def test_gradients_of_halves_are_joined():
+    body = "c = Slice (x, zero, two, last)\nd = Slice (x, two, end, last)\n"
+    body += "n = Neg (d)\nr = Concat <axis = -1> (n, c)\ny = Mul (r, x)"
+    stored = {"zero": np.array([0]), "two": np.array([2]), "end": np.array([9]), "last": np.array([-1])}
+    check(body, {"x": X}, lambda x: torch.cat([-x[..., 2:], x[..., :2]], -1) * x, "2,3,4", stored=stored)
+    kinds = [node.op_type for node in with_gradients(network(body, {"x": X}, "2,3,4", stored=stored), ["x"]).graph.node]
+    assert "Pad" not in kinds
+
+
 @SIZES
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("whole", [True, False])

@@ -249,8 +249,8 @@ MECHANISMS: dict[str, tuple[Callable[..., TrainingStep], str, list[Patch]]] = {
         rows, "Reshape", [(vectors, "_row_width", lambda *_: 0), (vectors, "_rows_pay", NEVER)],
     ),
     "choices": (normed, "Where", [(update_graph, "_pays", NEVER)]),
-    "running statistics": (partial(normed, SAME), "Sub", [(running_state, "_alike", NEVER)]),
-    "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(running_state, "_alike", NEVER)]),
+    "running statistics": (partial(normed, SAME), "Sub", [(running_state, "_move_as_one", NEVER)]),
+    "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(running_state, "_move_as_one", NEVER)]),
     "norms": (streamed, "LayerNormalization", [(gradient_graph, "run_norms_together", NOTHING)]),
 }  # fmt: skip
 """By name: a step, the operator of which it has fewer, and what is patched to do without the mechanism."""

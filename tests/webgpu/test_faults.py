@@ -81,3 +81,19 @@ def test_an_empty_name_for_a_bias_kills_it(webgpu_python: str, tmp_path: Path) -
     onnx.save(model, path)
     with pytest.raises(ampgraph.AmpError, match="AMP504"):
         executed(Runtime("webgpu", webgpu_python), path).run({"x": np.zeros((1, 8, 7, 7), np.float32)})
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("level", ["O1", "O2", "auto", "O3"])
+def test_a_norm_that_is_fused_has_one_type(webgpu_python: str, tmp_path: Path, opset: int, level: str) -> None:
+    """It would take the Cast of a low operand into a LayerNormalization of two types, which it cannot run."""
+    text = """g (float[2, 5, 32] x) => (float[2, 5, 32] y) {
+        h = MatMul (x, w)
+        m = ReduceMean <axes = [-1]> (h) d = Sub (h, m) p = Pow (d, two)
+        v = ReduceMean <axes = [-1]> (p) a = Add (v, e) q = Sqrt (a)
+        n = Div (d, q) u = Mul (n, s) r = Add (u, s) y = MatMul (r, w)
+    }"""
+    numbers = {"two": np.float32(2), "e": np.float32(1e-5), "s": np.ones(32, np.float32)}
+    low = tmp_path / "low.onnx"
+    ampgraph.convert(parse(text, numbers, w=(32, 32), opset=opset), level, target="webgpu", output=low, check="off")
+    executed(Runtime("webgpu", webgpu_python), low).run({"x": np.ones((2, 5, 32), np.float32)})

@@ -27,10 +27,11 @@ def read_constants(values: MindirValues, main: Scope) -> None:
         for node in graph.node:
             if node.op_type == "Constant":
                 given = view.attribute(node, "value")
-                values.constants[node.output[0]] = _constant(values, node, node.output[0], given, main)
+                values.constants[node.output[0]] = _read_constant(values, node, node.output[0], given, main)
 
 
-def _constant(values: MindirValues, node: Message, name: str, given: Message | None, main: Scope) -> Item:
+def _read_constant(values: MindirValues, node: Message, name: str, given: Message | None, main: Scope) -> Item:
+    """What a MindIR Constant stands for: a stored tensor, a number, a tuple of these; None for a monad."""
     if given is None or given.type in view.MONADS:
         return None
     found = [tensor for tensor in view.elements(given) if tensor is not None]
@@ -38,7 +39,7 @@ def _constant(values: MindirValues, node: Message, name: str, given: Message | N
         return values.stored(name, main, None, given, NUMBER).id
     if given.type in view.SEQUENCES:
         inner = enumerate(given.values)
-        return tuple(_constant(values, node, f"{name}[{number}]", item, main) for number, item in inner)
+        return tuple(_read_constant(values, node, f"{name}[{number}]", item, main) for number, item in inner)
     value = values.stored(name, main, found[0], found[0])
     main.native.held[value.id] = node, 0
     main.native.names[value.id] = name
@@ -46,8 +47,8 @@ def _constant(values: MindirValues, node: Message, name: str, given: Message | N
 
 
 def read_parameters(values: MindirValues, main: Scope) -> None:
-    """A parameter is one value; of one that the model writes, every Load is another."""
-    written = _written(values)
+    """Adds parameters to the dataflow, a value each; of one that the model writes, every Load is a value of its own."""
+    written = _written_parameters(values)
     for tensor in values.model.graph.parameter:
         key = tensor.ref_key or tensor.name
         if key in written:
@@ -58,7 +59,7 @@ def read_parameters(values: MindirValues, main: Scope) -> None:
             values.parameters[key] = value.id
 
 
-def _written(values: MindirValues) -> set[str]:
+def _written_parameters(values: MindirValues) -> set[str]:
     """Parameters that an operator with a side effect, or one that nothing is known of, is given directly."""
     found: set[str] = set()
     for graph in view.graphs(values.model):
@@ -92,19 +93,19 @@ WRITTEN = "a parameter that is written keeps its type"
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
     """What the planner sees of a file as it is now; edits of the file make it out of date.
 
-    ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low. A parameter of MindIR
-    cannot be stored in two types (``parameters_copied``).
+    ``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low. A parameter
+    of MindIR cannot be stored in two types (``parameters_copied``).
     """
-    reader = _reader(file, weights, low, low_io)
+    reader = _reader_of(file, weights, low, low_io)
     flow = reader.flow
     flow.attribute, flow.parameters_copied = reader.attribute, False
-    flow.cells = _cells
+    flow.cells = _cells_of
     reader.read()
     return flow
 
 
-def _reader(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
-    """A reader with an empty dataflow, whose attributes it reads itself once it is there."""
+def _reader_of(file: MindirFile, weights: WeightReader, low: str = "", low_io: frozenset[str] = Keys()) -> MindirReader:
+    """A reader over an empty dataflow, whose attributes and shapes are only known once the reader is there."""
     flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
     return MindirReader(file, flow, low, low_io)
 
@@ -123,12 +124,13 @@ def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> 
                 shown = list(view.elements(view.attribute(native, "shape")))
             if view.dtype_of(shown[position]) in ELEMENT_NUMBERS:
                 shown[position].data_type = ELEMENT_NUMBERS[dtype]
-    reader = _reader(file, flow.weights)
+    reader = _reader_of(file, flow.weights)
     reader.settles = True
     reader.read()
 
 
-def _cells(op: Op) -> list[tuple[str, str]]:
+def _cells_of(op: Op) -> list[tuple[str, str]]:
+    """(attribute, class) of the cells around an operator, by its scope name."""
     return view.cells(op.name)
 
 
@@ -136,7 +138,7 @@ class MindirReader(Functions):
     """Reads the graphs once, in order."""
 
     def read(self) -> None:
-        """Reads the model."""
+        """Reads the main graph, with the functions that it calls, into the dataflow."""
         model = self.model
         main = self.graph_scope("", NONE, model.graph)
         read_constants(self, main)
@@ -156,6 +158,7 @@ class MindirReader(Functions):
             mark_step(self.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
+        """Reads the nodes of one graph in order; ``names``: what its inputs and constants stand for."""
         self.names, self.makers = names, {}
         for index, node in enumerate(scope.native.graph.node):
             if node.op_type != "Constant":
@@ -164,6 +167,7 @@ class MindirReader(Functions):
         self._results(scope)
 
     def _node(self, index: int, node: Message, scope: Scope) -> Item:
+        """What the result of a node stands for: a call's, a structural node's or an operator's."""
         kind = self.kind(node)
         if kind in CALLS:
             return self.call(kind, node, index, scope)
@@ -195,13 +199,13 @@ class MindirReader(Functions):
         return item
 
     def _element(self, item: Item, index: str) -> Item:
-        """An element of a tuple, by the name of the constant that says which."""
+        """The element that a TupleGetItem takes; ``index``: the name of the constant that says which."""
         at = self.constant(index)
         known = isinstance(item, tuple) and isinstance(at, int) and -len(item) <= at < len(item)
         return item[at] if known else None  # type: ignore[index]
 
     def _load(self, item: Written, name: str, scope: Scope) -> Item:
-        """What a parameter holds at one moment."""
+        """A new value for what a written parameter holds at the moment of a Load."""
         value = self.tensor(name, scope, item.tensor)
         scope.native.names[value.id] = name
         if value.dtype == FLOAT32:
@@ -227,11 +231,11 @@ class MindirReader(Functions):
                 self.opaque(scope.path, index)
 
     def _result(self, scope: Scope, index: int, item: int, place: OperandPlace | None) -> None:
-        """The read of one value that a graph returns."""
+        """Adds the read that one value returned by a graph is."""
         value, unit, native = self.flow.values[item], NONE, scope.native
         if value.dtype == FLOAT32 and scope.kind == "main":
             slot = f"output {index}"
-            unit = self.border_unit(slot, slot in self.low_io, OUTPUT)
+            unit = self.boundary_unit(slot, slot in self.low_io, OUTPUT)
         elif scope.kind == "function":
             unit = self.result(scope.path, index, value)
         scope.outputs.append(value.id)

@@ -15,7 +15,8 @@ from .weights import MindirFile, round_tensor
 
 
 class NodeOrder:
-    """Nodes that come, move and go. Those that stand behind one node keep the order in which they came."""
+    """The order of one graph's nodes while some come, move and go. Those placed behind one node keep the order in which
+    they came."""
 
     def __init__(self, nodes: list[Message]) -> None:
         self._nodes = nodes
@@ -30,17 +31,17 @@ class NodeOrder:
         return bool(self._gone or self._moved or self._first or self._behind)
 
     def put(self, node: Message, maker: Message | None) -> None:
-        """A new node goes behind the one that makes what it reads; at the top without one."""
+        """Places a new node behind the node ``maker`` that makes what it reads; at the top for None."""
         (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
 
     def move(self, node: Message, maker: Message | None) -> None:
-        """A node that is there goes up, once."""
+        """Moves a node behind ``maker``; only its first move counts."""
         if id(node) not in self._moved:
             self._moved.add(id(node))
             self.put(node, maker)
 
     def drop(self, node: Message) -> None:
-        """A node is there no more."""
+        """Takes a node out of the order."""
         self._gone.add(id(node))
 
     def all(self) -> Iterator[Message]:
@@ -57,7 +58,7 @@ Reader = tuple[Message, int]
 
 
 class Body:
-    """Edits are made on the nodes at once, all but their order, which `write` makes."""
+    """One graph under edit. Its nodes are edited at once; their order is written by `write`. ``fresh``: makes names."""
 
     def __init__(self, graph: Message, fresh: FreshNames) -> None:
         self.graph, self.fresh = graph, fresh
@@ -76,7 +77,7 @@ class Body:
         self._was: dict[str, str] = {}
 
     def now(self, name: str) -> str:
-        """What is called now what was called ``name`` first."""
+        """The present name of the value that was called ``name`` when the editor was opened."""
         return self._now.get(name, name)
 
     def first_name_at(self, place: OperandPlace) -> str:
@@ -89,6 +90,8 @@ class Body:
         return self._makers.get(name)
 
     def _name_at(self, place: OperandPlace) -> str:
+        """The present name of the value at a place: an operand, one behind a tuple or Depend, or an output of the
+        graph."""
         if place.node is None:
             return str(self.graph.output[place.position].name)
         node = place.node if place.via is None else self._makers[self._name_at(place.via)]
@@ -124,30 +127,32 @@ class Body:
         return made
 
     def put(self, node: Message, name: str) -> None:
-        """A new node goes where ``name`` is there."""
+        """Places a new node behind the node that makes ``name``."""
         self._makers[node.output[0]] = node
         self._enter(node)
         self._order.put(node, self._makers.get(name))
 
     def move(self, node: Message, name: str) -> None:
-        """A node that is there goes up to where ``name`` is made."""
+        """Moves a node up to behind the node that makes ``name``."""
         self._order.move(node, self._makers.get(name))
 
     def _enter(self, node: Message) -> None:
+        """Lists a node as reader of its operands."""
         for position, name in enumerate(node.input):
             self._readers.setdefault(name, {})[id(node), position] = node, position
 
     # -- edits --------------------------------------------------------------------------------------------------------
 
     def give(self, place: OperandPlace, name: str) -> None:
-        """``name`` stands at a place from now on. A tuple or Depend that others read too is copied for this reader."""
+        """Has the operand at ``place`` read ``name``. A tuple or Depend that others read too is copied for this
+        reader."""
         if place.node is None:
             self._give_output(place.position, name)
         else:
             self.give_input(place.node if place.via is None else self._own(place.via), place.position, name)
 
     def _own(self, place: OperandPlace) -> Message:
-        """The node whose result stands at a place and nowhere else: a copy of the one that is there, if need be."""
+        """The node whose result stands at ``place`` and nowhere else: a copy where others read it too."""
         reader = place.node if place.via is None else self._own(place.via)
         name = self.graph.output[place.position].name if reader is None else reader.input[place.position]
         node = self._makers[name]
@@ -160,7 +165,7 @@ class Body:
         return node
 
     def give_input(self, node: Message, position: int, name: str) -> None:
-        """Input ``position`` of a node becomes ``name``."""
+        """Makes ``name`` the input ``position`` of a node."""
         old = node.input[position]
         if old != name:
             self._readers[old].pop((id(node), position), None)
@@ -168,7 +173,7 @@ class Body:
             node.input[position] = name
 
     def _give_output(self, position: int, name: str) -> None:
-        """An output of the graph becomes the value ``name``, under the name that the output has."""
+        """Makes the value ``name`` an output of the graph, under the name that the output has."""
         old = self.graph.output[position].name
         if old == name:
             return
@@ -182,7 +187,7 @@ class Body:
         self.graph.output[position].name = name
 
     def _rename(self, old: str, new: str) -> None:
-        """A value gets another name, wherever it is read; the outputs of the graph keep theirs."""
+        """Renames a value wherever it is read; outputs of the graph keep their names."""
         node = self._makers[new] = self._makers.pop(old)
         node.output[0] = node.name = new
         readers = self._readers[new] = self._readers.pop(old, {})
@@ -222,7 +227,8 @@ class Body:
 
 
 class MindirCasts:
-    """Finds or makes what reads a value as another type."""
+    """Casts of a model under edit: finds or makes what reads a value as another type. ``bodies``: by scope, its graph
+    under edit."""
 
     def __init__(self, model: Message, flow: Dataflow, bodies: dict[int, Body]) -> None:
         self._model, self._flow, self._bodies = model, flow, bodies
@@ -230,12 +236,12 @@ class MindirCasts:
         self._casts: dict[tuple[int, str, str], str] = {}  # scope, first name, type -> the first name of its cast
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """A Cast names its type by a constant at the top of its graph."""
+        """Has a Cast name its type by a constant at the top of its graph, as MindIR does."""
         body = self._bodies[op.scope]
         body.give_input(op.native.node, 1, body.number(schema.TYPE_IDS[dtype], dtype))
 
     def _base(self, scope: int, value: Value, place: OperandPlace) -> str:
-        """The first name behind which a cast of a value can stand for a reader.
+        """The first name of a value behind which its Cast can stand so that a reader at ``place`` comes after it.
 
         The name that the value has first in the graph serves all readers, but for those behind a Depend, which keeps
         an order, and those of a parameter itself that stand in front of its first Load.
@@ -248,7 +254,8 @@ class MindirCasts:
         return name if name in self._parameters[scope] and not body.stands_before(first, place) else first
 
     def first_name(self, scope: int, value: Value, place: OperandPlace, to: str) -> str:
-        """The first name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
+        """The name of ``value`` cast to ``to`` for a reader, as it was first called: of a Cast that is there, or of a
+        new one."""
         body, native = self._bodies[scope], self._flow.scopes[scope].native
         base = self._base(scope, value, place)
         if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:
@@ -268,6 +275,7 @@ class MindirCasts:
         return self.new(scope, value, base, to)
 
     def new(self, scope: int, value: Value, name: str, to: str) -> str:
+        """The name of a Cast of ``value`` (called ``name`` at first) to ``to``, made once in each graph."""
         key = scope, name, to
         if key not in self._casts:
             body = self._bodies[scope]
@@ -320,6 +328,7 @@ class MindirEditor:
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
     def _place(self, scope: int, index: int, position: int) -> OperandPlace:
+        """The place of an operand in the file, for a plan's (index of the operator or NONE for an output, position)."""
         place: OperandPlace | None
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
@@ -331,7 +340,7 @@ class MindirEditor:
     # -- casts --------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """The value now has this element type; the operand of a Cast that names it follows."""
+        """Gives a value another element type; the operand of a Cast that names it follows."""
         self._edited = True
         self._types[value.id] = dtype
         op = self.flow.ops[value.producer] if value.producer != NONE else None
@@ -339,7 +348,7 @@ class MindirEditor:
             self._casts.name_type(op, dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
-        """No operator's result follows an input of another slot."""
+        """Nothing to do: in MindIR no result's type follows an input of another slot."""
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
         """Reads ``value`` as ``to`` at the given uses, through one Cast for each graph, or a given one."""
@@ -359,6 +368,7 @@ class MindirEditor:
             self._give(scope, place, self._casts.new(scope, value, low, FLOAT32))
 
     def _give(self, scope: int, place: OperandPlace, first: str) -> None:
+        """Has a place read the value that was called ``first`` at first."""
         body = self._bodies[scope]
         body.give(place, body.now(first))
 
@@ -392,7 +402,7 @@ class MindirEditor:
         return False
 
     def _add_constant(self, value: Value, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """A constant has one name in all graphs, so its copy stands where it stands."""
+        """Adds a low copy of a constant beside it, for some uses: constants are one in all graphs."""
         given, _ = self.flow.scopes[value.scope].native.held[value.id]
         home = next(body for body in self._bodies.values() if body.maker(given.output[0]) is given)
         node = home.copy(given, f"{given.output[0]}_{dtype}")

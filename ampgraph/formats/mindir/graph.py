@@ -37,6 +37,8 @@ def check_structure(file: MindirFile) -> None:
 
 
 class _Checker:
+    """Looks for the first fault in the structure of a MindIR model: names, operands, types."""
+
     def __init__(self, file: MindirFile) -> None:
         self.file, self.model = file, file.model
         self.graphs = [self.model.graph, *self.model.functions]
@@ -46,6 +48,8 @@ class _Checker:
         self.constants = {name for node in constants for name in node.output}
 
     def check(self) -> None:
+        """Raises AmpError AMP201 or AMP202 for the first fault: a name nothing makes, a node without a type, operands
+        that do not fit."""
         self._names()
         everywhere = self.constants | self.functions | set(self.primitives)
         for graph in self.graphs:
@@ -66,7 +70,7 @@ class _Checker:
                     )
 
     def _names(self) -> None:
-        """Every name means one thing in the whole model."""
+        """Refuses a name that means two things in the model."""
         taken = set(self.functions)
         if len(taken) < len(self.model.functions) or "" in taken:
             self._refuse("two functions have one name, or one has none")
@@ -107,6 +111,7 @@ class _Checker:
             raise AmpError("AMP201", problem, where=self.file.where, hint=NO_TYPE)
 
     def _refuse(self, problem: str) -> None:
+        """Raises AmpError AMP202 for a MindIR model that makes no sense."""
         raise AmpError("AMP202", problem, where=self.file.where, hint=UNREADABLE)
 
 
@@ -114,7 +119,7 @@ SMALL = 256  # bytes: constants up to here are part of the digest
 
 
 class MindirGraph(EditableGraph):
-    """The native model, never rebuilt."""
+    """A MindIR model: the file's own messages, edited in place and never rebuilt."""
 
     format, suffix = "MindIR", ".mindir"
 
@@ -124,16 +129,20 @@ class MindirGraph(EditableGraph):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MindirGraph:
+        """Reads a MindIR file. Raises AmpError 1xx."""
         return MindirGraph(mindir_io.load(path))
 
     def prepare(self) -> None:
-        """MindSpore writes and reads sorted graphs only. Raises AmpError 2xx for what it could not read."""
+        """Raises AmpError 2xx for what MindSpore could not read; there is nothing to sort, as it writes sorted
+        graphs."""
         check_structure(self.file)
 
     def refuse_training(self) -> None:
+        """Raises AmpError AMP205 for a training step whose network, forward and backward, cannot be told apart."""
         refuse_unknown_step(self.file.model)
 
     def is_step(self) -> bool:
+        """Whether the file is a whole training step of MindSpore's."""
         return is_step(self.file.model)
 
     def scale_doubts(self) -> list[str]:
@@ -156,6 +165,7 @@ class MindirGraph(EditableGraph):
         return ""
 
     def _read(self, low: str, low_io: frozenset[str]) -> Dataflow:
+        """A new dataflow of the file as it is now."""
         return read_dataflow(self.file, MindirWeights(self.file), low, low_io)
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> MindirEditor:
@@ -177,43 +187,49 @@ class MindirGraph(EditableGraph):
         return digest.hexdigest()
 
     def version(self) -> str:
+        """The MindIR version, as ``mind_ir_version 3``."""
         return f"mind_ir_version {self.file.model.mind_ir_version}"
 
-    def interface(self) -> list[str]:
-        """Names of the inputs, and ``output 0``, ``output 1`` ...: MindIR names no results."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs, and ``output 0``, ``output 1`` ..., with their types: MindIR names no results."""
         self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]
-        return [flow.values[v].name for v in main.inputs] + [f"output {n}" for n in range(len(main.outputs))]
+        types = {flow.values[v].name: flow.values[v].dtype for v in main.inputs}
+        return types | {f"output {n}": flow.values[v].dtype for n, v in enumerate(main.outputs)}
 
     def dimensions(self) -> set[str]:
         """MindIR does not name dimensions."""
         return set()
 
     def census(self) -> Census:
+        """Nodes, Casts and bytes of stored tensors by type; constants are no nodes."""
         nodes = casts = 0
         weights: dict[str, list[int]] = {}
         known = view.primitives(self.file.model)
         for graph in view.graphs(self.file.model):
             nodes += sum(node.op_type != "Constant" for node in graph.node)
             casts += sum(view.kind_of(node, known) == "Cast" for node in graph.node)
-        for tensor in _stored(view.graphs(self.file.model)):
+        for tensor in _stored_tensors(view.graphs(self.file.model)):
             row = weights.setdefault(view.dtype_of(tensor), [0, 0])
             row[0] += 1
             row[1] += elements(self.file, tensor).nbytes
         return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
 
     def data_files(self) -> list[Path]:
+        """The data files that the model reads."""
         return data_files(self.file)
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Writes the model and its data files, whole or not at all."""
         mindir_io.save(self.file, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Copies the file and its data files to another name."""
         mindir_io.copy_unchanged(source, target)
 
 
-def _stored(graphs: list[Message]) -> Iterator[Message]:
+def _stored_tensors(graphs: list[Message]) -> Iterator[Message]:
     """Parameters, and the tensors of constants."""
     for graph in graphs:
         yield from graph.parameter
@@ -223,18 +239,20 @@ def _stored(graphs: list[Message]) -> Iterator[Message]:
 
 
 class MindirWeights:
-    """The WeightReader of the dataflow."""
+    """Reads stored tensors of a MindIR file for the dataflow, piece by piece."""
 
     def __init__(self, file: MindirFile) -> None:
         self.file = file
 
     def size(self, value: Value) -> int:
+        """Number of elements of a stored tensor or number."""
         if value.dtype == NUMBER:
             array = self.array(value)
             return 0 if array is None else int(array.size)
         return int(self._elements(value).size)
 
     def _elements(self, value: Value) -> Array:
+        """The flat elements of a stored tensor, mapped where they are external."""
         return elements(self.file, value.native)
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
@@ -247,7 +265,9 @@ class MindirWeights:
         return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
 
     def chunks(self, value: Value) -> Iterator[Array]:
+        """The elements in pieces that fit the memory."""
         return pieces(self._elements(value))
 
     def key(self, value: Value) -> object:
+        """Every value has a tensor of its own in MindIR."""
         return value.id

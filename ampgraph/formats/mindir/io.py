@@ -25,7 +25,7 @@ from .weights import (
     check_tensors,
     data_files,
     is_external,
-    natural,
+    natural_key,
     place,
     tensors,
     write_padded,
@@ -97,18 +97,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def is_mindir(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is named like a MindIR file, or starts like one; False for what cannot be read."""
-    path = Path(path)
-    if path.suffix == ".mindir":
-        return True
-    try:
-        with content(path, ".mindir") as data:
-            return looks_like(data) == "MindIR"
-    except AmpError:
-        return False
-
-
 def load(path: str | os.PathLike[str]) -> MindirFile:
     """Reads a model; its external tensors stay on disk, mapped when they are read.
 
@@ -157,7 +145,7 @@ def _lacks_primitives(model: Message) -> bool:
 
 
 def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Writes the model, and its external data into ``<name>_variables`` beside it, split as it was.
+    """Writes the model, and its external data into ``<name>_data_folder`` beside it, split as it was.
 
     The data files are named after their content, so that they overwrite none that is in use; the rename of the model
     file is the commit. Raises AmpError: AMP103 bad external data, AMP105 when the disk is full or the folder cannot be
@@ -174,11 +162,11 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
         finally:
             for tensor, original in zip(outside, originals, strict=True):
                 tensor.external_data.CopyFrom(original)
-        _commit(temporary("model"), path, moves, sources)
+        _commit_files(temporary("model"), path, moves, sources)
 
 
 def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """The same bytes under another name, data files included, for a model in which nothing changes.
+    """Copies a model's file to another name, data files included, for a model in which nothing changes.
 
     Raises AmpError: AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input.
     """
@@ -198,10 +186,11 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
                 raise AmpError("AMP105", problem, where=str(target.parent), hint="write to another folder")
             moves[place] = None if place.exists() else copy
         shutil.copyfile(source, temporary("model"))
-        _commit(temporary("model"), target, moves, sources)
+        _commit_files(temporary("model"), target, moves, sources)
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
+    """Raises AmpError AMP106 for one of the inputs, AMP105 for a folder or a name that is no text."""
     if any(same_file(path, source) for source in sources):
         hint = "choose another name with -o"
         raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
@@ -212,12 +201,13 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
         raise AmpError("AMP105", "the file name is not text", where=ascii(str(path)), hint=hint)
 
 
-def _variables(path: Path) -> Path:
+def _data_folder(path: Path) -> Path:
     """Where the data files of a model lie: MindSpore writes ``x_graph.mindir`` and ``x_variables``."""
-    return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
+    return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_data_folder")
 
 
 def _write_model(model: Message, temporary: Path, path: Path) -> None:
+    """Serialises the model to a temporary file; AmpError AMP105 beyond protobuf's 2 GiB."""
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf
@@ -235,7 +225,7 @@ def _write_data(
         by_file.setdefault(place(file, tensor)[0], []).append(tensor)
     total, before = sum(tensor.external_data.length for tensor in outside), 0
     moves: dict[Path, Path | None] = {}
-    for number, location in enumerate(sorted(by_file, key=natural)):
+    for number, location in enumerate(sorted(by_file, key=natural_key)):
         held = sorted(by_file[location], key=lambda tensor: place(file, tensor)[1])
         digest = hashlib.blake2b(path.name.encode(), digest_size=8)
         with open(temporary(f"data_{number}"), "wb") as stream:
@@ -245,7 +235,7 @@ def _write_data(
                 if progress:
                     progress("writing weights", min(before + start + length, total), total)
         before += sum(length for _, length in places)
-        target = _variables(path) / f"data_{number}.{digest.hexdigest()}"
+        target = _data_folder(path) / f"data_{number}.{digest.hexdigest()}"
         moves[target] = temporary(f"data_{number}")
         for tensor, (start, length) in zip(held, places, strict=True):
             tensor.external_data.location = f"{target.parent.name}/{target.name}"
@@ -253,12 +243,12 @@ def _write_data(
     return moves
 
 
-def _commit(model: Path, path: Path, moves: dict[Path, Path | None], sources: list[Path]) -> None:
+def _commit_files(model: Path, path: Path, moves: dict[Path, Path | None], sources: list[Path]) -> None:
     """Moves the data files where they belong, then the model; then removes the data of the model that stood there."""
     old = _own_data(path)
     with contextlib.ExitStack() as undo:
         for target, temporary in moves.items():
-            _move(temporary, target, path.parent, sources, undo)
+            _move_data_file(temporary, target, path.parent, sources, undo)
         os.replace(model, path)
         undo.pop_all()
     used = {os.path.realpath(used) for used in (*moves, *sources)}
@@ -266,11 +256,13 @@ def _commit(model: Path, path: Path, moves: dict[Path, Path | None], sources: li
         for retired in old:
             if os.path.realpath(retired) not in used:
                 retired.unlink(missing_ok=True)
-        if old and not any(_variables(path).iterdir()):
-            _variables(path).rmdir()
+        if old and not any(_data_folder(path).iterdir()):
+            _data_folder(path).rmdir()
 
 
-def _move(temporary: Path | None, target: Path, root: Path, sources: list[Path], undo: contextlib.ExitStack) -> None:
+def _move_data_file(
+    temporary: Path | None, target: Path, root: Path, sources: list[Path], undo: contextlib.ExitStack
+) -> None:
     """Moves a data file; ``undo`` takes away what was not there before."""
     real = os.path.realpath(root)
     if os.path.commonpath([real, os.path.realpath(target.parent)]) != real:
@@ -294,7 +286,7 @@ def _move(temporary: Path | None, target: Path, root: Path, sources: list[Path],
 
 def _own_data(path: Path) -> list[Path]:
     """Data files that `save` wrote for the model that stands at ``path`` now."""
-    folder, model = _variables(path), schema.Model()
+    folder, model = _data_folder(path), schema.Model()
     if not folder.is_dir() or not path.is_file():
         return []
     try:

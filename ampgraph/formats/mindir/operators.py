@@ -72,7 +72,7 @@ class MindirOperators(MindirMemory):
         return written
 
     def _slot(self, op: Op, slot: str, positions: list[int], entry: Operator | None, written: bool) -> None:
-        """The unit of a slot and its reads; tells of a slot that holds two types."""
+        """Makes the unit of a slot and adds its reads; notes a slot that holds two types."""
         values = [self.flow.values[op.inputs[position]] for position in positions]
         unit = self._unit(op, slot, values, entry, written)
         for position, value in zip(positions, values, strict=True):
@@ -82,6 +82,8 @@ class MindirOperators(MindirMemory):
                 self.tie(value, unit)
 
     def _unit(self, op: Op, slot: str, values: list[Value], entry: Operator | None, written: bool) -> int:
+        """The unit of a slot that holds float32 values, with what its table entry admits; NONE for other slots. Two
+        types in one slot are noted as a conflict."""
         dtypes = {value.dtype for value in values if value.dtype in (*_FLOATS, "float64")}
         if entry is not None and slot != NO_SLOT and len(dtypes) > 1:
             self.conflict(f"{op.kind} '{op.name}': {slot} holds {' and '.join(sorted(dtypes))}")
@@ -99,7 +101,8 @@ class MindirOperators(MindirMemory):
     # -- results ------------------------------------------------------------------------------------------------------
 
     def _outputs(self, op: Op, entry: Operator | None, node: Message, scope: Scope, written: set[str]) -> Item:
-        """Values for the outputs, typed by slot where the table says so, else by the abstract."""
+        """Makes values for a node's outputs, typed by their slot where the table says it, else by the file's
+        abstract."""
         free = entry is None or not self._names_type(entry, op)
         made = self.results(op, node, scope, self._cast_type(op))
         for number, (tensor, name, value) in enumerate(made):
@@ -139,6 +142,8 @@ class MindirOperators(MindirMemory):
         return _TYPES.get(to, "") if isinstance(to, int) else ""
 
     def _type_output(self, op: Op, value: Value, slot: str, entry: Operator | None, written: bool) -> None:
+        """Gives an output its unit: that of its slot, or one that stays float32 where the table says no slot. A type
+        that the table does not expect is noted."""
         if op.role == "Cast":
             return
         if is_slot(slot):
@@ -164,7 +169,7 @@ class MindirOperators(MindirMemory):
         return ""
 
     def _cast(self, op: Op) -> None:
-        """A Cast between float types has a unit on each side."""
+        """Makes the units of a Cast between float types, one on each side."""
         target = self.flow.values[op.outputs[0]]
         if target.dtype == FLOAT32:
             target.unit = op.slots["T2"] = self.flow.new_unit(op.id, "T2", LOW_TYPES)
@@ -172,7 +177,7 @@ class MindirOperators(MindirMemory):
             self.flow.given_cast(op, self.low)
 
     def _effects(self, op: Op, entry: Operator | None) -> None:
-        """Notes what an operator writes in place."""
+        """Notes which operands a node writes in place, by the table."""
         first = op.inputs[0] if op.inputs else NONE
         if entry is None or first == NONE:
             return
@@ -243,7 +248,7 @@ class Functions(MindirOperators):
         return self._made(op, node, scope, [function for function, _ in targets])
 
     def _choice(self, kind: str, node: Message) -> Closure:
-        """One of several functions."""
+        """The functions that one of several may be, of a Switch."""
         targets: set[tuple[str, int]] = set()
         for name in node.input[1:]:
             for item in view.flat(self.lookup(name)):
@@ -260,7 +265,7 @@ class Functions(MindirOperators):
         return formals[number]
 
     def _give(self, op: Op, item: Item, place: OperandPlace, name: str, formals: list[Item]) -> None:
-        """One operand of a call, and the formals that it becomes."""
+        """Passes one operand of a call to the formals that it becomes."""
         wanted = [list(view.flat(formal)) for formal in formals]
         parts = list(self.parts(item, place, name))
         if any(len(targets) != len(parts) for targets in wanted):
@@ -273,7 +278,7 @@ class Functions(MindirOperators):
                 self._pass(op, part, where, [targets[number] for targets in wanted])
 
     def _pass(self, op: Op, actual: int, place: OperandPlace | None, targets: list[Item]) -> None:
-        """A value becomes a formal of each function that may be called."""
+        """Ties an argument to the formal of every function that may be called, so that both have one type."""
         value = self.flow.values[actual]
         formals = [self.flow.values[target] for target in targets if isinstance(target, int) and target != actual]
         units = [formal.unit for formal in formals if formal.unit != NONE]
@@ -295,6 +300,7 @@ class Functions(MindirOperators):
             self.tie(value, unit)
 
     def _fixed(self, op: Op, why: str) -> int:
+        """A unit for the next operand of a call that has to stay float32."""
         return self.fixed_unit(f"in{len(op.inputs)}", why, op.id)
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -305,16 +311,18 @@ class Functions(MindirOperators):
         return self._result_unit((function, index), value.dtype)
 
     def opaque(self, function: str, index: int) -> None:
-        """Result ``index`` of a function is no value of its own: a state, a parameter that is written, a function."""
+        """Marks result ``index`` of a function as no value of its own: a state, a parameter that is written, a
+        function."""
         self._inside.setdefault((function, index), [])
         unit = self._result_unit((function, index), FLOAT32)
         self.flow.merge((unit, self.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))
 
     def _result_unit(self, key: Key, dtype: str) -> int:
+        """The unit that result ``key`` (function, index) shares in all calls; NONE for other types than float32."""
         if dtype != FLOAT32:
             return NONE
         if key not in self._result_units:
-            self._result_units[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", LOW_TYPES, border=True)
+            self._result_units[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", LOW_TYPES, crosses=True)
         return self._result_units[key]
 
     def _made(self, op: Op, node: Message, scope: Scope, functions: list[str]) -> Item:
@@ -348,6 +356,7 @@ class Functions(MindirOperators):
                 self.flow.merge((unit, self.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
 
     def _compare(self, key: Key, inner: str, outer: str) -> None:
+        """Notes a result that a function returns as one type and a call reads as another."""
         conflict = f"'{key[0]}' returns {inner}, and is read as {outer}"
         if inner != outer and "number" not in (inner, outer):
             if conflict not in self.flow.conflicts:

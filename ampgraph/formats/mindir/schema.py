@@ -41,7 +41,8 @@ _SCALARS = {"double": 1, "float": 2, "int64": 3, "int32": 5, "bool": 8, "string"
 _MESSAGE_TYPE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
-def _classes() -> dict[str, Any]:
+def _message_classes() -> dict[str, Any]:
+    """protobuf's classes for the messages of the table, by name."""
     file = descriptor_pb2.FileDescriptorProto(name="ampgraph/mindir.proto", package="ampgraph.mindir", syntax="proto2")
     for name, words in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -61,7 +62,7 @@ def _classes() -> dict[str, Any]:
     }
 
 
-_CLASSES = _classes()
+_CLASSES = _message_classes()
 Model, Graph, Node, ValueInfo = (_CLASSES[name] for name in ("Model", "Graph", "Node", "ValueInfo"))
 Tensor, ExternalData, Attribute = (_CLASSES[name] for name in ("Tensor", "ExternalData", "Attribute"))
 Primitive, UserInfo = _CLASSES["Primitive"], _CLASSES["UserInfo"]

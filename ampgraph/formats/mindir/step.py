@@ -37,7 +37,7 @@ WHOLE_STEP = (
 
 def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
-    found = _sign(model)
+    found = _sign_of_step(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
         raise AmpError("AMP205", message, where=where, hint=hint)
@@ -45,15 +45,15 @@ def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -
 
 def written_parameters(model: Message) -> set[str]:
     """The names of the parameters that the graph itself writes."""
-    return {tensor.ref_key or tensor.name for tensor in _written(model, WRITES)}
+    return {tensor.ref_key or tensor.name for tensor in _parameters_at(model, WRITES)}
 
 
 def assigned_parameters(model: Message) -> set[str]:
     """What the graph calls the parameters that it assigns: a loss scale, counters."""
-    return {tensor.name for tensor in _written(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
+    return {tensor.name for tensor in _parameters_at(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
 
 
-def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
+def _parameters_at(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
     """The parameters that some operators write, by the places of their operands."""
     known = view.primitives(model)
     found: set[str] = set()
@@ -63,8 +63,8 @@ def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Mes
     return [tensor for tensor in model.graph.parameter if tensor.name in found]
 
 
-def _sign(model: Message) -> str:
-    """The optimizer, or ``gradients``, or nothing."""
+def _sign_of_step(model: Message) -> str:
+    """What shows that a file holds a training step: its optimizer's name, ``gradients``, or "" for none."""
     known = view.primitives(model)
     gradients = False
     for graph in (model.graph, *model.functions):
@@ -126,11 +126,11 @@ def _in_network(scope: str, named: bool) -> bool:
 
 def mark_step(flow: Dataflow, model: Message) -> None:
     """Holds what is outside the network in float32 (``Op.held``), and says whose gradients there are."""
-    regions = _Regions(flow, model)
+    regions = _NetworkScopes(flow, model)
     for op in flow.ops:
         if not regions.is_network(op):
             op.held = OUTSIDE
-    _Gradients(flow, regions).follow()
+    _GradientOwners(flow, regions).follow()
     flow.cells = _inner_cells
 
 
@@ -145,14 +145,15 @@ def _inner_cells(op: Op) -> list[tuple[str, str]]:
     return [] if op.held else view.cells(inside)
 
 
-class _Regions:
-    """What is the network, forward and backward, by scope and by what comes behind the gradients."""
+class _NetworkScopes:
+    """Which operators of a whole training step are of the network, forward and backward: by scope, and by what comes
+    behind the gradients."""
 
     def __init__(self, flow: Dataflow, model: Message) -> None:
         self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
         self._outside = set[int]()
-        state = _loaded(flow, model)
+        state = _loads_of_assigned(flow, model)
         behind = set[int]()
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
@@ -170,7 +171,7 @@ class _Regions:
         return op.id not in self._outside and _in_network(op.name, self._named)
 
 
-def _loaded(flow: Dataflow, model: Message) -> set[int]:
+def _loads_of_assigned(flow: Dataflow, model: Message) -> set[int]:
     """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
     parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()
@@ -182,10 +183,11 @@ def _loaded(flow: Dataflow, model: Message) -> set[int]:
     return found
 
 
-class _Gradients:
-    """Walks the gradients in order. ``of``: the forward values that a gradient may be of, the nearest first."""
+class _GradientOwners:
+    """Finds for each gradient the forward operator that it belongs to, in order. ``of``: by value, the forward values
+    that it may be a gradient of, the nearest first."""
 
-    def __init__(self, flow: Dataflow, regions: _Regions) -> None:
+    def __init__(self, flow: Dataflow, regions: _NetworkScopes) -> None:
         self.flow = flow
         self.forward = dict[str, list[Op]]()
         self.backward = list[Op]()
@@ -217,12 +219,13 @@ class _Gradients:
                 self._name_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """What comes from the loss is a gradient of what the loss reads."""
+        """Notes that what comes from the loss is a gradient of what the loss reads."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.of[source] = [value for value in self.ends if self._alike(value, source)]
 
     def _alike(self, one: int, other: int) -> bool:
+        """Whether two values have one shape."""
         return self.flow.values[one].shape == self.flow.values[other].shape
 
     def _owner(self, op: Op, kind: str) -> Op | None:
@@ -243,12 +246,13 @@ class _Gradients:
         return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _maker(self, value: int, kind: str) -> Iterator[Op]:
+        """The forward operator of this kind that makes a value, if there is one."""
         maker = self.flow.writer(value)
         if maker is not None and maker.kind == kind:
             yield maker
 
     def _sum(self, op: Op) -> None:
-        """Notes the value of which several gradients are added."""
+        """Notes which forward value an addition of several gradients is for."""
         reached = [self._reach(source) for source in op.inputs if source != NONE and source in self.of]
         common = [value for value in (reached[0] if reached else ()) if all(value in other for other in reached)]
         if common:
@@ -265,13 +269,14 @@ class _Gradients:
         return found
 
     def _handed(self, op: Op) -> Iterable[int]:
+        """The operands that a gradient operator hands on unchanged but for their shape."""
         places = PASSING[op.kind]
         inputs = op.inputs if places is None else [op.inputs[place] for place in places if place < len(op.inputs)]
         return (source for source in inputs if source != NONE)
 
     def _name_results(self, op: Op, owner: Op) -> None:
-        """What the results of a gradient are gradients of: operands of the forward operator, not those that it reads if
-        there are others, as the gradient of one factor reads the other."""
+        """Notes what the results of a gradient are gradients of: operands of the forward operator ``owner``, and of
+        these rather those that the gradient does not read (the gradient of one factor reads the other)."""
         for result in op.outputs:
             alike = [source for source in owner.inputs if source != NONE and self._alike(source, result)]
             alike = [source for source in alike if not self._is_constant(source)]
@@ -317,6 +322,7 @@ class _StatusCheck:
         self.fresh = FreshNames(view.all_names(model))
 
     def replace(self) -> int:
+        """Replaces the check of the register by finite checks; returns how many gradients these look at."""
         gone = self._chain()
         ends = [n for n in self.graph.node if self.kinds[n.output[0]] == "ReduceAll" and n.input[0] in gone]
         gradients = self._gradients()
@@ -344,10 +350,11 @@ class _StatusCheck:
         return found
 
     def _waits(self, name: str) -> bool:
+        """Whether a name is a Depend's, which only orders nodes."""
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """What the register is read behind; nothing where it is read in another way."""
+        """The gradients behind which the register is read; empty for a check of another form."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
         if more or before is None or not self._waits(before.output[0]):
@@ -356,6 +363,7 @@ class _StatusCheck:
         return list(waited.input) if waited is not None and self.kinds[waited.output[0]] in view.TUPLES else []
 
     def _refuse(self) -> NoReturn:
+        """Raises AmpError AMP205 for a check of unknown form."""
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:
@@ -388,7 +396,7 @@ class _StatusCheck:
         return node
 
     def _write(self, nodes: list[Message], result: str, gone: set[str]) -> None:
-        """The graph's new nodes; states no longer wait for what is gone."""
+        """Writes the graph's new nodes; states no longer wait for those that are gone."""
         kept = []
         for node in nodes:
             copy = type(node)()

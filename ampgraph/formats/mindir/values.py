@@ -19,7 +19,7 @@ SHARED = "its memory is written in place"
 
 
 class MindirValues(FlowBuilder):
-    """Adds to the dataflow what the model's values are."""
+    """Adds the values of a MindIR model to the dataflow."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
@@ -73,7 +73,7 @@ class MindirValues(FlowBuilder):
             yield from ((inner, None) for inner in view.flat(item))
 
     def escape(self, item: Item) -> None:
-        """A function that goes where it cannot be followed: it may be called with anything."""
+        """Notes that a function goes where it cannot be followed (into an unknown operator): anything may call it."""
         for part in view.flat(item):
             if isinstance(part, Closure):
                 self.escaped.update(dict.fromkeys(function for function, _ in sorted(part.targets)))
@@ -93,7 +93,7 @@ class MindirValues(FlowBuilder):
         return self.value(name, scope.id, dtype, shape=view.shape_of(tensor), producer=producer)
 
     def stored(self, name: str, scope: Scope, tensor: Message | None, native: Message, dtype: str = "") -> Value:
-        """A stored tensor or number."""
+        """A value for a stored tensor or number."""
         value = self.tensor(name, scope, tensor, dtype)
         value.weight, value.native = True, native
         return value
@@ -107,16 +107,17 @@ class MindirValues(FlowBuilder):
         return found or f"type {tensor.data_type}"
 
     def is_other(self, dtype: str) -> bool:
-        """Whether float32 may not change where it meets this type: the file is at odds with itself, and stays so."""
+        """Whether a type is neither float32 nor the low one: where it meets float32 in one slot, the file contradicts
+        itself and stays as it is."""
         return dtype not in (FLOAT32, self.low, NUMBER)
 
     def hold(self, value: Value, why: str) -> None:
-        """A value keeps its type; one that a given Cast made has it already."""
+        """Keeps a value's type as it is, for the reason ``why``; one that a given Cast made has it already."""
         if value.unit != NONE and value.low_source == NONE:
             self.flow.merge((value.unit, self.fixed_unit(f"held {len(self.flow.units)}", why)))
 
     def tie(self, value: Value, unit: int) -> None:
-        """One type for a value and a reader that no cast can stand in front of."""
+        """Gives one type to a value and a reader in front of which no Cast can stand."""
         if value.weight or value.low_source != NONE:
             self.flow.merge((unit, self.fixed_unit(f"tied {len(self.flow.units)}", NO_PLACE)))
         elif value.unit != NONE:
@@ -125,7 +126,8 @@ class MindirValues(FlowBuilder):
     # -- what the file shows ------------------------------------------------------------------------------------------
 
     def show(self, item: Item, abstract: Message | None, name: str) -> None:
-        """Notes an abstract that shows another float type than what it stands for has."""
+        """Notes an abstract that shows another float type than its value has, to be rewritten when types are
+        settled."""
         if abstract is None:
             return
         if abstract.type in view.SEQUENCES:
@@ -164,16 +166,16 @@ class MindirValues(FlowBuilder):
                 if len(tensors) == 1:
                     scope.native.names[value.id] = info.name
                 if value.dtype == FLOAT32 and scope.kind == "main":
-                    value.unit = self.border_unit(f"input {len(scope.inputs)}", value.name in self.low_io, INPUT)
+                    value.unit = self.boundary_unit(f"input {len(scope.inputs)}", value.name in self.low_io, INPUT)
                 elif value.dtype == FLOAT32:
                     slot = f"{scope.path} input {value.name}"
-                    value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, border=True)
+                    value.unit = self.flow.new_unit(NONE, slot, LOW_TYPES, crosses=True)
                 scope.inputs.append(value.id)
         return view.nested(abstract, iter(found)) if not info.tensor else found[0] if len(found) == 1 else tuple(found)
 
 
 class MindirMemory(MindirValues):
-    """Collects views and writes while a model is read."""
+    """Notes, while a MindIR model is read, which values lie in one memory and which are written in place."""
 
     def __init__(self, file: MindirFile, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(file, flow, low, low_io)
@@ -183,25 +185,27 @@ class MindirMemory(MindirValues):
         self._rewriting: list[Op] = []  # operators that write their first operand and give it back
 
     def share(self, one: int, other: int) -> None:
-        """Two values lie in the same memory."""
+        """Notes that two values lie in the same memory."""
         self._shares[self._find(one)] = self._find(other)
         self._seen |= {one, other}
 
     def changes(self, value: int) -> None:
-        """A value is written in place."""
+        """Notes that a value is written in place."""
         self._changed.add(value)
 
     def rewrites(self, op: Op) -> None:
-        """An operator writes its first operand and gives it back."""
+        """Notes that an operator writes its first operand and gives it back."""
         self._rewriting.append(op)
 
     def _find(self, value: int) -> int:
+        """The value that stands for all in one memory."""
         while value in self._shares and self._shares[value] != value:
             value = self._shares[value]
         return value
 
     def hold_shared(self) -> None:
-        """What is written in place is never cast: the copy would be written, or read too early."""
+        """Keeps the type of all that is written in place: a Cast would be a copy, which is written instead, or read too
+        early."""
         given = {source for source, _ in self.flow.passed}
         for op in self._rewriting:  # in order: what one that is seen gives back is seen too
             if op.inputs[0] in given or self._is_seen(op.inputs[0]):
@@ -212,11 +216,12 @@ class MindirMemory(MindirValues):
                 self.hold(value, SHARED)
 
     def _is_seen(self, value: int) -> bool:
-        """Whether anything but its one reader could see that a value changes."""
+        """Whether more than its one reader could see that a value is written in place."""
         single = len(self.flow.uses[value]) <= 1
         return not single or self.flow.values[value].producer == NONE or value in self._seen
 
     def _hold_rewriting(self, op: Op) -> None:
+        """Keeps the types of an operator that writes its first operand in place and gives it back."""
         first, flow = op.inputs[0], self.flow
         self.changes(first)
         for made in op.outputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -113,7 +112,7 @@ def primitive(model: Message, kind: str, fresh: FreshNames) -> str:
 
 
 def add_type(node: Message, dtype: int, dims: Iterable[int]) -> None:
-    """The type and the dimensions of the one tensor that a new node makes."""
+    """Writes type and dimensions of the one tensor that a new node makes."""
     tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add(data_type=dtype)
     tensor.dims.extend(dims)
 
@@ -186,16 +185,16 @@ def number(item: Message | None) -> Plain:
     if item.type in SEQUENCES:
         return [number(value) for value in item.values] if item.values else list(item.ints)
     if item.type == schema.BOOL:
-        return bool(_integer(item))
+        return bool(_element_integer(item))
     if item.type == schema.STRING:
         return str(item.s, "utf-8", "replace")
     if item.type in (schema.FLOAT, 11):
         return float(item.f if item.HasField("f") else item.d)
-    return _integer(item)
+    return _element_integer(item)
 
 
-def _integer(item: Message) -> int:
-    """Items of a tuple carry their number in ``ints``, others in ``i``."""
+def _element_integer(item: Message) -> int:
+    """The whole number in an attribute: elements of a tuple have theirs in ``ints``, others in ``i``."""
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 
@@ -206,9 +205,6 @@ def plain_array(value: Plain) -> Array | None:
     except ValueError:  # a ragged list
         return None
     return array if array.dtype.kind in "ifb" else None
-
-
-_CLASS = re.compile(r"-[^-/]*$")
 
 
 def cells(domain: str) -> list[tuple[str, str]]:

@@ -47,6 +47,7 @@ class MindirFile:
 
     @property
     def where(self) -> str:
+        """The file as messages name it."""
         return str(self.path or "model")
 
 
@@ -68,6 +69,7 @@ def tensors(model: Message) -> Iterator[Message]:
 
 
 def _attribute_tensors(attributes: Message) -> Iterator[Message]:
+    """The tensors in attributes, those in nested values included."""
     for attribute in attributes:
         if attribute.HasField("t"):
             yield attribute.t
@@ -80,11 +82,11 @@ def data_files(file: MindirFile) -> list[Path]:
     if file.path is None:
         return []
     locations = {place(file, tensor)[0] for tensor in tensors(file.model) if is_external(tensor)}
-    return [file.path.parent / location for location in sorted(locations, key=natural)]
+    return [file.path.parent / location for location in sorted(locations, key=natural_key)]
 
 
-def natural(location: str) -> list[tuple[int, str]]:
-    """Sorts data_10 behind data_9."""
+def natural_key(location: str) -> list[tuple[int, str]]:
+    """A sort key that puts data_10 behind data_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", location) if part]
 
 
@@ -107,31 +109,38 @@ def check_tensors(file: MindirFile) -> None:
     sizes: dict[str, int] = {}
     for tensor in tensors(file.model):
         if tensor.HasField("external_data") and not is_external(tensor) and tensor.external_data.location:
-            raise AmpError("AMP102", f"{_named(tensor)} holds its data twice", where=file.where, hint=DAMAGED)
+            raise AmpError(
+                "AMP102", f"{_name_in_messages(tensor)} holds its data twice", where=file.where, hint=DAMAGED
+            )
         if is_external(tensor):
             _check_external(file, tensor, sizes)
         elif tensor.raw_data:
             expected = _expected_bytes(file, tensor)
             if expected is not None:
-                check_held(len(tensor.raw_data), expected, _named(tensor), file.where)
+                check_held(len(tensor.raw_data), expected, _name_in_messages(tensor), file.where)
 
 
 def _check_external(file: MindirFile, tensor: Message, sizes: dict[str, int]) -> None:
+    """Raises AmpError AMP103 where an external tensor does not fit its data file; ``sizes``: of data files that were
+    looked at."""
     location, offset, length = place(file, tensor)
     if location not in sizes:
         sizes[location] = _data_size(file, location, tensor)
     pending = tensor.external_data.location in file.rounded
-    expected = 4 * _count(file, tensor) if pending else _expected_bytes(file, tensor)
+    expected = 4 * _element_count(file, tensor) if pending else _expected_bytes(file, tensor)
     expected = length if expected is None else expected
-    check_extent((location, offset, length), sizes[location], expected, _named(tensor), file.where)
+    check_extent((location, offset, length), sizes[location], expected, _name_in_messages(tensor), file.where)
 
 
 def _data_size(file: MindirFile, location: str, tensor: Message) -> int:
     """The size of a data file that may be read. Raises AmpError AMP103."""
     if file.path is None:
-        problem = f"{_named(tensor)} lies in a data file, and the model in no folder"
+        problem = f"{_name_in_messages(tensor)} lies in a data file, and the model in no folder"
         raise AmpError("AMP103", problem, where=file.where, hint="load the model from its file")
-    real, what = data_file(location, file.path.parent, _named(tensor), file.where), f"external data file '{location}'"
+    real, what = (
+        data_file(location, file.path.parent, _name_in_messages(tensor), file.where),
+        f"external data file '{location}'",
+    )
     try:
         with open(real, "rb") as data:
             start = data.read(4)
@@ -150,19 +159,22 @@ def _data_size(file: MindirFile, location: str, tensor: Message) -> int:
 def _expected_bytes(file: MindirFile, tensor: Message) -> int | None:
     """What the shape needs; None where the type has no fixed size."""
     kind = schema.ELEMENT_TYPES.get(tensor.data_type, "string")
-    count = _count(file, tensor)
+    count = _element_count(file, tensor)
     return None if kind == "string" or tensor.compression_type else count * _numpy_type(kind).itemsize
 
 
-def _count(file: MindirFile, tensor: Message) -> int:
-    return elements_in(tensor.dims, _named(tensor), file.where)
+def _element_count(file: MindirFile, tensor: Message) -> int:
+    """How many elements a tensor has by its shape. Raises AmpError AMP102 for an impossible one."""
+    return elements_in(tensor.dims, _name_in_messages(tensor), file.where)
 
 
 def _numpy_type(kind: str) -> DType:
+    """The numpy type of an element type; bfloat16 is ml_dtypes'."""
     return LOW_TYPES.get(kind) or np.dtype(kind)
 
 
-def _named(tensor: Message) -> str:
+def _name_in_messages(tensor: Message) -> str:
+    """A tensor as messages name it, shortened."""
     return f"parameter '{str(tensor.ref_key or tensor.name)[:200]}'"
 
 
@@ -176,24 +188,25 @@ def elements(file: MindirFile, tensor: Message) -> Array:
     """
     kind = schema.ELEMENT_TYPES.get(tensor.data_type, "")
     if kind in ("", "string") or tensor.compression_type:
-        problem = f"{_named(tensor)} holds no numbers that can be read (type {tensor.data_type}" + (
+        problem = f"{_name_in_messages(tensor)} holds no numbers that can be read (type {tensor.data_type}" + (
             f", compression {tensor.compression_type})" if tensor.compression_type else ")"
         )
         raise AmpError("AMP102", problem, where=file.where, hint="export the model without compression")
     if is_external(tensor):
         pending = file.rounded.get(tensor.external_data.location)
         if pending is None:
-            return _mapped(file, tensor, _numpy_type(kind))
-        source = _mapped(file, tensor, np.dtype(np.float32))
+            return _mapped_elements(file, tensor, _numpy_type(kind))
+        source = _mapped_elements(file, tensor, np.dtype(np.float32))
         return Rounder(LOW_TYPES[pending.dtype], pending.floor).whole(source)
-    data = _inline(tensor, _numpy_type(kind))
-    if data.size != _count(file, tensor):
-        problem = f"{_named(tensor)} holds {data.size:,} elements; its shape says {list(tensor.dims)}"
+    data = _inline_elements(tensor, _numpy_type(kind))
+    if data.size != _element_count(file, tensor):
+        problem = f"{_name_in_messages(tensor)} holds {data.size:,} elements; its shape says {list(tensor.dims)}"
         raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
     return data
 
 
-def _mapped(file: MindirFile, tensor: Message, dtype: DType) -> Array:
+def _mapped_elements(file: MindirFile, tensor: Message, dtype: DType) -> Array:
+    """The elements of an external tensor, mapped read-only from its data file."""
     _check_external(file, tensor, {})
     location, offset, length = place(file, tensor)
     if not length:
@@ -206,7 +219,8 @@ def _mapped(file: MindirFile, tensor: Message, dtype: DType) -> Array:
         raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA) from None
 
 
-def _inline(tensor: Message, dtype: DType) -> Array:
+def _inline_elements(tensor: Message, dtype: DType) -> Array:
+    """The elements of a tensor that lie in the model's file, in whichever field it has them."""
     if raw := tensor.raw_data:
         return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
     if tensor.float_data:
@@ -223,13 +237,13 @@ def _inline(tensor: Message, dtype: DType) -> Array:
 
 
 def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | None = None) -> None:
-    """A float32 Tensor message becomes float16 or bfloat16, rounded to nearest even; external data when it is saved.
+    """Makes a float32 Tensor message float16 or bfloat16, rounded to nearest even; an external one when it is saved.
 
     Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. Raises AmpError
     (AMP102 damaged, AMP103 bad external data), and ValueError for what is not float32.
     """
     if schema.ELEMENT_TYPES.get(tensor.data_type) != "float32" or dtype not in LOW_TYPES:
-        raise ValueError(f"{_named(tensor)} of type {tensor.data_type} cannot become {dtype}")
+        raise ValueError(f"{_name_in_messages(tensor)} of type {tensor.data_type} cannot become {dtype}")
     if is_external(tensor):
         _check_external(file, tensor, {})
         pending = PendingRounding(*place(file, tensor), dtype, floor)
@@ -246,7 +260,7 @@ def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | N
 def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
     """The bytes of an external tensor as they are saved, in pieces. Raises AmpError AMP103 for bad external data."""
     pending = file.rounded.get(tensor.external_data.location)
-    data = _mapped(file, tensor, np.dtype(np.uint8 if pending is None else np.float32))
+    data = _mapped_elements(file, tensor, np.dtype(np.uint8 if pending is None else np.float32))
     parts = pieces(data) if pending is None else Rounder(LOW_TYPES[pending.dtype], pending.floor).parts(data)
     yield from (part.tobytes() for part in parts)
 

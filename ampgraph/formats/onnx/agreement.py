@@ -24,18 +24,18 @@ which attributes it has, by identity."""
 
 def types_agree(model: ir.Model) -> bool:
     """True only where a dataflow of the model has no conflicts."""
-    return not model.functions and _Types(model).agree(model.graph)
+    return not model.functions and _TypeAgreement(model).agree(model.graph)
 
 
-class _Types:
-    """Types of values by propagation. ``known``: by sort of node, those of its outputs."""
+class _TypeAgreement:
+    """Follows types through a graph node by node. ``known``: by sort of node, the types of its outputs."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._reader = _OneNode(model)
+        self._reader = _NodeTypes(model)
         self._known: dict[Sort, Sequence[str]] = {}
 
     def agree(self, graph: ir.Graph) -> bool:
-        """Whether all nodes are usual, and read types that fit."""
+        """Whether all nodes are of a sort that this module knows, and read types that their slots admit."""
         types: dict[ir.Value | None, str] = {None: ""}
         for value in graph.inputs:
             container, types[value] = declared_type(value)
@@ -66,8 +66,8 @@ class _Types:
         return True
 
 
-class _OneNode(OnnxOperators):
-    """Reads nodes one by one, each into a dataflow that holds nothing that the next one sees."""
+class _NodeTypes(OnnxOperators):
+    """Types of the outputs of single nodes, each read into a dataflow that holds nothing that the next one sees."""
 
     def __init__(self, model: ir.Model) -> None:
         flow = Dataflow(OnnxWeights(), lambda op, name: None, lambda op: "", OnnxShapes(model))
@@ -95,6 +95,6 @@ class _OneNode(OnnxOperators):
         return [value.dtype for value in made] if all(v.dtype and not v.container for v in made) else ()
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
-        """What onnx infers may follow from values and shapes too."""
+        """Marks the node as unusual: what onnx infers may follow from values and shapes, which are not known here."""
         self._unusual = True
         return super()._inferred(op, node)

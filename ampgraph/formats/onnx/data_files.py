@@ -168,7 +168,7 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
-    """Those of some tensors, also behind one that is rounded when it is read."""
+    """The tensors among these whose bytes lie in a data file, also behind one that is rounded when it is read."""
     for tensor in tensors:
         source = tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
         if type(source) is not InFile and isinstance(source, ir.ExternalTensor):
@@ -197,17 +197,20 @@ def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
 
 
 def tensor_of(holder: Holder) -> ir.TensorProtocol:
+    """The stored tensor of an initializer, or of a Constant node (its attribute ``value``)."""
     tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
     assert tensor is not None
     return tensor
 
 
 def put_tensor(holder: Holder, tensor: ir.TensorProtocol) -> None:
+    """Stores ``tensor`` in place of what an initializer or a Constant node holds."""
     put(holder if isinstance(holder, ir.Value) else holder.outputs[0], tensor)
 
 
 def external_holders(model: ir.Model) -> dict[Holder, ir.TensorProtocol]:
-    """What goes to a data file: what came from one, and every large initializer where 2 GB would be passed."""
+    """What holds a tensor that is written to the data file: those that came from one, and large initializers where the
+    model would pass 2 GB."""
     held = {holder: tensor_of(holder) for holder in stored(model)}
     over = sum(nbytes(tensor) for holder, tensor in held.items() if isinstance(holder, ir.Value)) > INLINE_LIMIT
     return {

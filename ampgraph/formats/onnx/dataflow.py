@@ -36,7 +36,7 @@ UNKNOWN = NONE - 1
 
 
 def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
+    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
     refuse_multiplied(model)
     shapes = OnnxShapes(model)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
@@ -54,9 +54,10 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
 
 
 def _refuse_without_cast(values: OnnxValues, low: str) -> None:
-    """Before a Cast to the low type came, nothing can be low, whatever operators of other domains take.
+    """Keeps float32 what operators of other domains would take low, at opsets from before a Cast to the low type.
 
-    Functions have opsets of their own: what goes in and comes out of one is cast in it."""
+    Functions have opsets of their own: what goes in and comes out of one is cast in it.
+    """
     flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
     main = flow.opset or opset_of_ir(values.model.ir_version or 0)
     versions = [env.opsets.get("", env.opsets.get("ai.onnx", main)) for env in values.environments]
@@ -65,8 +66,8 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
     where = {unit.id: versions[flow.ops[unit.op].scope if unit.op != NONE else 0] for unit in flow.units}
     for scope in flow.scopes:
         uses = (use for value in scope.outputs for use in flow.uses[value] if use.op == NONE and use.scope == scope.id)
-        border = (*(flow.values[value].unit for value in scope.inputs), *(use.unit for use in uses))
-        where |= {unit: min(where[unit], versions[scope.id]) for unit in border if unit != NONE}
+        crossing = (*(flow.values[value].unit for value in scope.inputs), *(use.unit for use in uses))
+        where |= {unit: min(where[unit], versions[scope.id]) for unit in crossing if unit != NONE}
     for unit in flow.units:
         version = where[unit.id]
         if version < since and low in unit.admits and not unit.fixed_low:
@@ -78,7 +79,7 @@ class OnnxReader(OnnxOperators):
     """Reads graphs by their nodes, bodies and functions as called included."""
 
     def read(self) -> None:
-        """Reads the main graph."""
+        """Reads the main graph, with the bodies and functions inside, into the dataflow."""
         graph, env = self.model.graph, Environment(dict(self.model.opset_imports), {})
         self.flow.opset = env.opsets.get("", env.opsets.get("ai.onnx", 0))
         scope = self.enter("", NONE, NONE, "main", 1, graph, env)
@@ -90,6 +91,8 @@ class OnnxReader(OnnxOperators):
             self.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
+        """Adds an operator to the dataflow for each node of one graph, in file order; bodies and calls follow
+        inside."""
         table, forms, marked = env.table, env.forms, MARKED in self.model.graph.meta
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
@@ -121,7 +124,8 @@ class OnnxReader(OnnxOperators):
         return True
 
     def _opaque_bodies(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
-        """Bodies of any other operator: their interface stays as it is."""
+        """Reads bodies of an operator that is no If, Loop or Scan: types at their inputs and outputs stay as they
+        are."""
         why = body_types(op)
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in BODIES:
@@ -144,7 +148,8 @@ class OnnxReader(OnnxOperators):
     # -- operators with bodies --------------------------------------------------------------------------------------
 
     def _if(self, at: Caller) -> None:
-        """Matching outputs of the branches and the If share a type; the branches themselves decide freely."""
+        """Reads an If: matching outputs of its branches share a type with its own; the branches decide freely
+        inside."""
         self._reads(at, {})
         branches = [
             self._body(at, name, at.node.attributes[name].as_graph(), 1, []) for name in ("then_branch", "else_branch")
@@ -152,20 +157,20 @@ class OnnxReader(OnnxOperators):
         for position, native in enumerate(at.node.outputs):
             inner = [self.flow.values[b.outputs[position]] for b in branches]
             first = next((v for v in inner if v.dtype), inner[0])
-            unit = self._border(at.op, f"out{position}", first.dtype, first.container)
+            unit = self._crossing_unit(at.op, f"out{position}", first.dtype, first.container)
             self._writes(at, native, first.dtype, first.container, unit)
             for body, value in zip(branches, inner, strict=True):
                 self._leaves(body, position, value.id, unit)
                 self.flow.passed.append((value.id, at.op.outputs[position]))
 
     def _loop(self, at: Caller) -> None:
-        """A state has one type on entry, in the body and on exit."""
+        """Reads a Loop: each state has one type on entry, in the body and on exit."""
         states = at.op.inputs[2:]
         formals: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]
         units: dict[int, int] = {}
         for position, state in enumerate(states):
             item = self.flow.values[state]
-            units[position + 2] = self._border(at.op, f"state{position}", item.dtype, item.container)
+            units[position + 2] = self._crossing_unit(at.op, f"state{position}", item.dtype, item.container)
             formals.append((item.container, item.dtype, units[position + 2]))
         self._reads(at, units)
         body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
@@ -175,7 +180,7 @@ class OnnxReader(OnnxOperators):
         self.flow.passed += zip(body.outputs[1 : len(states) + 1], body.inputs[2:], strict=False)
 
     def _scan(self, at: Caller) -> None:
-        """States as in Loop; a scanned tensor has the type of its slices."""
+        """Reads a Scan: states as in a Loop; a scanned tensor has the type of its slices."""
         skip = 1 if at.env.opsets.get("", 9) < 9 else 0  # Scan-8 takes sequence lengths first
         scanned = int(self.attribute(at.op, "num_scan_inputs") or 0)
         inputs = at.op.inputs[skip:]
@@ -184,7 +189,7 @@ class OnnxReader(OnnxOperators):
         for position, source in enumerate(inputs):
             item = self.flow.values[source]
             name = f"state{position}" if position < len(inputs) - scanned else f"scan{position}"
-            units[position + skip] = self._border(at.op, name, item.dtype, item.container)
+            units[position + skip] = self._crossing_unit(at.op, name, item.dtype, item.container)
             formals.append((item.container, item.dtype, units[position + skip]))
         self._reads(at, units)
         body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
@@ -194,7 +199,7 @@ class OnnxReader(OnnxOperators):
         self.flow.passed += zip(body.outputs[: len(states)], body.inputs, strict=False)
 
     def _call(self, at: Caller) -> None:
-        """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
+        """Reads a call of a model-local function as a scope of its own, so that each call can be decided by itself."""
         function = self.model.functions[at.node.domain, at.node.op_type, at.node.overload]
         attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
         attributes |= {name: at.env.resolve(a) for name, a in at.node.attributes.items()}
@@ -207,7 +212,7 @@ class OnnxReader(OnnxOperators):
         for position, native in enumerate(function.outputs):
             result = self.lookup(native, body, inner)
             body.outputs.append(result.id)
-            unit = self._border(at.op, f"out{position}", result.dtype, result.container)
+            unit = self._crossing_unit(at.op, f"out{position}", result.dtype, result.container)
             self.use(result, NONE, position, unit, body.id)
             if position < len(at.node.outputs):
                 self._writes(at, at.node.outputs[position], result.dtype, result.container, unit)
@@ -216,11 +221,11 @@ class OnnxReader(OnnxOperators):
                     self.flow.merge((unit, result.unit))
 
     def _argument(self, at: Caller, body: Scope, inner: Environment, position: int, native: ir.Value) -> None:
-        """A formal input of a function, and what it is given."""
+        """Ties an argument of a call to the function's formal input, so that both have one type."""
         given = at.op.inputs[position] if position < len(at.op.inputs) else NONE
         actual = self.flow.values[given] if given != NONE else None
         container, dtype = (actual.container, actual.dtype) if actual else ("", "")
-        unit = self._border(at.op, f"in{position}", dtype, container)
+        unit = self._crossing_unit(at.op, f"in{position}", dtype, container)
         if actual:
             self.use(actual, at.op.id, position, unit, at.scope.id)
         formal = self.make(native, body.id, inner, dtype, container, unit=unit)
@@ -228,10 +233,10 @@ class OnnxReader(OnnxOperators):
         if actual:
             self.flow.passed.append((given, formal.id))
 
-    # -- borders ----------------------------------------------------------------------------------------------------
+    # -- boundaries ----------------------------------------------------------------------------------------------------
 
-    def _border(self, op: Op, slot: str, dtype: str, container: str) -> int:
-        """The unit of a value that crosses a border (a loop state, a branch's output, a function's formal)."""
+    def _crossing_unit(self, op: Op, slot: str, dtype: str, container: str) -> int:
+        """The unit of a value that crosses a boundary (a loop state, a branch's output, a function's formal)."""
         if dtype != FLOAT32:
             return NONE
         admits, version = frozenset(LOW), 0
@@ -242,7 +247,7 @@ class OnnxReader(OnnxOperators):
             types = allowed(found.constraints[variable]) if found else frozenset()
             admits = frozenset(low for low in LOW if (container, low) in types)
             version = found.since_version if found else 0
-        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, border=True)
+        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, crosses=True)
         return unit
 
     def _body(self, at: Caller, name: str, graph: ir.Graph, times: int, formals: list[Formal]) -> Scope:
@@ -267,7 +272,7 @@ class OnnxReader(OnnxOperators):
                 unit = states[position]
                 dtype = FLOAT32 if unit != NONE else value.dtype
             else:
-                unit = self._border(at.op, f"stacked{position}", value.dtype, container)
+                unit = self._crossing_unit(at.op, f"stacked{position}", value.dtype, container)
                 dtype = value.dtype
             self._leaves(body, position + first_output, inner, unit)
             if position < len(at.node.outputs):
@@ -275,15 +280,19 @@ class OnnxReader(OnnxOperators):
                 self.flow.passed.append((inner, at.op.outputs[position]))
 
     def _reads(self, at: Caller, units: dict[int, int]) -> None:
+        """Lists the operator as a reader of its inputs; ``units``: by position of the input, the slot that decides its
+        type."""
         for position, source in enumerate(at.op.inputs):
             if source != NONE:
                 value = self.flow.values[source]
                 self.use(value, at.op.id, position, units.get(position, NONE), at.scope.id)
 
     def _leaves(self, body: Scope, index: int, value: int, unit: int) -> None:
+        """Lists output ``index`` of a body as a reader of ``value``, under the unit of the caller's result."""
         item = self.flow.values[value]
         self.use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
 
     def _writes(self, at: Caller, native: ir.Value, dtype: str, container: str, unit: int) -> None:
+        """Makes the value that an output of the operator is in the dataflow, with its type and unit."""
         value = self.make(native, at.scope.id, at.env, dtype, container, at.op.id, unit)
         at.op.outputs.append(value.id)

@@ -41,7 +41,8 @@ def name_type(handles: Handles, op: Op, dtype: str, pin: bool = False) -> None:
 
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
-    """Another stored tensor where ``value`` stands."""
+    """Registers another initializer or Constant in the graph where ``value`` stands, holding ``tensor``; its native
+    value."""
     native = handles.value(value)
     name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
     producer = native.producer()
@@ -62,7 +63,7 @@ def change_weight(
     handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float,
     added: tuple[int, int] | None,
 ) -> ir.Value | None:  # fmt: skip
-    """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
+    """Stores a tensor as `Editor.weight` says; for mode ``both`` the low copy that some readers get, else None."""
     native = handles.value(value)
     source, filler = stored_tensor(native), native.producer()
     if source is None and filler is not None:  # one number, repeated
@@ -108,7 +109,7 @@ class OnnxEditor(Readers):
     # -- types ------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
-        """The value now has this element type; attributes that name the type of its operator's output follow."""
+        """Gives a value another element type; attributes that name the type of its operator's output follow."""
         self._edited = True
         native = self.value(value)
         self.note_type(native, dtype)
@@ -160,12 +161,12 @@ class OnnxEditor(Readers):
         return round_together(self.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
-        """``value`` is read at the given uses, in the place of what was read there."""
+        """Has the given uses read ``value`` in the place of what they read."""
         self._edited = True
         self.give_native(self.value(value), uses)
 
     def rename(self, value: Value, ending: str) -> None:
-        """A value that holds other numbers now has a name of its own. See `NodeEditor.rename`."""
+        """Gives a value that holds other numbers now a name of its own. See `NodeEditor.rename`."""
         self._edited = True
         self.value(value).name = self.fresh(f"{value.name}_{ending}")
 
@@ -209,7 +210,7 @@ class OnnxEditor(Readers):
         return results
 
     def _maker(self, of: Op | Value | None) -> list[ir.Node]:
-        """The node that an operator or a maker of a value is."""
+        """The node that ``of`` is or is made by, in a list; empty for an input or initializer."""
         if isinstance(of, Value):
             made = self.value(of).producer()
             return [] if made is None else [made]
@@ -243,7 +244,7 @@ class OnnxEditor(Readers):
             drop_constant(native)
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
+        """Removes a one-input operator; its readers read its input. False where a boundary needs its result."""
         node = self.node(op)
         others = [value for value in node.inputs[1:] if value is not None]
         gone = self.bypass_node(node, op.scope)
@@ -303,17 +304,18 @@ class OnnxGraphEditor(OnnxEditor):
         return stored
 
     def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
+        """Describes an initializer that was just made, and gives its handle."""
         kind = ir.DataType.from_numpy(numbers.dtype)
         native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
         return self.handle(native, scope, dtype_name(kind))
 
     def number(self, op: Op, name: str, number: float) -> None:
-        """An attribute of an operator holds another number."""
+        """Changes the number in an operator's attribute."""
         self._edited = True
         self.node(op).attributes[name] = ir.AttrFloat32(name, number)
 
     def put(self, value: Value, numbers: Array) -> None:
-        """A stored tensor holds other numbers, of their type and shape."""
+        """Changes the numbers of a stored tensor, which keeps its type and shape."""
         self._edited = True
         native = self.value(value)
         tensor = stored_tensor(native)
@@ -322,7 +324,7 @@ class OnnxGraphEditor(OnnxEditor):
         native.shape = ir.Shape(numbers.shape)
 
     def stand_in(self, value: Value, old: Value) -> None:
-        """``value`` is read wherever ``old`` was, under its name."""
+        """Has all readers of ``old`` read ``value``, which takes over its name."""
         self._edited = True
         self.instead(self.value(old), self.value(value))
 
@@ -341,6 +343,6 @@ class OnnxGraphEditor(OnnxEditor):
     # -- metadata ---------------------------------------------------------------------------------------------------
 
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
-        """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""
+        """Writes types and reasons of operators and new Casts, and what is said of the model, into the metadata."""
         rows = [(self.node(op), dtype, reason) for op, dtype, reason in reasons]
         describe(self.model, [*rows, *((node, to, CAST) for node, to in self.casts_made)], about)

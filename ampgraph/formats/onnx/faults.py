@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from ...core.errors import AmpError
+from .nodes import place_of
 from .proto import Holder, Kind
 from .walk import all_graphs, bodies, captured, is_sorted
 
@@ -38,10 +39,11 @@ def refuse_nodes(proto: ModelProto, held: Iterable[Holder], where: str) -> None:
             if (node.domain, node.op_type) in local or not 0 < version <= NEWEST.get(domain, 0):
                 continue
             if problem := _contradiction(node, domain, version, inputs, len(outputs)):
-                raise AmpError("AMP204", f"{_who(name, outputs, kind)} {problem}", where=where, hint=HINT)
+                raise AmpError("AMP204", f"{_named_parts(name, outputs, kind)} {problem}", where=where, hint=HINT)
 
 
-def _who(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
+def _named_parts(name: bytes, outputs: Sequence[bytes], kind: Kind) -> str:
+    """A node as messages name it: by its name, or by its first output where it has none, and its operator."""
     who = f"node '{name.decode()}'" if name else f"the node that writes '{b''.join(outputs[:1]).decode()}'"
     return f"{who} ({kind.op_type})"
 
@@ -55,7 +57,7 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
         if not isinstance(graph, FunctionProto):
             taken |= {tensor.name.encode(): "is stored" for tensor in graph.initializer}
         for _, outputs, name, kind in holder.nodes():
-            who = _who(name, outputs, kind)
+            who = _named_parts(name, outputs, kind)
             for value in filter(None, outputs):
                 if value in taken:
                     message = f"{who} writes '{value.decode()}', which {taken[value]}"
@@ -64,7 +66,7 @@ def refuse_written_twice(held: Iterable[Holder], where: str) -> None:
 
 
 def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[bytes], outputs: int) -> str:
-    """What a node says otherwise than its schema; empty where it agrees, or has none."""
+    """How a node contradicts the schema of its operator, in words; "" where it agrees, or no schema is known."""
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -91,6 +93,7 @@ def _contradiction(node: NodeProto, domain: str, version: int, inputs: Sequence[
 
 
 def _is_undefined(value: ir.Value) -> bool:
+    """Whether nothing gives it a value: no node, no graph input, no initializer."""
     return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
 
 
@@ -100,8 +103,7 @@ def refuse_undefined(model: ir.Model, where: str) -> None:
         for node in graph:
             for value in node.inputs:
                 if value is not None and _is_undefined(value):
-                    who = f"node '{node.name}'" if node.name else f"the node that writes '{node.outputs[0].name}'"
-                    message = f"{who} ({node.op_type}) reads '{value.name}', which nothing defines"
+                    message = f"{place_of(node)} ({node.op_type}) reads '{value.name}', which nothing defines"
                     raise AmpError("AMP204", message, where=where, hint=HINT)
     for value in model.graph.outputs:  # those of a body may be values from outside of it
         if _is_undefined(value):

@@ -30,7 +30,7 @@ TRAINING_STEP = "ampgraph.step"
 
 
 class OnnxGraph(RunnableOnnx):
-    """The native model, never rebuilt."""
+    """An ONNX model: onnx_ir's objects, edited in place and never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
 
@@ -44,6 +44,7 @@ class OnnxGraph(RunnableOnnx):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
+        """Reads an ONNX file. Raises AmpError 1xx and 2xx."""
         graph = OnnxGraph(onnx_io.load(path))
         meta = graph.model.graph.meta
         graph._known_sorted, graph._weights_inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
@@ -56,7 +57,7 @@ class OnnxGraph(RunnableOnnx):
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
-        """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
+        """Forgets all that was read of the model (dataflows, order, list of graphs), after an edit."""
         self._found_graphs, self._known_sorted, self._weights_inside = None, False, False
         super().edited()
 
@@ -111,7 +112,8 @@ class OnnxGraph(RunnableOnnx):
             raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
     def _admit_casts(self) -> None:
-        """Imports the default domain, which every Cast needs."""
+        """Imports the default opset in the model and its functions where they lack it, or have another with the same
+        Cast: the Casts to come belong to it."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
@@ -126,13 +128,16 @@ class OnnxGraph(RunnableOnnx):
         return f"opset {versions.get('', versions.get('ai.onnx', 0))}"
 
     def metadata(self) -> Mapping[str, str]:
+        """The metadata of the model, by key."""
         return self.model.metadata_props
 
-    def interface(self) -> list[str]:
-        """Names of the inputs and outputs; an input with a default value cannot follow a new type."""
+    def interface(self) -> dict[str, str]:
+        """Names of the inputs and outputs, with their types; an input with a default value cannot follow a new one."""
         given = self.model.graph
         inputs = [value for value in given.inputs if not value.is_initializer()]
-        return [v.name or "" for v in [*inputs, *given.outputs]]
+        types = {value.name or "": declared_type(value) for value in [*inputs, *given.outputs]}
+        words = {"seq": "a sequence of {}", "optional": "an optional {}", "other": "no dense tensor", "": "{}"}
+        return {name: words[container].format(dtype) for name, (container, dtype) in types.items()}
 
     def dimensions(self) -> set[str]:
         """Names of symbolic dimensions."""
@@ -143,6 +148,7 @@ class OnnxGraph(RunnableOnnx):
         return known
 
     def census(self) -> Census:
+        """Nodes, Casts and bytes of stored tensors by type, in all graphs."""
         nodes = casts = 0
         weights: dict[str, list[int]] = {}
         for graph in self._graphs():
@@ -155,18 +161,21 @@ class OnnxGraph(RunnableOnnx):
         return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
 
     def data_files(self) -> list[Path]:
+        """The files that hold weights of the model; empty where all are inside."""
         if self._weights_inside:
             return []
         taken: set[Path] = self.model.graph.meta.get(onnx_io.TAKEN, set())
         return sorted(taken | {Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Writes the model and its data file, whole or not at all."""
         if is_mindir(path):
             hint = "give it a name that ends in .onnx"
             raise AmpError("AMP105", "an ONNX model cannot be written as MindIR", where=os.fspath(path), hint=hint)
         onnx_io.save(self.model, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Copies the file and its data files to another name."""
         onnx_io.copy_unchanged(source, target)
 
     def digest(self) -> str:
@@ -190,7 +199,7 @@ class OnnxGraph(RunnableOnnx):
 
 
 def _attribute_text(attribute: ir.Attr) -> str:
-    """What a plan may depend on; a body counts as the graph that it is."""
+    """An attribute as the digest has it; a body is digested as a graph of its own."""
     if attribute.is_ref():
         return f"{attribute.name}=@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:
@@ -201,6 +210,7 @@ def _attribute_text(attribute: ir.Attr) -> str:
 
 
 def _tensor_text(tensor: ir.TensorProtocol) -> str:
+    """A stored tensor as the digest has it: type and shape, and the numbers of a small one."""
     small = tensor.dtype != ir.DataType.STRING and nbytes(tensor) <= 256
     shape = ",".join(map(str, dims(tensor)))
     return f"{dtype_name(tensor.dtype)}:[{shape}]:{tensor.tobytes().hex() if small else ''}"

@@ -15,7 +15,7 @@ from .types import DTYPES
 
 
 @dataclass(eq=False)
-class _Copies:
+class _FunctionCopy:
     """Originals of one function, each with its copy; empty where the original itself is used."""
 
     nodes: dict[ir.Node, ir.Node] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class _Copies:
     graphs: dict[ir.Graph | ir.Function, ir.Graph | ir.Function] = field(default_factory=dict)
 
     def pair(self, old: ir.Graph, new: ir.Graph) -> None:
-        """Walks an original and its copy side by side."""
+        """Notes for every node and value of a function which one it is in the copy, by walking both in step."""
         self.graphs[old] = new
         self.values.update(zip(old.inputs, new.inputs, strict=True))
         for name, value in old.initializers.items():
@@ -41,7 +41,7 @@ class _Copies:
                         self.pair(body, body_twin)
 
 
-Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _Copies]]
+Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _FunctionCopy]]
 
 
 class Variants:
@@ -53,18 +53,18 @@ class Variants:
         self.model, self.flow = model, flow
         self.leader: dict[int, bool] = {}  # scope -> whether edits are made through it
         self.copied = False
-        self._copies: dict[int, _Copies] = {}  # by scope
+        self._copies: dict[int, _FunctionCopy] = {}  # by scope
         chosen: Chosen = {}
         for scope in flow.scopes:
             if scope.kind != "function":
                 parent = scope.parent if scope.kind == "body" else scope.id
                 self.leader[scope.id] = self.leader.get(parent, True)
-                self._copies[scope.id] = self._copies.get(parent) or _Copies()
+                self._copies[scope.id] = self._copies.get(parent) or _FunctionCopy()
                 continue
             self._function(scope, chosen, signature.get(scope.path))
 
     def _function(self, scope: Scope, chosen: Chosen, signature: Hashable) -> None:
-        """Finds or makes the copy that this call uses, and points the call at it."""
+        """Finds or makes the copy of a function for what was decided inside this call, and has the call use it."""
         function: ir.Function = scope.native
         identifier = function.identifier()
         key = (identifier, signature)
@@ -73,13 +73,14 @@ class Variants:
         self.leader[scope.id] = key not in chosen
         if key not in chosen:
             first = all(k[0] != identifier for k in chosen)
-            chosen[key] = (function, _Copies()) if first else self._copy(function)
+            chosen[key] = (function, _FunctionCopy()) if first else self._copy(function)
         variant, self._copies[scope.id] = chosen[key]
         if leads_caller:  # also where it stays the original: a copied caller calls what its original was pointed at
             node = self.node(call.scope, call.native)
             node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
 
-    def _copy(self, function: ir.Function) -> tuple[ir.Function, _Copies]:
+    def _copy(self, function: ir.Function) -> tuple[ir.Function, _FunctionCopy]:
+        """Another function like this one under a free name, with what its nodes and values are in the copy."""
         self.copied = True
         copy = function.clone()
         number = 1
@@ -87,18 +88,21 @@ class Variants:
             number += 1
         copy.name = f"{function.name}_{number}"
         self.model.functions[copy.identifier()] = copy
-        copies = _Copies()
+        copies = _FunctionCopy()
         copies.pair(function.graph, copy.graph)
         copies.graphs[function] = copy
         return copy, copies
 
     def node(self, scope: int, native: ir.Node) -> ir.Node:
+        """A node of the file as this scope's copy has it."""
         return self._copies[scope].nodes.get(native, native)
 
     def value(self, scope: int, native: ir.Value) -> ir.Value:
+        """A value of the file as this scope's copy has it."""
         return self._copies[scope].values.get(native, native)
 
     def graph(self, scope: int, native: ir.Graph | ir.Function) -> ir.Graph | ir.Function:
+        """A graph of the file as this scope's copy has it."""
         return self._copies[scope].graphs.get(native, native)
 
 
@@ -119,6 +123,8 @@ class Handles:
         return self._variants.leader[scope]
 
     def value(self, value: Value) -> ir.Value:
+        """The native value of a handle: in the copy that its scope uses, and after edits that put another in its
+        place."""
         native: ir.Value = value.native
         native = self._variants.value(value.scope, native) if self._variants.copied else native
         while native in self._instead:
@@ -126,16 +132,18 @@ class Handles:
         return native
 
     def instead(self, old: ir.Value, new: ir.Value) -> None:
-        """Readers of one value read another one, which has its name, type and shape from now on."""
+        """Notes that readers of ``old`` read ``new``, which takes over its name, type and shape."""
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
         self._instead[old] = new
 
     def node(self, op: Op) -> ir.Node:
+        """The native node of an operator, in the copy that its scope uses."""
         native: ir.Node = op.native
         return self._variants.node(op.scope, native) if self._variants.copied else native
 
     def graph(self, scope: int) -> ir.Graph | ir.Function:
+        """The native graph of a scope, in the copy that it uses."""
         return self._variants.graph(scope, self.flow.scopes[scope].native)
 
     def op(self, scope: str, index: int) -> Op | None:
@@ -148,7 +156,7 @@ class Handles:
         return self._scopes[scope], self._ops.get((self._scopes[scope], index)), position
 
     def uses(self, value: Value) -> list[Use]:
-        """Who reads a value in the file; nobody reads what was made here."""
+        """The uses of a value in the file; none of one that an edit made."""
         return self.flow.uses[value.id] if value.id < len(self.flow.values) else []
 
     def shape(self, value: Value) -> Shape | None:
@@ -156,7 +164,7 @@ class Handles:
         return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def handle(self, native: ir.Value, scope: int, dtype: str) -> Value:
-        """A handle of a value that was made here."""
+        """A value of the dataflow for an onnx_ir value that an edit made, by which further edits name it."""
         self._made += 1
         self.note_type(native, dtype)
         return Value(len(self.flow.values) + self._made, native.name or "", scope, dtype, native=native)
@@ -180,21 +188,18 @@ def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
         names.update(graph.initializers)
     for function in model.functions.values():
         if id(function.graph) not in read:
-            names.update(_names(function.graph))
+            names.update(_unseen_names(function.graph))
     names.discard("")
     return names
 
 
-def _names(graph: ir.Graph) -> Iterator[str]:
+def _unseen_names(graph: ir.Graph) -> Iterator[str]:
     """The names in a graph that no dataflow has."""
     yield from (value.name or "" for value in graph.inputs)
     yield from graph.initializers
     for node in graph:
         yield node.name or ""
         yield from (value.name or "" for value in node.outputs)
-
-
-Parent = ir.Graph | ir.Function
 
 
 class Placing(Handles):
@@ -208,9 +213,11 @@ class Placing(Handles):
         self._index: dict[ir.Node, int] = {}  # nodes of the file -> their place in it
 
     def behind(self, scope: int, anchor: ir.Node | None, node: ir.Node) -> None:
-        """A node goes right behind another; without one before the first that was there, after what came before so.
+        """Places a node right behind ``anchor``; without one, in front of all nodes of the file, behind those placed so
+        before.
 
-        One that is there already moves."""
+        One that is there already moves.
+        """
         graph = self.graph(scope)
         if anchor is not None and anchor.graph is not getattr(graph, "graph", graph):
             anchor = None  # it stands around this graph
@@ -235,7 +242,8 @@ class Placing(Handles):
         return max((node for node in nodes if node.graph is inside), key=self._rank, default=None)
 
     def _rank(self, node: ir.Node) -> tuple[int, ...]:
-        """Numbers that compare as places do. What came later behind a node stands closer to it."""
+        """Sort key for nodes by their place in the graph: behind one node, what was placed later stands closer to
+        it."""
         steps: list[int] = []
         at: ir.Node | None = node
         while at is not None and at in self._placed:
@@ -244,6 +252,7 @@ class Placing(Handles):
         return (self._place_in_file(at) if at is not None else -1, *reversed(steps))
 
     def _place_in_file(self, node: ir.Node) -> int:
+        """The index that a node of the file has in its graph; the table is made when it is first asked for."""
         if not self._index:
             self._index = {self.node(op): op.index for op in self.flow.ops}
         return self._index[node]
@@ -254,7 +263,7 @@ LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "n
 
 
 class Casts(Placing):
-    """Finds or makes what reads a value as another type."""
+    """Casts of a model under edit: finds or makes what reads a value as another type."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
@@ -265,6 +274,8 @@ class Casts(Placing):
         return self._given(value, to) or self.new_cast(value, self.value(value), to)
 
     def _given(self, value: Value, to: str) -> ir.Value | None:
+        """What already holds ``value`` as type ``to``: the low value that it was cast from, or a Cast of the file,
+        which is moved to the front of its other readers. None if there is none."""
         flow = self.flow
         if value.low_source != NONE:
             return self.value(flow.values[value.low_source])
@@ -293,7 +304,7 @@ class Casts(Placing):
 
 
 def copy_layer(source: ir.Node, target: ir.Node) -> None:
-    """A new node belongs to the layer of the one that it serves."""
+    """Gives a new node the layer of the node that it serves."""
     for key in LAYER_KEYS:
         if key in source.metadata_props:
             target.metadata_props[key] = source.metadata_props[key]
@@ -306,14 +317,16 @@ def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
 
 
 class Readers(Casts):
-    """Gives values to the places that read them."""
+    """Readers of a model under edit: gives values to the places that read them."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         super().__init__(model, flow, variants)
-        self.outputs = {scope: [value.name for value in self.graph(scope).outputs] for scope in _named(flow)}
+        self.outputs = {
+            scope: [value.name for value in self.graph(scope).outputs] for scope in _scopes_with_named_outputs(flow)
+        }
 
     def give_native(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
-        """``result`` is read at the given uses from now on."""
+        """Has the given uses read ``result``."""
         for use in uses:
             scope, op, position = self.at(use)
             if op is not None:
@@ -325,6 +338,8 @@ class Readers(Casts):
                 self._give_output(scope, position, result)
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
+        """Makes ``result`` output ``position`` of the scope's graph, under the declared name, by an Identity where
+        runtimes need one."""
         graph = self.graph(scope)
         if scope in self.outputs:
             result = self._as_output(graph, self.outputs[scope][position], position, result)
@@ -336,7 +351,8 @@ class Readers(Casts):
         graph.outputs[position] = result
 
     def _describe(self, result: ir.Value, old: ir.Value) -> None:
-        """What the file says of an output of a body is said of the value in its place."""
+        """Gives a value that becomes a body's output its known type, and the old output's shape where it has none of
+        its own."""
         result.type = self.type_of(result)
         result.shape = result.shape or old.shape
 
@@ -355,6 +371,7 @@ class Readers(Casts):
         return result
 
     def identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        """Appends an Identity of ``source`` to the graph and gives its result, under a name of its own."""
         name = self.fresh(f"{source.name}_result")
         node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
         result = node.outputs[0]
@@ -365,7 +382,7 @@ class Readers(Casts):
     def bypass_node(self, op: ir.Node, scope: int) -> bool:
         """Readers of a node's only result read its first input, and the node goes.
 
-        It stays, and costs nothing, where a border needs its name or a body a result of its own.
+        It stays, and costs nothing, where a boundary needs its name or a body a result of its own.
         """
         source, target, graph = op.inputs[0], op.outputs[0], self.graph(scope)
         assert source is not None
@@ -384,7 +401,7 @@ class Readers(Casts):
         return True
 
 
-def _named(flow: Dataflow) -> list[int]:
+def _scopes_with_named_outputs(flow: Dataflow) -> list[int]:
     """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
     decoder of a BeamSearch is."""
     bodies = [scope for scope in flow.scopes if scope.kind == "body"]

@@ -54,19 +54,19 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
-    proto, held, outside = _checked(path)
-    model = _native(proto, held, path.parent.absolute() if outside else None, str(path))
+    proto, held, outside = _checked_proto(path)
+    model = _model_of_proto(proto, held, path.parent.absolute() if outside else None, str(path))
     model.graph.meta[INSIDE] = not outside
     return model
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
     """The model as it is in the file, its tensors checked. Raises AmpError as `load` does."""
-    return _checked(path)[0]
+    return _checked_proto(path)[0]
 
 
-def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
-    """The same with its graphs, which take a walk to find, and whether it has data files."""
+def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
+    """A file's proto, its graphs (found in one walk), and whether it has data files; tensors are checked."""
     proto, where = onnx.ModelProto(), str(path)
     with content(path, ".onnx") as data:
         try:
@@ -88,18 +88,20 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
-    model = _native(proto, held, folder, where)
+    model = _model_of_proto(proto, held, folder, where)
     return hold_attributes(model) if outside else model
 
 
 def hold_attributes(model: ir.Model) -> ir.Model:
-    """Reads what attributes have in data files, but for Constants, and remembers these."""
+    """Reads tensors of attributes that lie in data files into memory (Constants' stay), and remembers the files."""
     if taken := take_in(all_graphs(model)):
         model.graph.meta[TAKEN] = taken
     return model
 
 
-def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
+def _model_of_proto(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
+    """The model of a proto, whose faults are refused or repaired and noted; ``held``: what holds its tensors;
+    ``folder``: where its data files are."""
     if proto.training_info:
         message = "holds training information, which mixed precision for inference would lose"
         raise AmpError("AMP107", message, where=where, hint="export the inference graph, or clear training_info")
@@ -160,20 +162,20 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
         finally:
             for holder, tensor in outside.items():
                 put_tensor(holder, tensor)
-        with _in_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
+        with _moved_into_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
             os.replace(temporary("model"), path)
-    _retire(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
+    _remove_unused_data(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
 
 
-def _retire(folder: Path, own: set[str], used: set[str]) -> None:
-    """Removes the data of the model that was replaced, but for what is used, which are real paths."""
+def _remove_unused_data(folder: Path, own: set[str], used: set[str]) -> None:
+    """Removes the data files of the model that was replaced, but for those in ``used`` (real paths)."""
     for place in (folder / name for name in own):
         if os.path.realpath(place) not in used:
             place.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _in_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
+def _moved_into_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
     """Moves a data file where it belongs; if what follows fails, everything is as it was before."""
     if target.exists():
         os.replace(target, aside)
@@ -188,7 +190,7 @@ def _in_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
 
 
 def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """The same bytes under another name, data files included, for a model in which nothing changes."""
+    """Copies a model's file to another name, data files included, for a model in which nothing changes."""
     source, path = Path(source), Path(path)
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())
@@ -199,11 +201,11 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
             if not _same_bytes(origin, target, replaced=location in own):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(origin, temporary(f"data{number}"))
-                moves.enter_context(_in_place(temporary(f"data{number}"), target, temporary(f"old{number}")))
+                moves.enter_context(_moved_into_place(temporary(f"data{number}"), target, temporary(f"old{number}")))
         shutil.copyfile(source, temporary("model"))
         os.replace(temporary("model"), path)
     used = {os.path.realpath(folder / name) for folder in (source.parent, path.parent) for name in names}
-    _retire(path.parent, own, used)
+    _remove_unused_data(path.parent, own, used)
 
 
 def _same_bytes(origin: Path, target: Path, *, replaced: bool) -> bool:

@@ -36,7 +36,7 @@ Kept = dict[str, bytes]
 def from_proto(proto: ModelProto, held: Sequence[Holder]) -> ir.Model:
     """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto, whose
     graphs are ``held``."""
-    taken = [_taken(holder.graph) for holder in held]
+    taken = [_take_map_types(holder.graph) for holder in held]
     model = (flat_model(proto, held[0]) if len(held) == 1 else None) or ir.from_proto(proto)
     if any(taken):
         for graph, kept in zip(all_graphs(model), taken, strict=True):
@@ -52,7 +52,7 @@ def to_proto(model: ir.Model) -> ModelProto:
         _drop_unreadable(proto)
     if holds_maps(model):
         for graph, written in zip(all_graphs(model), holders(proto), strict=True):
-            _give_back(written.graph, graph.meta.get(KEPT, {}))
+            _restore_map_types(written.graph, graph.meta.get(KEPT, {}))
     return proto
 
 
@@ -94,13 +94,13 @@ def doubted_shapes(model: ir.Model) -> MutableSet[str]:
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
-    """Keeps what was said with the model."""
+    """Keeps the notes on what was repaired with the model, for `repairs_of`."""
     if said := list(dict.fromkeys([*repairs_of(model), *said])):
         model.graph.meta[REPAIRS] = said
 
 
 def repairs_of(model: ir.Model) -> list[str]:
-    """What was said when a model was read."""
+    """The notes on what was repaired when the model was read."""
     return list(model.graph.meta.get(REPAIRS, ()))
 
 
@@ -132,27 +132,28 @@ def bounds_as_vectors(graph: ir.Graph) -> list[str]:
     return [f"{count} {several} scalars for bounds: they are vectors now, as ONNX has them"] if count else []
 
 
-def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
-    """What a graph says of its values."""
+def _annotations(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:
+    """The annotations of a graph: of its inputs, outputs and values inside."""
     yield from graph.value_info
     if isinstance(graph, GraphProto):
         yield from graph.input
         yield from graph.output
 
 
-def _taken(graph: GraphProto | FunctionProto) -> Kept:
+def _take_map_types(graph: GraphProto | FunctionProto) -> Kept:
+    """Map types by the name of the value, as bytes; they are cleared in the proto, since onnx_ir cannot read them."""
     kept: Kept = {}
-    for info in _infos(graph):
+    for info in _annotations(graph):
         if is_map(info.type):
             kept[info.name] = info.type.SerializeToString(deterministic=True)
             info.ClearField("type")
     return kept
 
 
-def _give_back(graph: GraphProto | FunctionProto, kept: Kept) -> None:
-    """Types the values that are there still; those inside the graph in the order in which they were read."""
+def _restore_map_types(graph: GraphProto | FunctionProto, kept: Kept) -> None:
+    """Gives map types back to the values that still exist; inner ones in the order in which the file had them."""
     made = {name for node in graph.node for name in node.output} if kept else set()
-    listed = {info.name: info for info in _infos(graph)}
+    listed = {info.name: info for info in _annotations(graph)}
     for name, content in kept.items():
         if name not in listed and name in made:
             listed[name] = onnx.ValueInfoProto(name=name)
@@ -171,7 +172,7 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
     constructors of onnx_ir take in, is not sorted, or makes no sense: that is onnx_ir's own to read, or to refuse."""
     if proto.graph.quantization_annotation or getattr(proto, "configuration", ()):
         return None
-    graph = _graph(proto.graph, held.parts) if held.parts is not None else None
+    graph = _graph_read_fast(proto.graph, held.parts) if held.parts is not None else None
     if graph is None:
         return None
     graph.opset_imports.update(ir.serde.deserialize_opset_import(proto.opset_import))
@@ -182,14 +183,16 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
     return ir.Model(graph, ir_version=proto.ir_version, metadata_props=props, **said)
 
 
-def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
+def _graph_read_fast(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
+    """The graph of nodes taken apart, read the fast way; None where it needs the general one (not sorted, a name
+    missing)."""
     inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
     values: Values = {value.name or "": value for value in inputs}
     infos = {info.name: info for info in proto.value_info}
-    stored = [_stored(tensor, values, infos) for tensor in proto.initializer]
+    stored = [_initializer_value(tensor, values, infos) for tensor in proto.initializer]
     if not all(value.name for value in stored):
         return None
-    nodes = _Nodes(values, infos).read(parts)
+    nodes = _NodeReader(values, infos).read(parts)
     if nodes is None or not all(info.name in values for info in proto.output):
         return None
     return ir.Graph(
@@ -203,7 +206,7 @@ def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
     )
 
 
-def _stored(proto: TensorProto, values: Values, infos: Infos) -> ir.Value:
+def _initializer_value(proto: TensorProto, values: Values, infos: Infos) -> ir.Value:
     """The value of an initializer: a new one, or the input whose default it is."""
     plain = proto.data_type == FLOAT and proto.data_location == TensorProto.DEFAULT
     tensor = InFile(proto) if plain else ir.serde.deserialize_tensor(proto)
@@ -224,7 +227,7 @@ Common = tuple[str, str, Sequence[ir.Attr], str, str | None, dict[str, str] | No
 """What nodes of a kind have in common: domain, operator, attributes, overload, doc string and metadata."""
 
 
-class _Nodes:
+class _NodeReader:
     """Reads nodes in their order. ``values``: by name, what is there when they are reached."""
 
     def __init__(self, values: Values, infos: Infos) -> None:
@@ -233,7 +236,8 @@ class _Nodes:
         self._attributes: dict[bytes, ir.Attr] = {}
 
     def read(self, nodes: Iterable[Parts]) -> list[ir.Node] | None:
-        """None where a node reads what is not there yet, or gives what there is already, or a name is no text."""
+        """Nodes as onnx_ir's; None where a node reads what is not there yet, or gives what there is already, or a name
+        is no text."""
         values, made = self._values, []
         for inputs, outputs, name, kind in nodes:
             try:
@@ -276,6 +280,8 @@ class _Nodes:
         return made
 
     def _common(self, kind: Kind) -> Common:
+        """What all nodes of one kind share: domain, operator, attributes, overload, doc string, metadata; made once a
+        kind."""
         proto = kind.proto
         attributes = [self._attribute(attribute) for attribute in proto.attribute]
         props = ir.serde.deserialize_metadata_props(proto.metadata_props) if proto.metadata_props else None
@@ -286,6 +292,7 @@ class _Nodes:
         return found
 
     def _attribute(self, proto: AttributeProto) -> ir.Attr:
+        """An attribute as an object of onnx_ir; nodes that hold the same number or text share one object."""
         if proto.type not in NUMBERS:
             return ir.serde.deserialize_attribute(proto)
         key = proto.SerializeToString(deterministic=True)

@@ -70,7 +70,7 @@ class Environment:
 
 
 class OnnxValues(FlowBuilder):
-    """Adds to the dataflow what the model's values are."""
+    """Adds the values of an ONNX model to the dataflow."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
         super().__init__(flow, low, low_io)
@@ -95,7 +95,7 @@ class OnnxValues(FlowBuilder):
         producer: int = NONE,
         unit: int = NONE,
     ) -> Value:
-        """A value that comes to be here."""
+        """Adds a value to the dataflow under the name of its native value, in this scope."""
         value = self.value(
             native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
         )
@@ -103,7 +103,7 @@ class OnnxValues(FlowBuilder):
         return value
 
     def results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
-        """The results of an operator, whose types are yet to be found."""
+        """Adds an operator's results, whose types are yet to be found."""
         values, uses, table, outputs = self.flow.values, self.flow.uses, env.table, op.outputs
         for native in natives:
             number = table[native] = len(values)
@@ -113,7 +113,7 @@ class OnnxValues(FlowBuilder):
             outputs.append(number)
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
-        """The value that a graph reads."""
+        """The dataflow's value for a native one that a graph reads, of its own scope or of one around it."""
         found = env.table.get(native)
         if found is not None:
             return self.flow.values[found]
@@ -125,30 +125,30 @@ class OnnxValues(FlowBuilder):
         return value
 
     def initializers(self, graph: ir.Graph, scope: Scope, env: Environment) -> None:
-        """Stored tensors. One that is listed as an input can be overridden: it is an input."""
+        """Adds a graph's stored tensors. One that is listed as an input too is an input: callers may replace it."""
         for native in graph.initializers.values():
             if native not in env.table and native.const_value is not None:
                 value = self.make(native, scope.id, env, dtype_name(native.const_value.dtype))
                 value.weight = value.parameter = True
 
     def arriving(self, native: ir.Value, scope: Scope, env: Environment) -> None:
-        """An input of the model."""
+        """Adds an input of the model, with its unit."""
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
         value.default = native.const_value is not None
         scope.inputs.append(value.id)
         if dtype == FLOAT32:
             low = value.name in self.low_io and not container
-            value.unit = self.border_unit(f"input {value.name}", low, "a graph input keeps its type")
+            value.unit = self.boundary_unit(f"input {value.name}", low, "a graph input keeps its type")
 
     def leaving(self, native: ir.Value, index: int, scope: Scope, env: Environment) -> None:
-        """An output of the model."""
+        """Adds the read that an output of the model is, with its unit."""
         value = self.lookup(native, scope, env)
         scope.outputs.append(value.id)
         unit = NONE
         if value.dtype == FLOAT32:
             low = value.name in self.low_io and not value.container
-            unit = self.border_unit(f"output {index}", low, "a graph output keeps its type")
+            unit = self.boundary_unit(f"output {index}", low, "a graph output keeps its type")
         self.use(value, NONE, index, unit, scope.id)
 
     def attribute(self, op: Op, name: str) -> Any:
@@ -156,7 +156,7 @@ class OnnxValues(FlowBuilder):
         return self.environments[op.scope].attribute(op.native, name)
 
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
-        """The same for readers that know no format: a tensor is a numpy array."""
+        """The value of an attribute for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
         if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
             plain: AttributeValue = value
@@ -175,17 +175,18 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
         version = opsets.get(domain, opsets.get("ai.onnx", 1))
         schema = onnx.defs.get_schema(node.op_type, version, domain)
         read = zip(node.inputs, inputs, strict=True)
-        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None}
+        known = {value.name or "": _type_proto(value, kind) for value, kind in read if value is not None}
         imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
         proto = ir.serde.serialize_node(node)
         found = onnx.shape_inference.infer_node_outputs(schema, proto, known, opset_imports=imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return unknown  # a node that onnx cannot follow: its annotation is asked
-    return [_read(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
+    return [_type_of_proto(found[value.name]) if value.name in found else ("", "") for value in node.outputs]
 
 
-def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
-    """The type of an input, with the shape that the file gives: rules may ask for the rank. Empty for none."""
+def _type_proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
+    """A value's type with its shape as onnx's inference takes it: rules may ask for the rank. Empty for an unknown
+    type."""
     if not kind[1]:
         return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
@@ -196,7 +197,8 @@ def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
     return proto
 
 
-def _read(proto: onnx.TypeProto) -> Type:
+def _type_of_proto(proto: onnx.TypeProto) -> Type:
+    """Container and element type of a type as the file writes it; a map is ("other", "")."""
     return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))
 
 
@@ -209,8 +211,8 @@ def body_types(op: Op) -> str:
     return f"the types of its body are part of {op.kind}"
 
 
-def _named(op: Op) -> frozenset[str]:
-    """The types that a user's list may say of an operator without a schema: of another domain than ONNX's."""
+def _types_by_list(op: Op) -> frozenset[str]:
+    """The types that a user's list may admit for an operator without a schema: only for domains other than ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 
@@ -289,12 +291,13 @@ class OnnxOperators(OnnxValues):
             value.dtype, value.container, value.unit = dtype, container, unit
 
     def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
-        """An input of a slot of type ``dtype`` that is a container or has another type, which is noted."""
+        """Adds a read of a slot of type ``dtype`` by a container or a value of another type, which is noted as a
+        conflict."""
         if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
             value.dtype = FLOAT32
             maker, why = self.flow.writer(value.id), "its operator is unknown"
             if maker is not None and maker.kind in self.flow.unknown_kinds:
-                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _named(maker))
+                value.unit = self.fixed_slot(maker, f"out{maker.outputs.index(value.id)}", why, _types_by_list(maker))
             else:
                 value.unit = self.fixed_unit(value.name, why)
         elif value.dtype != dtype and value.dtype and not slot.literal:
@@ -341,6 +344,8 @@ class OnnxOperators(OnnxValues):
         return None if op.kind == "QuantizeLinear" else (container, FLOAT32)
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> None:
+        """Adds a Constant: a weight where its number is in the file, else a value whose attribute a function's caller
+        gives."""
         tensor = node.attributes.get("value")
         if tensor is not None and not tensor.is_ref():
             dtype, weight = dtype_name(tensor.value.dtype), True
@@ -359,8 +364,8 @@ class OnnxOperators(OnnxValues):
     def _opaque(
         self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
     ) -> None:
-        """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
-        named = NO_TYPES if found is not None else _named(op)
+        """Reads an operator of unknown schema, or whose types are its own business: float32 in and out stays so."""
+        named = NO_TYPES if found is not None else _types_by_list(op)
         for position, source in enumerate(op.inputs):
             if source != NONE:
                 value, unit = self.flow.values[source], NONE
@@ -385,6 +390,7 @@ class OnnxOperators(OnnxValues):
         return known if all(dtype for _, dtype in known) else self._inferred(op, node)
 
     def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
+        """Types of the node's outputs as onnx infers them from the types of its inputs."""
         read = [self.flow.values[i] if i != NONE else None for i in op.inputs]
         opsets = self.environments[op.scope].opsets
         return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.annotations import NODES, PRECISION, REASON
 from ...core.dataflow import Op, Origin
 from ...core.sites import Site
-from .schemas import kind_of
+from .nodes import kind_of
 from .walk import captured
 
 
@@ -21,7 +21,7 @@ def layer_of(op: Op) -> str:
 
 
 def layer_of_node(node: ir.Node) -> str:
-    """The same of a node."""
+    """The exporter's scope of a native node, dot separated, or the folders of its slash-separated name."""
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
     if scopes:
         names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
@@ -46,17 +46,18 @@ class Origins:
         self._known: dict[int, Origin | None] = {}
 
     def __call__(self, op: Op) -> Origin | None:
-        """None where the exporter of a node does not say it."""
+        """The framework's operator that a node was exported from; None where the exporter does not say it."""
         if op.id not in self._known:
             self._known[op.id] = origin_of_node(op.native)
         return self._known[op.id]
 
 
 def origin_of_node(node: ir.Node) -> Origin | None:
-    """The same of one node. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``.
+    """What a node was exported from. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``.
 
     torch.onnx.export(dynamo=True) writes the line of the exported graph that a node belongs to, ``%linear :
-    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it."""
+    [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = ...)``, and the classes around it.
+    """
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:
@@ -74,13 +75,13 @@ Functions = Mapping[tuple[str, str, str], ir.Function]
 
 def read_sites(model: ir.Model, flat: ir.Model) -> tuple[Site, ...]:
     """The nodes of the main graph; ``flat`` is the same with functions inlined."""
-    before, after = list(_expanded(model.graph, model.functions, "")), list(flat.graph)
+    before, after = list(_nodes_as_inlined(model.graph, model.functions, "")), list(flat.graph)
     if [node.op_type for node, _ in before] != [node.op_type for node in after]:
         before = [(node, "") for node in after]  # the inliner wrote nodes of its own: the names are then its names
-    return tuple(_site(old, path, new) for (old, path), new in zip(before, after, strict=True))
+    return tuple(_site_of(old, path, new) for (old, path), new in zip(before, after, strict=True))
 
 
-def _expanded(
+def _nodes_as_inlined(
     nodes: Iterable[ir.Node], functions: Functions, path: str, depth: int = 0
 ) -> Iterator[tuple[ir.Node, str]]:
     """Nodes in the order in which the inliner writes them, with the path of calls around them."""
@@ -90,13 +91,14 @@ def _expanded(
             yield node, path
         else:
             name = node.name or next((v.name for v in node.outputs if v.name), node.op_type)
-            yield from _expanded(called, functions, f"{path}/{name}".lstrip("/"), depth + 1)
+            yield from _nodes_as_inlined(called, functions, f"{path}/{name}".lstrip("/"), depth + 1)
 
 
-def _site(old: ir.Node, path: str, new: ir.Node) -> Site:
+def _site_of(old: ir.Node, path: str, new: ir.Node) -> Site:
+    """Where a converted node stands, with the names that it reads and writes, to be compared with the node it was."""
     inputs = (*(v.name or "" if v is not None else "" for v in new.inputs), *(v.name or "" for v in captured(new)))
     made, written = (tuple(v.name or "" for v in node.outputs) for node in (new, old))
-    return Site(old.name or "", kind_of(new.domain, new.op_type), path, layer_of_node(old), inputs, made, written)
+    return Site(old.name or "", kind_of(new), path, layer_of_node(old), inputs, made, written)
 
 
 NODE_METADATA = 10  # the IR version that gave nodes metadata
@@ -111,12 +113,12 @@ def describe(model: ir.Model, rows: Iterable[tuple[ir.Node, str, str]], about: M
             if PRECISION not in own and REASON not in own:
                 own[PRECISION], own[REASON] = dtype, reason
     elif NODES not in model.metadata_props:
-        model.metadata_props[NODES] = _table(rows)
+        model.metadata_props[NODES] = _reasons_table(rows)
     for key, text in about.items():
         model.metadata_props.setdefault(key, text)
 
 
-def _table(rows: Iterable[tuple[ir.Node, str, str]]) -> str:
+def _reasons_table(rows: Iterable[tuple[ir.Node, str, str]]) -> str:
     """{type: {reason: names of nodes, of first outputs where nodes have none}} as JSON."""
     table: dict[str, dict[str, list[str]]] = {}
     for node, dtype, reason in rows:

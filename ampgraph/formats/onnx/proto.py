@@ -70,11 +70,12 @@ class PartsReader:
         self._heavy: dict[str, bool] = {}
 
     def of(self, node: NodeProto) -> Parts:
-        """The parts of a node; of one that cannot be taken apart the kind alone is right."""
+        """The parts of a serialized node (inputs, outputs, name, kind); of one that cannot be taken apart the kind
+        alone is right."""
         if self._heavy.get(node.op_type, True):
             kind = self._kind_of_first(node)
             if self._heavy[kind.op_type]:
-                return _texts(node.input), _texts(node.output), _texts([node.name])[0], kind
+                return _names_as_bytes(node.input), _names_as_bytes(node.output), _names_as_bytes([node.name])[0], kind
         data = node.SerializeToString()
         inputs: list[bytes] = []
         outputs: list[bytes] = []
@@ -99,13 +100,14 @@ class PartsReader:
         return inputs, outputs, name, self._kinds.get(rest) or self._kind(node, rest, inputs, outputs, name)
 
     def _kind_of_first(self, node: NodeProto) -> Kind:
-        """Of an operator that is heavy, or new: the first node says which of both."""
+        """The kind of a node whose operator is heavy or new: a new operator's first node shows whether it is heavy."""
         kind = Kind(node)
         self._heavy.setdefault(kind.op_type, kind.heavy)
         return kind
 
     def _kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
-        """Of a node with another ``rest`` than those before; no name may be in that."""
+        """The kind of a node whose bytes behind the names (``rest``) were not met before; none of its names may occur
+        in them."""
         kind = Kind(node)
         found = len(inputs), len(outputs), bool(name)
         if found != (len(node.input), len(node.output), bool(node.name)):
@@ -116,8 +118,8 @@ class PartsReader:
         return kind
 
 
-def _texts(names: Iterable[str]) -> list[bytes]:
-    """Names as they are in the file; protobuf gives one that is no text as bytes."""
+def _names_as_bytes(names: Iterable[str]) -> list[bytes]:
+    """Names as bytes, as the file has them (protobuf gives a name that is no UTF-8 as bytes already)."""
     return [name if isinstance(name, bytes) else name.encode() for name in names]
 
 
@@ -143,10 +145,13 @@ class Holder:
     parts: list[Parts] | None
 
     def nodes(self) -> Iterable[Parts]:
-        """All nodes taken apart."""
+        """The parts of every node in this graph."""
         if self.parts is not None:
             return self.parts
-        return ((_texts(n.input), _texts(n.output), _texts([n.name])[0], Kind(n)) for n in self.graph.node)
+        return (
+            (_names_as_bytes(n.input), _names_as_bytes(n.output), _names_as_bytes([n.name])[0], Kind(n))
+            for n in self.graph.node
+        )
 
     def tensors(self) -> Iterator[TensorProto]:
         """The tensors in it, without those of its bodies."""
@@ -251,11 +256,11 @@ def _densify(holder: Holder, where: str) -> int:
     count, graph = 0, holder.graph
     if isinstance(graph, GraphProto):
         count = len(graph.sparse_initializer)
-        graph.initializer.extend(_dense(sparse, where) for sparse in graph.sparse_initializer)
+        graph.initializer.extend(_written_out(sparse, where) for sparse in graph.sparse_initializer)
         del graph.sparse_initializer[:]
     for attribute in holder.attributes:
         if attribute.type == AttributeProto.SPARSE_TENSOR:
-            dense = _dense(attribute.sparse_tensor, where)
+            dense = _written_out(attribute.sparse_tensor, where)
             attribute.Clear()
             attribute.name, attribute.type = "value", AttributeProto.TENSOR
             attribute.t.CopyFrom(dense)
@@ -263,7 +268,7 @@ def _densify(holder: Holder, where: str) -> int:
     return count
 
 
-def _dense(sparse: SparseTensorProto, where: str) -> TensorProto:
+def _written_out(sparse: SparseTensorProto, where: str) -> TensorProto:
     """A sparse tensor written out; its indices are flat, or a row of coordinates each. Raises AmpError AMP102."""
     name, shape = sparse.values.name, tuple(sparse.dims)
     try:

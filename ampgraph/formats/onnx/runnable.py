@@ -1,4 +1,4 @@
-"""What runs ask of an ONNX graph: a copy without functions, its border as declared, the file for a runtime."""
+"""What runs ask of an ONNX graph: a copy without functions, its boundary as declared, the file for a runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...core.runnable import Declared, Sums
 from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
-from .accumulators import EXACT, Accumulators, models
+from .accumulators import computed_again
 from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
@@ -62,12 +62,16 @@ class OnnxStrictEditor:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
-        """A pair of Casts behind the operator; the value between them, or behind them, takes the name over."""
+        """Puts a pair of Casts (to low and back) behind the operator; the value between or behind them takes over the
+        name."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
         raw.name = self._fresh(f"@{value.id}")  # short: a runtime copies names of tens of thousands of values
-        summed, found = self._summed(sums, value.dtype) if sums is not None else ([], raw)
+        summed: list[ir.Node] = []
+        found = raw
+        if sums is not None:
+            summed, found = computed_again(sums, value.dtype, self._opset, self._to, self._fresh)
         casts = [self._cast(found, value.dtype, name if stays_low else self._fresh(f"@{value.id}_low"))]
         if uses or not stays_low:
             wide_name = self._fresh(f"{name}_f32") if stays_low else name
@@ -75,17 +79,8 @@ class OnnxStrictEditor:
         maker.graph.insert_after(maker, [*summed, *casts])
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
 
-    def _summed(self, sums: Sums, dtype: str) -> tuple[list[ir.Node], ir.Value]:
-        """What computes an operator again with an accumulator of the low type, and its result."""
-        node: ir.Node = sums.op.native
-        if not models(sums.op.kind, self._opset, sums.shapes):
-            return [], node.outputs[0]
-        made, found = Accumulators(self._opset, self._to, self._fresh, sums.fused).behind(node, dtype, sums.shapes)
-        found.meta[EXACT] = node.outputs[0]
-        return made, found
-
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
-        """A Cast behind what makes the value, or before all nodes."""
+        """Puts a Cast to float32 behind what makes the value; before all nodes for an input or weight."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -102,7 +97,7 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, cast.outputs[0], low if stays_low else cast.outputs[0])
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """A Cast before the operator."""
+        """Puts a Cast to the low type before the operator."""
         node: ir.Node = op.native
         source = node.inputs[position]
         assert source is not None and node.graph is not None
@@ -111,18 +106,19 @@ class OnnxStrictEditor:
         node.replace_input_with(position, cast.outputs[0])
 
     def store_float32(self, value: Value) -> None:
-        """The same numbers in float32."""
+        """Stores the same numbers in float32."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
             value.native.const_value = _upcast(tensor)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
+        """A Cast of ``value`` to type ``to``, in no graph yet, whose result is called ``name``."""
         node = ir.Node("", "Cast", (value,), outputs=(ir.Value(name=name),), name="")
         node.attributes.data["to"] = self._to[to]  # past the checks of each attribute: there are tens of thousands
         return node
 
     def _put_first(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Before the nodes that were there, behind what came before them so."""
+        """Places a node in front of all nodes of the file, behind those placed so before."""
         first = self._first.setdefault(graph, next(iter(graph), None))
         if first is None:
             graph.append(node)
@@ -130,7 +126,8 @@ class OnnxStrictEditor:
             graph.insert_before(first, node)
 
     def _hand_over(self, value: Value, uses: Uses, wide: ir.Value, given_out: ir.Value) -> None:
-        """Readers read ``wide``; what was an output of a graph is ``given_out``, of the same declaration."""
+        """Has ``uses`` read ``wide``; where the value was an output of its graph, ``given_out`` takes its place,
+        declared alike."""
         old: ir.Value = value.native
         for node, place in uses:
             node.replace_input_with(place, wide)
@@ -146,7 +143,7 @@ class OnnxStrictEditor:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def compute_float32(self, op: Op) -> None:
-        """By the attributes that name types, and by those that hold tensors."""
+        """Changes attributes that name a low type to float32, and low tensors in attributes to float32 ones."""
         attributes = op.native.attributes
         for name, attribute in list(attributes.data.items()):
             kind = attribute.type
@@ -163,7 +160,7 @@ class OnnxStrictEditor:
                 attributes[name] = ir.AttrTensors(name, tensors)
 
     def name_type(self, op: Op, dtype: str) -> None:
-        """A CastLike becomes the Cast that it is."""
+        """Makes a CastLike the Cast to ``dtype`` that it stands for."""
         node: ir.Node = op.native
         if node.op_type == "CastLike":
             node.op_type = "Cast"
@@ -174,11 +171,11 @@ class OnnxStrictEditor:
     # -- types --------------------------------------------------------------------------------------------------------
 
     def declare_float32(self, value: Value) -> None:
-        """A low element type becomes float32, inside containers too."""
+        """Declares a low input or output float32, inside containers too."""
         value.native.type = _wide_type(value.native.type)
 
     def forget_annotations(self, scope: Scope) -> None:
-        """They may be stale by now."""
+        """Removes annotations of inner values, which are out of date once types have changed."""
         graph: ir.Graph = scope.native
         stored = (value for value in graph.initializers.values() if not value.is_graph_input())
         for value in (*stored, *(value for node in graph for value in node.outputs)):
@@ -209,12 +206,12 @@ def inlined(model: ModelProto) -> ModelProto:
     One of another opset whose operators are the same in the model's is taken over as it is, any other is converted.
     Raises AmpError AMP502 where onnx cannot do that.
     """
-    _align(model)
+    _align_opsets(model)
     flat = onnx.inliner.inline_local_functions(model)
-    return _converted(flat) if flat.functions else flat
+    return _inlined_at_one_opset(flat) if flat.functions else flat
 
 
-def _converted(model: ModelProto) -> ModelProto:
+def _inlined_at_one_opset(model: ModelProto) -> ModelProto:
     """Functions of another opset converted to the model's and inlined."""
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
@@ -227,27 +224,29 @@ def _converted(model: ModelProto) -> ModelProto:
         raise AmpError("AMP502", message, hint="export the model with one opset for all of its functions") from None
 
 
-def _align(model: ModelProto) -> None:
-    """Gives functions the model's opset where that changes none of their operators."""
+def _align_opsets(model: ModelProto) -> None:
+    """Raises functions to the model's opset where none of their operators differs between the two."""
     own = next((item.version for item in model.opset_import if item.domain in DEFAULT), 0)
     for function in model.functions:
         for item in function.opset_import:
-            if item.domain in DEFAULT and item.version != own and _alike(function, item.version, own):
+            if item.domain in DEFAULT and item.version != own and _same_in_both_opsets(function, item.version, own):
                 item.version = own
 
 
-def _alike(function: FunctionProto, ours: int, theirs: int) -> bool:
-    kinds = {node.op_type for node in _nodes(function.node) if node.domain in DEFAULT}
+def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
+    """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
+    kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
     found = ((schema("", kind, ours), schema("", kind, theirs)) for kind in kinds)
     return all(a is not None and b is not None and a.since_version == b.since_version for a, b in found)
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """All nodes, those of bodies included."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body.node)
+                yield from _all_nodes(body.node)
 
 
 class RunnableOnnx(EditableGraph):
@@ -260,15 +259,13 @@ class RunnableOnnx(EditableGraph):
         return [] if not self._made and types_agree(self.model) else super().conflicts(low)
 
     def _of(self, model: ir.Model) -> Self:
-        """A graph of the same kind."""
+        """The class's own graph over another native model."""
         return type(self)(model)  # type: ignore[arg-type]  # the class of the whole graph takes a model
 
     def flat(self) -> Self:
         """The graph without functions, itself where there are none: their formals have no types to rewrite."""
         if not self.model.functions:
             return self
-        from .runnable import inlined
-
         folder = self.folder()
         flat = inlined(onnx_io.to_proto(self.model))
         return self._of(onnx_io.deserialize(flat, Path(folder) if folder else None))
@@ -280,7 +277,7 @@ class RunnableOnnx(EditableGraph):
     def declared(self) -> tuple[Sequence[Declared], Sequence[Declared]]:
         """Inputs and outputs as the file annotates them."""
         main = self.model.graph
-        return [_declared(value) for value in main.inputs], [_declared(value) for value in main.outputs]
+        return [_as_declared(value) for value in main.inputs], [_as_declared(value) for value in main.outputs]
 
     def folder(self) -> str:
         """Where the data files of the model are; empty where it has none."""
@@ -307,10 +304,12 @@ class RunnableOnnx(EditableGraph):
             value for node in nodes for value in (*node.inputs, *captured(node)) if value is not None
         )
         stored = [v for v in wanted if v not in own and v.name not in fed and v.const_value is not None]
-        inputs = [value.native if value.native.is_graph_input() else _port(value) for value in reads]
+        inputs = [value.native if value.native.is_graph_input() else _session_port(value) for value in reads]
         opsets = self.model.opset_imports
         imports = opsets if "" in opsets or "ai.onnx" in opsets else {**opsets, "": DEFAULT_OPSET}
-        return graph_file(self.model.ir_version, imports, inputs, [_port(value) for value in makes], nodes, stored)
+        return graph_file(
+            self.model.ir_version, imports, inputs, [_session_port(value) for value in makes], nodes, stored
+        )
 
     def branch(self, op: Op, attribute: str) -> Self:
         """The body of an If as a model of its own: what it reads from outside are its inputs, or weights.
@@ -347,10 +346,11 @@ class RunnableOnnx(EditableGraph):
         return OnnxStrictEditor(self.model, flow, self.edited)
 
 
-def _port(value: Value) -> ir.Value:
+def _session_port(value: Value) -> ir.Value:
     """A value as a session's input or output."""
     return ir.Value(name=value.native.name, type=native_type(value.container, value.dtype or "float32"))
 
 
-def _declared(value: ir.Value) -> Declared:
+def _as_declared(value: ir.Value) -> Declared:
+    """A graph input or output as the caller sees it: name, container, type, sizes, whether it has a stored default."""
     return Declared(value.name or "", *declared_type(value), tuple(sizes(value.shape or ())), value.is_initializer())

@@ -41,7 +41,7 @@ class Schema:
 
 
 def kind_of(domain: str, op_type: str) -> str:
-    """``Conv`` for the default domain, ``domain::Op`` for the others."""
+    """An operator as lists name it: ``Conv`` of the default domain, ``domain::Op`` of the others."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}::{op_type}"
 
 
@@ -78,7 +78,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
             found = onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
         except onnx.defs.SchemaError:
             return _data_schemas().get((domain, op_type))
-        return _from_onnx(found)
+        return _schema_of(found)
     return _data_schemas().get((domain, op_type))
 
 
@@ -93,7 +93,8 @@ def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
     return 0
 
 
-def _from_onnx(found: onnx.defs.OpSchema) -> Schema:
+def _schema_of(found: onnx.defs.OpSchema) -> Schema:
+    """The schema of an operator as onnx declares it, in the terms of `Schema`."""
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
     def formals(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
@@ -189,7 +190,7 @@ def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -
     positions: dict[str, tuple[list[int], list[int]]] = {}
     for side, formals, count in ((0, found.inputs, inputs), (1, found.outputs, outputs)):
         for position in range(count):
-            formal = _formal(formals, position)
+            formal = _formal_at(formals, position)
             if formal is None:
                 return None  # more than the schema knows: not this operator after all
             name = formal.type
@@ -203,11 +204,12 @@ def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -
         constraint = found.constraints.get(name.split("@")[0])
         literal = None if constraint is not None else element(name.split(":", 1)[1])
         admits = allowed(constraint) if constraint is not None else frozenset(filter(None, (literal,)))
-        slots.append(NodeSlot(name, tuple(ins), tuple(outs), admits, _low_of(admits), literal))
+        slots.append(NodeSlot(name, tuple(ins), tuple(outs), admits, _low_by_container(admits), literal))
     return NodeSlots(kind_of(domain, op_type), found.since_version, tuple(slots))
 
 
-def _low_of(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+def _low_by_container(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+    """The low types among what a type variable admits, by container (tensor, sequence, optional)."""
     found: dict[str, set[str]] = {}
     for container, dtype in admits:
         if dtype in LOW:
@@ -215,7 +217,8 @@ def _low_of(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
     return {container: frozenset(types) for container, types in found.items()}
 
 
-def _formal(formals: tuple[Formal, ...], position: int) -> Formal | None:
+def _formal_at(formals: tuple[Formal, ...], position: int) -> Formal | None:
+    """The declared parameter at a position; the last one again where it is variadic, None beyond the end."""
     if position < len(formals):
         return formals[position]
     return formals[-1] if formals and formals[-1].variadic else None

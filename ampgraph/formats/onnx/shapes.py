@@ -48,12 +48,14 @@ class OnnxShapes:
         if self._inferred is None:
             self._inferred = infer(self.model, typed=self.typed)
         found = self._inferred.get(value.name) if value.scope == 0 else None
-        return None if found is None else _shape(found)
+        return None if found is None else _tensor_shape(found)
 
     def certain(self, value: Value) -> Shape | None:
-        """The same, without what is said of the model's outputs, of values of bodies, or against what onnx infers.
+        """The shape of a value, leaving out what the file merely annotates: on outputs, in bodies, or against onnx's
+        inference.
 
-        What is said of other values of the main graph is believed where onnx infers nothing."""
+        What is said of other values of the main graph is believed where onnx infers nothing.
+        """
         native: ir.Value = value.native
         shape = self(value)
         if value.weight or shape is None or (native.is_graph_input() and value.scope == 0):
@@ -61,20 +63,20 @@ class OnnxShapes:
         if value.scope != 0:
             return None
         known = self._unsaid.get(value.name)
-        inferred = None if known is None else _shape(known)
+        inferred = None if known is None else _tensor_shape(known)
         follows = native.is_graph_output() or (native.shape is None and bool(self._unsaid))
         if inferred is None or len(inferred) != len(shape):
             return None if follows or inferred is not None else shape
         return tuple(b if follows or isinstance(b, int) else a for a, b in zip(shape, inferred, strict=True))
 
     def sized(self, inputs: Mapping[str, Sequence[int]]) -> Mapping[str, Shape]:
-        """By name, what onnx infers of the main graph's values where its inputs have these shapes."""
+        """Shapes that onnx infers for the main graph's values, by name, where its inputs have these shapes."""
         found = infer(self.model, doubted=True, typed=self.typed, inputs=inputs)
-        return {name: shape for name, info in found.items() if (shape := _shape(info)) is not None}
+        return {name: shape for name, info in found.items() if (shape := _tensor_shape(info)) is not None}
 
     @cached_property
     def _unsaid(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """What onnx infers from the model's inputs alone, as far as a look at it may tell more than was told."""
+        """Shapes that onnx infers from the model's inputs alone, for values that the file does not annotate."""
         graph = self.model.graph
         made = (value for node in graph for value in node.outputs if not value.is_graph_output())
         long = graph.num_nodes() > MOST_NODES and any(value.shape is not None for value in made)
@@ -99,11 +101,16 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
     if not annotated:
         return []
     known = infer(model, doubted=True)
-    pairs = [(value, _shape(known[value.name])) for value in annotated if value.name in known]
-    return [(value, shape) for value, shape in pairs if shape is not None and _differ(sizes(value.shape or ()), shape)]
+    pairs = [(value, _tensor_shape(known[value.name])) for value in annotated if value.name in known]
+    return [
+        (value, shape)
+        for value, shape in pairs
+        if shape is not None and _are_incompatible(sizes(value.shape or ()), shape)
+    ]
 
 
-def _differ(one: Shape, other: Shape) -> bool:
+def _are_incompatible(one: Shape, other: Shape) -> bool:
+    """Whether two shapes cannot be the same: another rank, or another fixed size."""
     fixed = [(a, b) for a, b in zip(one, other, strict=False) if isinstance(a, int) and isinstance(b, int)]
     return len(one) != len(other) or any(a != b for a, b in fixed)
 
@@ -116,7 +123,7 @@ def infer(
 
     ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name.
     ``inputs``: shapes of these, from which those are computed too that the graph computes."""
-    proto = _outline(model)
+    proto = _model_outline(model)
     given = {value.name for value in proto.graph.output}
     for name in sorted(typed.keys() - given):
         proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, DTYPES[typed[name]].value, None))
@@ -132,7 +139,7 @@ def infer(
     return {info.name: info for info in (*found.graph.value_info, *(found.graph.output if doubted else ()))}
 
 
-def _shape(info: onnx.ValueInfoProto) -> Shape | None:
+def _tensor_shape(info: onnx.ValueInfoProto) -> Shape | None:
     """The shape of a tensor, where one is said."""
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
@@ -145,11 +152,11 @@ def _shape(info: onnx.ValueInfoProto) -> Shape | None:
 
 def weightless(model: ir.Model) -> bytes:
     """The file of a model without its large stored tensors, which are inputs instead."""
-    return _without_weights(_outline(model), model)
+    return _without_weights(_model_outline(model), model)
 
 
 def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
-    """The same with what an outline says."""
+    """The bytes of a model whose large stored tensors are inputs instead, under the heads of ``outline``."""
     listed, infos, kept = {value.name for value in model.graph.inputs}, InfoWriter(), _Kept()
     large = []
     for value in model.graph.initializers.values():
@@ -174,7 +181,7 @@ class _Kept(dict[tuple[ir.DataType, tuple[int, ...]], bool]):
         return found
 
 
-def _outline(model: ir.Model) -> onnx.ModelProto:
+def _model_outline(model: ir.Model) -> onnx.ModelProto:
     """A model without nodes and stored tensors."""
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 4))
     for domain, version in model.opset_imports.items():

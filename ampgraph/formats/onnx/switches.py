@@ -21,7 +21,7 @@ from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
 from .accumulators import EXACT
-from .schemas import kind_of
+from .nodes import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import dims, flat, size, stored_in
@@ -38,10 +38,12 @@ class Originals:
             self._by_size.setdefault(size(tensor), []).append(tensor)
 
     def of(self, name: str, own: ir.TensorProtocol, low: ir.DataType) -> Array | None:
-        """The numbers that ``own`` was rounded from, in its shape; None where they are not known.
+        """The reference's float32 numbers that a low tensor ``own`` was rounded from, in its shape; None where none
+        fits.
 
         ``low``: what it was rounded to. Of a tensor under a new name, as a bias that an addition's constant became, it
-        is the closest that differs by rounding and by a factor beside the product (`factors`) alone."""
+        is the closest that differs by rounding and by a factor beside the product (`factors`) alone.
+        """
         known = self._tensors.get(name)
         if known is not None:
             return known.numpy() if dims(known) == dims(own) else None
@@ -53,7 +55,8 @@ class Originals:
 
 
 def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
-    """How far rounded numbers are from those given; infinite where more than a rounding and a factor is between."""
+    """The largest distance of rounded numbers from the given ones; infinite where it is more than a rounding and a
+    common factor explain."""
     limits = low_type(low.name.lower())
     square = float(given @ given)
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
@@ -79,7 +82,7 @@ class LowParts:
 
     @staticmethod
     def of(model: ir.Model, flow: Dataflow) -> LowParts:
-        """Of a model that will be made strict in place."""
+        """The low parts of a model, before it is made strict in place."""
         graphs = list(all_graphs(model))
         low = {value.id for value in flow.values if value.dtype in LOW}
         nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
@@ -98,6 +101,9 @@ def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> lis
 
 
 class _Switches:
+    """Puts the switches into one strict model, in place. ``reference``: gives unrounded stored tensors; ``parts``: what
+    was low."""
+
     def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
         self._main, self._parts = strict.graph, parts
         graphs = list(all_graphs(reference))
@@ -112,6 +118,8 @@ class _Switches:
         self._conditions: dict[frozenset[int], ir.Value] = {}
 
     def run(self) -> list[Switched]:
+        """Adds a Where behind each rounding and one truth-valued input for all of them; gives what each element of it
+        switches."""
         self._nodes = list(self._walk(self._main, ()))
         constants = list(self._constants())
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
@@ -140,7 +148,8 @@ class _Switches:
             yield node
 
     def _number(self, rounded: set[ir.Value]) -> None:
-        """A switch for each node that rounds; one that is exact goes with the first that reads it and is not."""
+        """Gives each node that rounds a switch; one that only moves numbers shares that of the first node that computes
+        with them."""
         computes = [node for node in self._nodes if node in self._parts.nodes and node.inputs and not _casts(node)]
         later = [node for node in computes if not rounded.intersection(node.outputs) and _exact(node)]
         for node in computes:
@@ -156,11 +165,13 @@ class _Switches:
                 self._members[self._flags[node]].append(node)
 
     def _new_switch(self, node: ir.Node) -> None:
+        """Begins a switch of its own for a node; nodes that only move its results join it later."""
         self._flags[node] = len(self._members)
         self._members.append([node])
 
     def _reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
-        """The first that computes on what a node moves, or on what a loop hands to its body."""
+        """The first node that computes on what ``node`` moves, through moves and into bodies; None where there is
+        none."""
         met.add(node)
         handed = [*node.outputs] if not bodies(node) else [v for body in bodies(node) for v in body.inputs]
         readers = [use.node for value in handed for use in value.uses()]
@@ -171,10 +182,12 @@ class _Switches:
         return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
+        """What a switch is for: its first node, and the moves that are switched with it. ``names``: by unrounded value,
+        its name."""
         first, *moves = [
             Switched(
                 node.name or "",
-                kind_of(node.domain, node.op_type),
+                kind_of(node),
                 tuple(names.get(value, value.name or "") for value in node.outputs),
                 self._inside[node],
             )
@@ -185,7 +198,8 @@ class _Switches:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def _constants(self) -> Iterator[tuple[str, Array, ir.Value]]:
-        """(name, the reference's own numbers, what is read) of stored tensors that are low in the file."""
+        """The low stored tensors of the file, each as (name, the reference's own float32 numbers, the value that is
+        read)."""
         graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
         for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in stored_in(graph)):
             name = value.name or ""
@@ -197,6 +211,7 @@ class _Switches:
             yield name, numbers, casts[0].outputs[0] if casts else value
 
     def _store(self, of: str, numbers: Array) -> ir.Value:
+        """An initializer of the main graph with the numbers that the reference has, unrounded."""
         name = self._fresh(f"{of}@reference")
         value = ir.Value(name=name, const_value=ir.Tensor(numbers, name=name))
         value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(numbers.shape)
@@ -206,7 +221,7 @@ class _Switches:
     # -- switches -----------------------------------------------------------------------------------------------------
 
     def _switch_all(self, raw: ir.Value, wide: ir.Value, flag: int) -> None:
-        """All that read a rounded value read it so, or as it was made.
+        """Has all readers of a rounded value read it rounded, or as it was made, as the switch of its node says.
 
         A low node rounds what it reads too: it would have a Cast there if the maker were in float32. What computes in
         float32 has no switch of its own.
@@ -230,6 +245,7 @@ class _Switches:
             self._give_out(graph, wide, by(frozenset({flag})))
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
+        """Gives the switched value the name that was the rounded one's, and its place among the graph's outputs."""
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
         switched.type, switched.shape = wide.type, wide.shape
         for place, output in enumerate(graph.outputs):
@@ -237,7 +253,8 @@ class _Switches:
                 graph.outputs[place] = switched
 
     def _switch_readers(self, raw: ir.Value, wide: ir.Value) -> None:
-        """Each that reads what was rounded for it reads it so, or as it was."""
+        """Has each reader of a tensor that is stored low read it rounded or as the reference has it, by that reader's
+        own switch."""
         for use in list(wide.uses()):
             node = use.node
             if node in self._flags and node.graph is not None:
@@ -246,9 +263,11 @@ class _Switches:
                 node.replace_input_with(use.idx, switched.outputs[0])
 
     def _where(self, flags: frozenset[int], rounded: ir.Value, raw: ir.Value) -> ir.Node:
+        """Where(flags, rounded, raw): the rounded value as long as one of these flags is on."""
         return self._node("Where", [self._condition(flags), rounded, raw], f"{rounded.name}@switched")
 
     def _node(self, kind: str, inputs: list[ir.Value], name: str, **attributes: int) -> ir.Node:
+        """A node in no graph yet, its one output named after ``name``."""
         node = ir.node(kind, inputs, attributes, num_outputs=1, name="")
         node.outputs[0].name = self._fresh(name)
         return node
@@ -263,7 +282,7 @@ class _Switches:
         return self._conditions[flags]
 
     def _add_input(self) -> None:
-        """The truth values as one input, picked apart before all nodes."""
+        """Adds the input that holds all switches, and picks them apart before all nodes."""
         given = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([len(self._members)]))
         self._main.inputs.append(given)
         first = next(iter(self._main), None)
@@ -293,14 +312,16 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 
 def _casts(node: ir.Node) -> bool:
-    return has(kind_of(node.domain, node.op_type), "casts")
+    """Whether a node is one that changes types (Cast, CastLike)."""
+    return has(kind_of(node), "casts")
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
+    """Names of inputs, initializers and results of one graph, without its bodies."""
     made = (value for node in graph for value in node.outputs)
     yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 
 
 def _exact(node: ir.Node) -> bool:
-    """Whether a node makes nothing that is to be rounded, if what it reads is."""
-    return has(kind_of(node.domain, node.op_type), "exact")
+    """Whether a node only hands on numbers that are rounded already, so that it rounds nothing itself."""
+    return has(kind_of(node), "exact")

@@ -36,7 +36,7 @@ def declared_type(value: ir.Value) -> Type:
 
 
 def element_type(kind: ir.TypeProtocol | None) -> Type:
-    """(container, element type): of containers in each other the outermost."""
+    """A type as (container, element type); of nested containers the outermost."""
     if kind is None:
         return "", ""
     container = ""
@@ -57,7 +57,7 @@ def native_type(container: str, dtype: str) -> ir.TypeProtocol:
 
 
 def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
-    """The same type with another element; ``container`` where the file does not annotate it."""
+    """A type with another element type; ``container`` where the file does not annotate it."""
     if type(kind) is ir.TensorType or (kind is None and not container):  # nearly all; onnx_ir's types are slow to ask
         return ir.TensorType(dtype)
     if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):
@@ -69,10 +69,11 @@ def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: st
 
 def attributes_of(given: Mapping[str, Attribute]) -> list[ir.Attr]:
     """Attributes of a node; an array is a tensor."""
-    return [_attribute(name, value) for name, value in given.items()]
+    return [_as_attribute(name, value) for name, value in given.items()]
 
 
-def _attribute(name: str, value: Attribute) -> ir.Attr:
+def _as_attribute(name: str, value: Attribute) -> ir.Attr:
+    """A plain number, text, list or array as an attribute of onnx_ir; one float makes a list FLOATS."""
     if isinstance(value, np.ndarray):
         return ir.AttrTensor(name, ir.tensor(value))
     if isinstance(value, str):

@@ -52,13 +52,14 @@ def bodies(node: ir.Node) -> Sequence[ir.Graph]:
 def captured(node: ir.Node) -> list[ir.Value]:
     """The values that the bodies of a node read from outside, once each."""
     found = bodies(node)
-    return list(dict.fromkeys(value for body in found for value in _captured(body))) if found else []
+    return list(dict.fromkeys(value for body in found for value in _captured_by(body))) if found else []
 
 
-def _captured(graph: ir.Graph) -> Iterator[ir.Value]:
+def _captured_by(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Values that a body reads and does not define, those of bodies inside it included; one may come twice."""
     own = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
-        inner = [value for body in bodies(node) for value in _captured(body)]
+        inner = [value for body in bodies(node) for value in _captured_by(body)]
         yield from (value for value in (*node.inputs, *inner) if value is not None and value not in own)
         own.update(node.outputs)
     yield from (value for value in graph.outputs if value not in own)
@@ -96,5 +97,6 @@ def is_sorted(graph: ir.Graph) -> bool:
 
 
 def _reorder(graph: ir.Graph, order: Sequence[ir.Node]) -> None:
+    """Puts the nodes of a graph into ``order``, which has to hold all of them."""
     graph.remove(order)
     graph.extend(order)

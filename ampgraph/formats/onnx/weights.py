@@ -97,12 +97,13 @@ def stored_in(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
 
 
 class OnnxWeights:
-    """The WeightReader of the dataflow."""
+    """Reads stored tensors of an ONNX model for the dataflow, piece by piece."""
 
     def __init__(self) -> None:
         self._sizes: dict[ir.Value, int] = {}
 
     def size(self, value: Value) -> int:
+        """Number of elements, 0 where nothing is stored."""
         native = value.native
         known = self._sizes.get(native)
         if known is None:
@@ -120,6 +121,7 @@ class OnnxWeights:
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
+        """The tensor's elements, flat, in pieces that fit the memory; nothing where nothing is stored."""
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
@@ -156,20 +158,23 @@ class RoundedTensor(ir.LazyTensor):
         )
 
     def __repr__(self) -> str:
-        """Not what it is made by, which is a method of its own."""
+        """The tensor's fields as text; LazyTensor would print the function that makes it."""
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
+        """The whole tensor rounded, as onnx_ir asks a LazyTensor for it."""
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """What is to be rounded, as bytes, where that is all that is done to it and it is short; else nothing."""
+        """The float32 bytes of a short tensor that is only rounded (no floor, no factor, no sums kept); b"" for any
+        other."""
         source, plain = self.source, self.floor is None and self.factor == 1.0 and self.added is None
         if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
         return source.raw.raw_data if is_raw_float(source.raw) else b""
 
     def tobytes(self) -> bytes:
+        """The rounded elements as bytes; LazyTensor's own would hold the tensor in memory from then on."""
         return self.whole().tobytes()
 
     def whole(self) -> Array:
@@ -245,21 +250,21 @@ class NormParameters:
             factor = scale / np.sqrt(var + self.epsilon)
             near = self._neighbours(var)
             scales = self._low(factor * np.sqrt(near + self.epsilon))
-            low_scale, low_var = _closest(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
+            low_scale, low_var = _closest_pairs(scales, near, scales / np.sqrt(near + self.epsilon) - factor)
             factors = low_scale / np.sqrt(low_var + self.epsilon)
             shift = bias - factor * mean
             means, biases = self._neighbours(mean), self._neighbours(bias)
             biases = np.concatenate([self._low(shift + factors * means), biases])
             means = np.concatenate([means, self._low((biases[len(means) :] - shift) / factors)])
-            low_bias, low_mean = _closest(biases, means, biases - factors * means - shift)
+            low_bias, low_mean = _closest_pairs(biases, means, biases - factors * means - shift)
         return [part.astype(self.low) for part in (low_scale, low_bias, low_mean, low_var)]
 
     def _low(self, numbers: Array) -> Array:
-        """Numbers as the low type has them."""
+        """The numbers rounded to the low type."""
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """The low numbers around some by distance, their own first; of the same sign, and finite."""
+        """For each number its own low number, then those around it by distance, of the same sign and finite."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
@@ -269,15 +274,16 @@ class NormParameters:
         return np.where(valid, wide, low.astype(np.float64))
 
 
-def _closest(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
-    """By channel the pair with the smallest error, the earliest of equals."""
+def _closest_pairs(first: Array, second: Array, errors: Array) -> tuple[Array, Array]:
+    """For each channel the pair (first, second) with the smallest error; of equals the earliest."""
     finite = np.isfinite(first) & np.isfinite(second) & np.isfinite(errors)
     best = np.where(finite, np.abs(errors), np.inf).argmin(axis=0), np.arange(errors.shape[1])
     return first[best], second[best]
 
 
 class NormTensor(RoundedTensor):
-    """One of the four."""
+    """One of a norm's four parameters, as they are rounded together. ``plain``: the same rounded by itself; ``place``:
+    which of them."""
 
     def __init__(self, plain: RoundedTensor, parameters: NormParameters, place: int, dtype: str) -> None:
         super().__init__(plain.source, dtype)
@@ -285,9 +291,11 @@ class NormTensor(RoundedTensor):
         self.name = plain.name
 
     def whole(self) -> Array:
+        """All its elements, rounded together with the other three parameters of the norm."""
         return self.parameters.rounded[self.place]
 
     def chunks(self) -> Iterator[Array]:
+        """One piece: the four parameters are rounded as a whole."""
         yield self.whole()
 
 

@@ -75,16 +75,16 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     outline = ir.serde.serialize_model(_Outline(model))
     finish(outline)
     head, first, last = ModelProto(), GraphProto(), GraphProto()
-    _move(BEFORE_GRAPH, outline, head)
-    _move(("name",), outline.graph, first)
+    _move_fields(BEFORE_GRAPH, outline, head)
+    _move_fields(("name",), outline.graph, first)
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos, stored = _Infos(), model.graph.initializers.values()
+    infos, stored = _ValueInfos(), model.graph.initializers.values()
     inputs = {value.name for value in model.graph.inputs}
     pieces = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
     pieces.append(first.SerializeToString())
-    pieces += _tensors([value for value in stored if value.const_value is not None])
+    pieces += _tensor_entries([value for value in stored if value.const_value is not None])
     pieces.append(outline.graph.SerializeToString(deterministic=True))
     pieces += (
         infos.said(value, text_bytes(INFO_NAME, value.name or "")) for value in stored if value.name not in inputs
@@ -97,7 +97,8 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     yield outline.SerializeToString(deterministic=True)
 
 
-def _move(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
+def _move_fields(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
+    """Moves fields that are set from one message to another, so that they are not written twice."""
     for field in fields:
         if source.HasField(field):
             setattr(target, field, getattr(source, field))
@@ -141,7 +142,7 @@ class NodeWriter:
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        kinds, names, attributes, result = self._kinds, _Names(), self._attributes, self._result
+        kinds, names, attributes, result = self._kinds, _EncodedNames(), self._attributes, self._result
         for node in nodes:
             content, text, name = b"", b"", ""
             for value in node.inputs:
@@ -168,7 +169,7 @@ class NodeWriter:
             yield NODE + number_bytes(len(content)) + content
 
     def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
-        """What stands before the attributes, and behind them."""
+        """The bytes of a node before its attributes and behind them, for a kind that was not met before."""
         domain, op_type, overload = key
         behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
         found = self._kinds[key] = text_bytes(KIND, op_type), behind
@@ -199,7 +200,7 @@ class NodeWriter:
         return behind + self._notes[notes]
 
 
-class _Names(dict[ir.Value | None, bytes]):
+class _EncodedNames(dict[ir.Value | None, bytes]):
     """Names of values as inputs of nodes: one is written where it is made, and again wherever it is read."""
 
     def __missing__(self, value: ir.Value | None) -> bytes:
@@ -219,14 +220,14 @@ def text_bytes(tag: bytes, text: str) -> bytes:
 
 
 def sized(text: str) -> bytes:
-    """A text behind its length."""
+    """A text's bytes with their length in front, as protobuf writes them."""
     content = text.encode()
     return number_bytes(len(content)) + content
 
 
 @lru_cache(maxsize=1 << 12)
 def number_bytes(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last byte are marked."""
+    """A whole number as protobuf's varint: seven bits a byte, lowest first, all but the last byte marked."""
     parts = bytearray()
     while number >= 0x80:
         parts.append(number & 0x7F | 0x80)
@@ -238,7 +239,7 @@ def number_bytes(number: int) -> bytes:
 # -- stored tensors, and what is said of values -----------------------------------------------------------------------
 
 
-def _tensors(values: Sequence[ir.Value]) -> Iterator[bytes]:
+def _tensor_entries(values: Sequence[ir.Value]) -> Iterator[bytes]:
     """The entries of initializers; of rounded ones no object is made, and their heads are written once each."""
     heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}
     for start in range(0, len(values), TOGETHER):
@@ -280,7 +281,7 @@ class InfoWriter:
         return field + number_bytes(len(named) + len(known)) + named + known
 
 
-class _Infos(InfoWriter):
+class _ValueInfos(InfoWriter):
     """What the file says of values. Shapes are looked at once each: stored tensors have few, and they are frozen."""
 
     def __init__(self) -> None:
@@ -294,7 +295,7 @@ class _Infos(InfoWriter):
             self.results.append(self.said(value, named))
 
     def said(self, value: ir.Value, named: bytes) -> bytes:
-        """The entry of a value; empty where nothing is said of it."""
+        """The bytes that annotate a value; empty where the file says nothing of it."""
         kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
         if not value.name or (kind is None and shape is None and not more):
             return b""

@@ -76,6 +76,8 @@ class Generator:
     # -- what each input is -------------------------------------------------------------------------------------------
 
     def _source(self, port: GraphInput, found: Reading) -> InputFill:
+        """What an input is filled with, by its type, its name and what the graph does with it; AMP503 where nothing can
+        be made."""
         shape, name = self.sizes.shape(port), port.name.lower()
         dtype = port.dtype
         if dtype in ("", "object", "string") or dtype.startswith("complex"):
@@ -95,6 +97,8 @@ class Generator:
         return self._integer(port, shape, found)
 
     def _float(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How a float input is filled: mask, limit, uniform numbers, pictures, sound, rows of a table; the graph's word
+        counts before the name."""
         name = port.name.lower()
         if found.added:
             return InputFill(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
@@ -118,11 +122,13 @@ class Generator:
         return InputFill(port, shape, kind, note)
 
     def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """Ones with a tail of zeros, the other way round where one means masked."""
         inverted = found.one_masks
         message = "zeros, with a tail of ones" if inverted else "ones, with a tail of zeros"
         return InputFill(port, shape, "mask", f"a mask: {message} in every other sample", inverted=inverted)
 
     def _integer(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
+        """How an integer input is filled: a size, positions, segments, lengths, indices of a table."""
         name, dtype = port.name.lower(), port.dtype
         limit = np.iinfo(dtype)
         first, last = max(found.first, 0 if found.first <= 0 else found.first), found.last
@@ -159,6 +165,7 @@ class Generator:
     # -- and what is fed ----------------------------------------------------------------------------------------------
 
     def _make(self, source: InputFill, index: int) -> Array:
+        """The array of one input for sample ``index``, in the port's type; the same for a seed on every machine."""
         shape, kind = source.shape, source.kind
         numbers = Numbers(self.seed, index, zlib.crc32(source.port.name.encode()))
         if kind == "uniform":
@@ -170,7 +177,7 @@ class Generator:
         elif kind in KINDS:
             array = made(kind, numbers, shape, index)
         elif kind in ("mask", "added"):
-            kept = self._kept(shape, index) != source.inverted
+            kept = self._padding_mask(shape, index) != source.inverted
             array = np.where(kept, 0.0, HIDDEN) if kind == "added" else kept
         elif kind == "positions":
             span = source.last - source.first + 1
@@ -182,13 +189,14 @@ class Generator:
         else:
             array = numbers.integers(source.first, source.last, shape)
             if source.pad is not None:
-                array = np.where(self._kept(shape, index), array, source.pad)
+                array = np.where(self._padding_mask(shape, index), array, source.pad)
         return np.asarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape), order="C")
 
-    def _kept(self, shape: tuple[int, ...], index: int) -> Array:
-        """Which places of the last axis are no padding: all in even samples, a tail is in odd ones.
+    def _padding_mask(self, shape: tuple[int, ...], index: int) -> Array:
+        """A truth value for each place of the last axis: False for padding, which is the tail of odd samples.
 
-        All inputs of one length agree, as a mask and the tokens under it must."""
+        All inputs of one length agree, as a mask and the tokens under it must.
+        """
         if not shape:
             return np.ones((), bool)
         total, rows = shape[-1], shape[0] if len(shape) > 1 else 1
@@ -221,7 +229,8 @@ REACHED = {"picture": 512.0, "pixels": 512.0, PLAIN: max(SCALES)}
 
 
 def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
-    """The kind of an input of numbers by its name, its shape and the first operators, and what is said of it."""
+    """What a float input holds (a word of `KINDS`) by its name, its shape and the first operators, and what is said of
+    that."""
     if _are_spectra(port, shape):
         return "spectrum", "spectra: of -1 to 1, logarithms, whitened"
     if is_picture(shape):
@@ -230,12 +239,14 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
         return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
     length = shape[-1] if shape and len(shape) <= 3 else 0
     named = sounds(port.name) and length >= SOUND // 10
-    if length and (length >= SOUND or named or _hears(flow, port.value)):
+    if length and (length >= SOUND or named or _is_sound(flow, port.value)):
         return "sound", "speech-like sound, tones, noise and silence"
     return PLAIN, "about standard normal, and of 4 and 1/16 times that"
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
+    """Whether an input is a spectrogram, by its name or an axis of frames, and its sizes: too many bands for a
+    picture's colours, too few for sound."""
     words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
     over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
     named = over_time or any(word in port.name.lower() for word in words)
@@ -243,7 +254,7 @@ def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
 
 
 def _takes_bytes(flow: Dataflow, value: int) -> bool:
-    """Whether the first arithmetic on an input takes numbers up to 255 to small ones."""
+    """Whether the first arithmetic on an input scales numbers of 0 to 255 down, as models do with pixels."""
     for op, read in _first_readers(flow, value):
         if has(op.role, "products"):
             gain = _gain(flow, op)
@@ -254,9 +265,8 @@ def _takes_bytes(flow: Dataflow, value: int) -> bool:
     return False
 
 
-def _hears(flow: Dataflow, value: int) -> bool:
-    """Whether the first arithmetic on an input is a Fourier transform: a product with waves as weights, or one of its
-    own."""
+def _is_sound(flow: Dataflow, value: int) -> bool:
+    """Whether an input is sound: its first operator is a Fourier transform, or a product with waves as weights."""
     for op, _ in _first_readers(flow, value):
         if has(op.role, "transforms"):
             return _are_waves(flow, op) if has(op.role, "products") else True
@@ -264,7 +274,7 @@ def _hears(flow: Dataflow, value: int) -> bool:
 
 
 def _are_waves(flow: Dataflow, op: Op) -> bool:
-    """Whether what a product is made with is waves along its inner axis: each with its power in few frequencies."""
+    """Whether a product's weights are waves along its inner axis: each has its power in few frequencies."""
     array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
     if array is None or array.ndim < 2 or array.dtype.kind != "f":
         return False
@@ -277,7 +287,7 @@ def _are_waves(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
-    """The operators behind a value with what they read of it, nearest ones first, as far as data are only moved."""
+    """The first operators that compute with a value, each with what it reads of it, through moves; nearest first."""
     work, seen = [(value, TOLD)], set()
     while work:
         value, steps = work.pop()
@@ -292,6 +302,7 @@ def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
 
 
 def _divides(flow: Dataflow, op: Op, value: int) -> bool:
+    """Whether an operator scales a raw input by 64 or more, or 1/64 or less, as models do with pixels of 0 to 255."""
     factors = _stored(flow, next((v for v in op.inputs[:2] if v not in (value, NONE)), NONE), 16)
     if factors is None or not (has(op.role, "scalings") or has(op.role, "cancels")):
         return False
@@ -310,7 +321,7 @@ def _gain(flow: Dataflow, op: Op) -> float | None:
 
 
 def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
-    """A weight with numbers, no more than so many."""
+    """The numbers of a stored tensor of at most ``most`` elements, else None."""
     item = flow.values[value] if value != NONE else None
     if item is None or not item.weight or not 0 < flow.weights.size(item) <= most:
         return None
@@ -349,19 +360,19 @@ class Table:
     deviations: Array
 
     def rows(self, numbers: Numbers, shape: tuple[int, ...], scale: float) -> Array:
-        """float32 of ``shape``, with ``scale`` times the deviations."""
+        """Numbers of ``shape`` with these means, and ``scale`` times these deviations, in float32."""
         made: Array = self.means + self.deviations * numbers.normal(shape) * np.float32(scale)
         return made.astype(np.float32)
 
     def reaches(self, size: float) -> bool:
-        """Whether usual numbers are larger than ``size``."""
+        """Whether mean and deviation of some column add up to more than ``size``."""
         return float(np.max(abs(self.means) + self.deviations)) > size
 
 
 def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None:
-    """What the first operators behind a value of ``shape`` say of its numbers; None where they say nothing."""
+    """Means and deviations of an input, as the operators behind it shift and scale it by; None where they do not."""
     gain, offset, steps = np.ones(()), np.zeros(()), 0
-    while steps < SCALERS and (found := _step(flow, value, shape)) is not None:
+    while steps < SCALERS and (found := _first_affine(flow, value, shape)) is not None:
         op, factor, term = found
         gain, offset, value, steps = gain * factor, offset * factor + term, op.outputs[0], steps + 1
     if not steps or not offset.any() or not np.all(gain) or not np.all(np.isfinite(offset / gain)):
@@ -373,8 +384,8 @@ def table_of(flow: Dataflow, value: int, shape: tuple[int, ...]) -> Table | None
     return Table(np.asarray(means, np.float32), np.asarray(deviations, np.float32))
 
 
-def _step(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
-    """A reader that multiplies or shifts by stored numbers, with the factor and the term."""
+def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array, Array] | None:
+    """The first reader that multiplies a value by stored numbers or adds them, with the factor and the term."""
     for op in flow.readers(value):
         if has(op.role, "stored_statistics") and op.inputs[0] == value:
             channels = (-1, *(1,) * (len(shape) - 2))
@@ -393,6 +404,7 @@ def _step(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[Op, Array
 
 
 def _commutes(op: Op) -> bool:
+    """Whether the operands may be exchanged."""
     return not positions(op.role, "divides") and not positions(op.role, "subtracts")
 
 

@@ -14,12 +14,13 @@ from ...core.arrays import Array
 
 
 class Numbers:
-    """Random numbers of one input of one sample."""
+    """The random numbers of one input in one sample, by seed."""
 
     def __init__(self, *key: int) -> None:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
 
     def _raw(self, count: int) -> Array:
+        """So many raw 64-bit numbers of the stream."""
         return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
 
     def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
@@ -76,7 +77,7 @@ def is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The axes of the channels, the height and the width."""
+    """The axes of channels, height and width in a shape; None where it is no picture's."""
     rank = len(shape)
     if rank < 4:
         return None
@@ -108,7 +109,7 @@ def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
 
 
 def _coloured(numbers: Numbers, gray: Array, channels: int) -> Array:
-    """Channels that differ by a tint, which is another in the darker parts, and by a little noise."""
+    """Channels of a gray picture, with one tint in its dark parts and another elsewhere, and a little noise."""
     tints = numbers.uniform((2, channels, 1, 1)) * np.float32(0.2) + np.float32(0.8)
     picture = gray * np.where(gray < np.float32(0.5), tints[0], tints[1])
     picture = picture + (numbers.uniform((channels, *gray.shape)) - np.float32(0.5)) * np.float32(NOISE)
@@ -180,7 +181,7 @@ def line(numbers: Numbers, height: int, width: int) -> Array:
 
 
 def _softened(sharp: Array) -> Array:
-    """Each point the mean of itself and its neighbours, as a lens leaves edges."""
+    """Each point replaced by the mean of itself and its neighbours, as by a lens."""
     for axis in (0, 1):
         wide = np.concatenate([sharp.take([0], axis), sharp, sharp.take([-1], axis)], axis)
         size = sharp.shape[axis]
@@ -239,6 +240,7 @@ def _speech(numbers: Numbers, length: int) -> Array:
 
 
 def _voiced(numbers: Numbers, size: int) -> Array:
+    """A vowel-like wave of ``size`` samples: harmonics of a gliding pitch, each with a strength of its own."""
     pitch, glide = (int(n) for n in numbers.integers(400, 1000, (2,)))  # of 65536ths of a turn a sample
     place = np.arange(size, dtype=np.int64)
     phase = place * pitch + place * place * (glide - 700) // (4 * SYLLABLE)
@@ -260,7 +262,7 @@ def _tones(numbers: Numbers, length: int) -> Array:
 
 
 def _sine(phase: Array) -> Array:
-    """Two parabolas that look like a sine, of a phase in 65536ths of a turn."""
+    """A sine of a phase in 65536ths of a turn, approximated by two parabolas."""
     turn = (phase % TURN).astype(np.float32) / np.float32(TURN // 2) - np.float32(1)
     wave: Array = 4 * turn * (1 - np.abs(turn))
     return wave

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import NONE, Dataflow, Op
-from ...oplists.traits import Trait, has
 from ...oplists.traits import at as at_place
+from ...oplists.traits import has
 
 VERY_NEGATIVE = -1e3
-ON_THE_WAY: tuple[Trait, ...] = ("passes_on", "additions")  # to the Softmax of a mask, and Where
 LARGE = 1 << 20  # elements: a constant above it is no set of numbers to compare with
 
 Size = Callable[["int | str | None"], int]
@@ -43,6 +42,7 @@ class Reading:
 
     @property
     def bounded(self) -> bool:
+        """Whether a reader limits the values, as a table of so many rows does."""
         return self.last < 1 << 62
 
     def bound(self, first: float, last: float, table: str) -> None:
@@ -68,7 +68,7 @@ class InputReader:
     """Follows inputs through a dataflow. ``size`` gives the size of a dimension, symbolic ones included."""
 
     def __init__(self, flow: Dataflow, size: Size) -> None:
-        self.flow, self.size, self.borders = flow, size, Borders(flow)
+        self.flow, self.size, self.crossings = flow, size, Crossings(flow)
 
     def read(self, source: int) -> Reading:
         """What the readers of a graph input say of it."""
@@ -76,22 +76,23 @@ class InputReader:
         found, work = Reading(), [_State(source)]
         while work:
             state = work.pop()
-            for value in self.borders.copies(state.value) - seen:
+            for value in self.crossings.copies(state.value) - seen:
                 seen.add(value)
                 here = replace(state, value=value)
                 for use in self.flow.uses[value]:
                     if use.op != NONE:
-                        work += self._step(self.flow.ops[use.op], use.index, here, source, found)
+                        work += self._follow(self.flow.ops[use.op], use.index, here, source, found)
         return found
 
-    def _step(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """Notes what an operator says of the input, and gives the values to go on with."""
+    def _follow(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+        """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
+        further."""
         role = op.role
         if at_place(role, "sizes", index):
             found.size = found.size or op.kind
             return []
         if at_place(role, "indices", index):
-            self._table(op, at, found)
+            self._bound_by_table(op, at, found)
             return []
         if at_place(role, "sequence_lengths", index):
             found.length = self._dimension(op.inputs[0], 0) or 16
@@ -109,7 +110,7 @@ class InputReader:
         if role == "Where" and index == 0:
             return self._where(op, at, found)
         if role == "Equal" or has(role, "affine"):
-            return self._arithmetic(op, index, at, source, found)
+            return self._follow_arithmetic(op, index, at, source, found)
         if role == "Not":
             return [replace(at, value=v, flipped=not at.flipped) for v in op.outputs]
         if at_place(role, "passes_on", index) or has(role, "pools") or (role == "Where" and index):
@@ -118,8 +119,8 @@ class InputReader:
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
-    def _table(self, op: Op, at: _State, found: Reading) -> None:
-        """``0 <= scale * x + offset < size`` for every offset."""
+    def _bound_by_table(self, op: Op, at: _State, found: Reading) -> None:
+        """Notes that an index must fit a table: ``0 <= scale * x + offset < size`` for every offset that was met."""
         flow = self.flow
         if op.role == "OneHot":
             depth = flow.scalar(op.inputs[1])
@@ -133,7 +134,7 @@ class InputReader:
             found.bound(0, 0, f"{name} of unknown size")
 
     def _table_size(self, op: Op) -> int:
-        """The size of what an index runs over, 0 when nothing says it."""
+        """The number of rows that an operator looks up in; 0 when nothing says it."""
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
@@ -153,8 +154,8 @@ class InputReader:
 
     # -- arithmetic and masks -----------------------------------------------------------------------------------------
 
-    def _arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
-        """The states of what an operator makes of an input and constants; ``found`` hears what that tells of it."""
+    def _follow_arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+        """Follows an input through arithmetic with constants; ``found`` takes what that says of it."""
         other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
         role = op.role
         if other is None:
@@ -209,7 +210,8 @@ class InputReader:
         return None
 
     def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
-        """A condition; which branch hides says what a one means."""
+        """Follows an input that is a Where's condition: the branch that hides scores says whether a one means
+        masked."""
         found.masks = True
         for branch in (1, 2):
             numbers = self._numbers(op.inputs[branch])
@@ -218,7 +220,7 @@ class InputReader:
         return []
 
     def _is_added_mask(self, op: Op, other: int, source: int) -> bool:
-        """Whether an Add puts the input upon scores that it had no part in, before a Softmax."""
+        """Whether an Add puts the input upon scores in front of a Softmax that it is no part of: then it is a mask."""
         if not self.flow.values[source].dtype.startswith(("float", "bfloat")):
             return False
         return self._reaches_softmax(op) and self._are_scores(other, source)
@@ -228,19 +230,21 @@ class InputReader:
 
         What it is subtracted from is not looked at: unlike a mask that is added, it has large numbers already.
         """
-        for readers in self._following(op, lambda reader: has(reader.role, "passes_on")):
+        for readers in self._readers_along(op, lambda reader: has(reader.role, "passes_on")):
             if any(reader.role == "Sub" and index == 1 for reader, index in readers):
                 return any(self._reaches_softmax(reader) for reader, _ in readers if reader.role == "Sub")
         return False
 
     def _reaches_softmax(self, op: Op) -> bool:
         """Whether a Softmax reads what an operator makes, through moves, additions and Wheres."""
-        way = self._following(op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where")
+        way = self._readers_along(
+            op, lambda r: has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where"
+        )
         return any(has(reader.role, "softmaxes") for readers in way for reader, _ in readers)
 
-    def _following(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
-        """The readers of what an operator makes, with the place where they read it, then those of the one that leads
-        on, as long as there is one alone."""
+    def _readers_along(self, op: Op, leads_on: Callable[[Op], bool]) -> Iterator[list[tuple[Op, int]]]:
+        """The readers of a result, each with its place; then those of the one reader that ``leads_on``, as long as
+        there is only one."""
         for _ in range(8):
             uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
             yield [(self.flow.ops[use.op], use.index) for use in uses]

@@ -48,10 +48,11 @@ class Samples:
     _states: tuple[CachePair, ...] = field(default=(), repr=False)
 
     def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
-        """Samples that a model can have: generated ones get other sizes where it does not run with those that were
-        guessed, and the states that it reaches.
+        """The same samples if ``run`` takes them; generated ones with other sizes where it does not, and with the
+        states that the model reaches.
 
-        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found."""
+        ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found.
+        """
         fitting = self._sized(run)
         if not self._states:
             return fitting
@@ -61,6 +62,8 @@ class Samples:
         return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
 
     def _sized(self, run: Callable[[Feeds], object]) -> Samples:
+        """The same samples with sizes of open dimensions with which ``run`` does not fail, tried one after the
+        other."""
         if self._resized is None or not self._resized({})[1]:
             return self
         resized = self._resized
@@ -85,7 +88,7 @@ class Samples:
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
 
     def within(self, number: int, seconds: float) -> Samples:
-        """The first so many, each pass as far as it comes in a time; one at least."""
+        """The first ``number`` samples; each pass over them ends after ``seconds``, but gives one at least."""
 
         def some() -> Iterator[Feeds]:
             until = time.monotonic() + seconds
@@ -182,7 +185,7 @@ def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
 
 
 def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
-    """The dataflow of a graph and its inputs, weights that are listed as inputs among them."""
+    """The dataflow of a graph and its inputs, initializers that callers may replace among them."""
     graph.prepare()
     flow = graph.dataflow()
     ports = []
@@ -200,6 +203,7 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
 
 
 def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]) -> Samples:
+    """Samples for a model without data; sizes that stored tensors have are tried first where a guessed one fails."""
     needed = [port for port in ports if not _has_default(flow, port)]
     weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
     sizes = (size for item in weights for size in flow.shape(item.id) or () if isinstance(size, int) and size > 1)
@@ -213,7 +217,7 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
 
 
 def _states(flow: Dataflow, ports: Sequence[GraphInput]) -> Iterator[CachePair]:
-    """The inputs of numbers that are an output of the step before, of the same size."""
+    """The inputs that hold what an output of the step before gave, and have its size."""
     outputs = (flow.values[v] for v in flow.scopes[0].outputs)
     given = {item.name: Port(item.name, item.dtype, tuple(flow.shape(item.id) or ())) for item in outputs}
     taken = {port.name: port for port in ports if "float" in port.dtype}
@@ -284,7 +288,7 @@ class Inputs:
 
 
 def _says_rows(shape: tuple[int | str | None, ...]) -> bool:
-    """Whether the model says how many rows there are."""
+    """Whether the model fixes the number of rows."""
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
@@ -351,6 +355,7 @@ def _from_path(given: str | os.PathLike[str], inputs: Inputs, count: int | None)
 
 
 def _from_list(data: Sequence[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
+    """Samples from mappings of input names to arrays; the first ``count`` of them."""
     if not data:
         raise _no_sample()
     wanted = data[:count]
@@ -384,10 +389,12 @@ def _from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: 
 
 
 def _no_sample() -> AmpError:
+    """The error for data that hold nothing."""
     return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
 
 
 def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays: Iterable[Any]) -> tuple[str, ...]:
+    """How many samples are used, and which arrays of them no input takes."""
     message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
     left = [str(name) for name in arrays if name not in held]
     return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)
@@ -403,7 +410,8 @@ def _array(name: str, value: Result, where: str) -> Array:
 
 
 def _fed(port: Port, value: Result, where: str) -> Result:
-    """What is given for an input as the model takes it, rounded; a map for what is no tensor stays one."""
+    """What was given for an input, as the model takes it: rounded to its type; a map stays one for an input that is no
+    tensor."""
     if not port.dtype and isinstance(value, Mapping):
         return value
     array = _array(port.name, value, where)
@@ -470,8 +478,8 @@ def sizes_that_run(
 
 
 def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
-    """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them. Of
-    those in front all together come first: rows of several inputs are one batch."""
+    """Sizes to try after a failure, likeliest first: one place changed to a number of the message, or in the ratio of
+    two. All places in front together come first, as inputs of one batch."""
     said = message.rpartition("Status Message:")[2]
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", said))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
@@ -487,7 +495,7 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
 
 
 def _as_named(size: int, numbers: list[int]) -> list[int]:
-    """All numbers of a message that names the size, which may be meant to be another of them."""
+    """The other numbers of a message that names this size: one of them may be the size that was wanted."""
     return numbers if size in numbers else []
 
 
@@ -499,6 +507,7 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
 
 
 def _stage(message: str) -> str:
-    """A failure without its numbers: the operators with their names, from the outermost in; for one that has a name."""
+    """A failure's message without its numbers, by which two failures at one place are known: operators with their
+    names."""
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
     return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

@@ -58,7 +58,7 @@ class Sizes:
                 self.known[name] = self._guess(name, port, axis)
         for name in later:
             if name not in self.known:
-                self.known[name] = self._sum(name)
+                self.known[name] = self._summed_size(name)
 
     def size(self, dim: int | str | None) -> int:
         """The size of a dimension of any value; a name that no input has counts as a sequence."""
@@ -66,14 +66,14 @@ class Sizes:
             return dim
         if dim is None:
             return SEQUENCE
-        return self.known[dim] if dim in self.known else self._sum(dim) if _is_sum(dim) else SEQUENCE
+        return self.known[dim] if dim in self.known else self._summed_size(dim) if _is_sum(dim) else SEQUENCE
 
     def shape(self, port: GraphInput) -> tuple[int, ...]:
         """The sizes of an input."""
         return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
 
     def open(self) -> list[Place]:
-        """The places whose size nobody has said; leading ones last, as they seldom matter."""
+        """The places (input, axis) whose size nobody has said; leading axes last, as they seldom matter."""
         places = [
             (port.name, axis)
             for port in self.ports
@@ -91,11 +91,11 @@ class Sizes:
 
     @property
     def past(self) -> int:
-        """How much of a sequence came before."""
+        """The length of the part of a sequence that came before, which caches hold."""
         return next((size for name, size in self.known.items() if self._is_past(name)), 0)
 
     def _is_past(self, name: str) -> bool:
-        """Whether a name is that of what came before: by the word, or as caches alone have it, not in front."""
+        """Whether a dimension's name means the length of the past: by the word, or where only caches have it."""
         if _is_sum(name) or "total" in name.lower():
             return False
         holders = [p for p in self.ports if name in p.shape]
@@ -103,14 +103,14 @@ class Sizes:
         return "past" in name.lower() or (only_past and all(p.shape[0] != name for p in holders))
 
     def _is_total(self, name: str) -> bool:
-        """The past and the present together, as a mask has it."""
+        """Whether a dimension's name means past and present together, as a mask has it."""
         holders = [p for p in self.ports if name in p.shape]
         mask_only = bool(holders) and all("mask" in p.name.lower() and p.shape[-1] == name for p in holders)
         has_past = any(isinstance(d, str) and self._is_past(d) for p in self.ports for d in p.shape)
         return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
 
-    def _sum(self, name: str) -> int:
-        """The size of a dimension that is named by a sum of others, or that is the past and the present together."""
+    def _summed_size(self, name: str) -> int:
+        """The size of a dimension whose name is a sum of others, or means past and present together."""
         if not _is_sum(name):
             tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
             return self.past + self.size(tokens[0] if tokens else "")
@@ -138,11 +138,11 @@ class Sizes:
             return BATCH
         pictured = rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past")
         if pictured or (rank >= 4 and ("height" in word or "width" in word)):
-            return self._side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
+            return self._picture_side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
         return SEQUENCE
 
-    def _side(self, port: GraphInput, axis: int) -> int:
-        """A height or a width, in a ratio that suits what is fixed of the other."""
+    def _picture_side(self, port: GraphInput, axis: int) -> int:
+        """The height or width of a picture, in a usual ratio to the other side where that is fixed."""
         across = port.shape[axis - 1] if axis >= 3 else None
         if isinstance(across, int) and CHANNELS + 1 < across <= LINE:
             return ASPECT * across

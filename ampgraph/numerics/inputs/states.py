@@ -60,30 +60,31 @@ def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple
     for name, port in inputs.items():
         same = _AGAIN.sub("", name)
         named = [same] if same != name and same in outputs else known.get(_words(name), ())
-        fits = [out for out in named if _told(name, out) and _alike(port, outputs[out])]
+        fits = [out for out in named if _are_paired_names(name, out) and _alike(port, outputs[out])]
         if len(fits) == 1:
             pairs.append(CachePair(name, fits[0], _axis(port, outputs[fits[0]])))
     return tuple(pairs)
 
 
 def _spelled(name: str) -> str:
-    """A name in small letters, its words apart."""
+    """A name in lower case with its words separated."""
     return _NEXT.sub(r"\1_next", _PAST.sub("past", _CAMEL.sub("_", name).lower()))
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """What a name says besides the direction."""
+    """The words of a name but for those that say past or present."""
     return tuple(word for word in _WORD.findall(_spelled(name)) if word not in DIRECTIONS)
 
 
-def _told(past: str, present: str) -> bool:
-    """Whether two names speak of memory, not of what goes in and comes out."""
+def _are_paired_names(past: str, present: str) -> bool:
+    """Whether the names of an input and an output both speak of memory (a state, a cache)."""
     words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
     paired = words & PLAIN or _AGAIN.sub("", past) == present
     return past != present and bool(words & (DIRECTIONS - PLAIN) or (paired and words & REMEMBERS))
 
 
 def _alike(past: Port, present: Port) -> bool:
+    """Whether an output may be fed back as an input: a type of its kind, its rank, and one size at most that grows."""
     floats = past.dtype in FLOATS and present.dtype in FLOATS
     if len(past.shape) != len(present.shape) or not (floats or past.dtype == present.dtype):
         return False
@@ -94,7 +95,8 @@ def _alike(past: Port, present: Port) -> bool:
 
 
 def _axis(past: Port, present: Port) -> int | None:
-    """Where one is longer: the dimension that differs, of several the one that keys and values grow along."""
+    """The axis along which a cache grows: open, and another in the output than in the input; the last but one if it is
+    such. None for none."""
     sizes = enumerate(zip(past.shape, present.shape, strict=True))
     open_ones = [i for i, (a, b) in sizes if i and a != b and not isinstance(a, int)]
     usual = len(past.shape) - 2
@@ -102,6 +104,8 @@ def _axis(past: Port, present: Port) -> int | None:
 
 
 def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
+    """The pairs that a text of --cache names, IN=OUT with one * on either side; AMP312 where they are not there or do
+    not fit."""
     left, sign, right = text.partition("=")
     if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
         hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"
@@ -144,10 +148,12 @@ class ReachedStates:
             yield before
 
     def _first(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        """Zeros for all states, if the model runs on them; nothing otherwise."""
         zeros = {pair.past: np.zeros_like(feeds[pair.past]) for pair in self._pairs if pair.past in feeds}
         return zeros if len(self._next({**feeds, **zeros}, feeds)) == len(zeros) else {}
 
     def _next(self, before: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
+        """The states that the model makes of ``before``, those that are finite and fit the sample ``feeds``."""
         made = self._run(before)
         with np.errstate(over="ignore"):
             found = {

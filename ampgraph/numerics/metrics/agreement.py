@@ -44,7 +44,8 @@ class Judged:
     paired: tuple[int, int] | None = None
 
     def error(self, scale: float = 0.0) -> float:
-        """Against the scale of the output, 0 for none."""
+        """The error of one output of one sample: the difference over its size, or over the output's ``scale`` where
+        that is larger."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
         return self.off / size if size else 0.0 if not self.off else math.inf
 
@@ -64,19 +65,22 @@ class Spread(Data):
     """Errors of many samples, by quantiles of those that count."""
 
     def counting(self) -> list[float]:
-        """Of the samples that say something."""
+        """The errors of the samples that say something."""
         raise NotImplementedError
 
     @property
     def median(self) -> float:
+        """The median of the errors that count."""
         return quantile(self.counting(), 0.5)
 
     @property
     def p90(self) -> float:
+        """The 90th percentile of the errors that count."""
         return quantile(self.counting(), QUANTILE)
 
     @property
     def worst(self) -> float:
+        """The largest error that counts."""
         return max(self.counting())
 
 
@@ -89,11 +93,12 @@ class Scores(Spread):
     over_all: bool = False
 
     def counting(self) -> list[float]:
+        """The errors of all samples."""
         return self.errors
 
     @property
     def decisive(self) -> float:
-        """What is held against the tolerance."""
+        """The error that is compared with the tolerance: the mean, or the 90th percentile."""
         if not all(map(math.isfinite, self.errors)) and self.over_all:
             return math.inf
         return sum(self.errors) / len(self.errors) if self.over_all else self.p90
@@ -155,16 +160,17 @@ def apart(reference: Result, result: Result) -> Apart:
 
 
 def _different(reason: str, floating: bool = False) -> Apart:
+    """Outputs that cannot be compared by numbers: the error is infinite, and ``reason`` says why."""
     return Apart(math.inf, math.inf, reason=reason, floating=floating)
 
 
 def is_float(array: Array) -> bool:
-    """Whether it holds floating numbers, bfloat16 among them."""
+    """Whether an output holds floating numbers, bfloat16 among them."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 def _maps(reference: Result, result: Result) -> Apart:
-    """Maps by their keys: the values of all of them in one array."""
+    """Compares two maps by their keys: the values of all of them as one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
         return _different("maps of different keys")
     return replace(
@@ -173,6 +179,7 @@ def _maps(reference: Result, result: Result) -> Apart:
 
 
 def _sequences(reference: Result, result: Result) -> Apart:
+    """Two sequences, element by element: the worst one counts."""
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return _different("sequences of different lengths")
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
@@ -193,6 +200,8 @@ def _sequences(reference: Result, result: Result) -> Apart:
 
 
 def _floats(reference: Array, result: Array) -> Apart:
+    """Two float arrays: relative L2 over what is finite in both, where infinities agree. The norm has a floor, so that
+    zeros may differ by a little."""
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -292,6 +301,7 @@ class Agreement(Spread):
 
     @property
     def max_abs(self) -> float:
+        """The largest difference of two elements, over all samples."""
         return max((part.max_abs for part in self.parts), default=0.0)
 
     @property
@@ -306,6 +316,7 @@ class Agreement(Spread):
         return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 
     def counting(self) -> list[float]:
+        """Errors of the samples that say something: a reference of nothing but infinities does not."""
         return self._informative(self.errors)
 
     def _informative(self, errors: list[float]) -> list[float]:
@@ -315,14 +326,14 @@ class Agreement(Spread):
 
     @property
     def judged_errors(self) -> list[float]:
-        """What each sample's error is by the metric, relative L2 where none was asked for."""
+        """Each sample's error by the metric, or relative L2 where none was asked for."""
         scale = self.scale
         return [judged.error(scale) for judged in self.judged] or self.errors
 
     @property
     def held_errors(self) -> list[float]:
-        """What is held against the tolerance of each sample's error: that of the output, or of its worst part over how
-        much more a part may have."""
+        """Sample by sample, what is compared with the tolerance: the output's error, or that of its worst part over
+        `PART` if that is larger."""
         worst = [max(errors, default=0.0) for errors in zip(*(found for _, found in self.by_part), strict=True)]
         shares = worst or [0.0] * len(self.parts)
         return [max(error, share / PART) for error, share in zip(self.judged_errors, shares, strict=True)]
@@ -337,13 +348,13 @@ class Agreement(Spread):
 
     @property
     def scale(self) -> float:
-        """The scale over the samples, by the metric: of those with something to compare."""
+        """The output's scale by the metric: the median over the samples that have something to compare."""
         both = zip(self.judged, self.parts, strict=False)
         return scale_of(judged.size for judged, part in both if part.compared)
 
     @property
     def held(self) -> Scores:
-        """The errors that are held against a tolerance."""
+        """The spread of `held_errors`, which decides whether the tolerance is met."""
         return replace(self.scores, errors=self._informative(self.held_errors))
 
     @property
@@ -428,7 +439,7 @@ def sensitivity(
 
 
 def _rounded(value: Result, dtype: str) -> Result:
-    """A floating array rounded to a low type and back; anything else as it is."""
+    """A float array rounded to a low type and back to its own; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
     low = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
@@ -437,6 +448,7 @@ def _rounded(value: Result, dtype: str) -> Result:
 
 
 def _finite(value: Result) -> bool:
+    """Whether no number of an output is infinite or NaN."""
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 

@@ -23,11 +23,12 @@ class Pairing:
 
     @property
     def paired(self) -> tuple[int, int]:
-        """Rows that have a partner, of how many on both sides together."""
+        """How many rows have a partner, of how many on both sides together."""
         return 2 * len(self.pairs), sum(self.rows)
 
     def aligned(self, reference: Array, result: Array) -> tuple[Array, Array]:
-        """Both with partners beside each other; beside a row without partner stand zeros."""
+        """The rows of reference and result with partners beside each other; zeros stand beside a row without
+        partner."""
         ours, theirs = (list(rows) for rows in zip(*self.pairs, strict=True)) if self.pairs else ([], [])
         lost, new = (np.setdiff1d(np.arange(n), used) for n, used in zip(self.rows, (ours, theirs), strict=True))
         want = np.concatenate([reference[ours], reference[lost], np.zeros_like(reference, shape=_like(result, new))])
@@ -36,6 +37,7 @@ class Pairing:
 
 
 def _like(array: Array, rows: Array) -> tuple[int, ...]:
+    """The shape of an array with as many rows as ``rows``."""
     return (len(rows), *array.shape[1:])
 
 
@@ -82,6 +84,7 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
 
 
 def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, int], ...]:
+    """Pairs of rows (reference, result), the best candidate first, each row once."""
     ours: set[int] = set()
     theirs: set[int] = set()
     pairs = []
@@ -94,6 +97,7 @@ def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, i
 
 
 def _whole(column: Array) -> bool:
+    """Whether a column holds whole numbers alone, as classes do."""
     return bool((column == np.round(column)).all())
 
 

@@ -90,19 +90,22 @@ class Metric:
     def judge(
         self, reference: Outputs, result: Outputs, parts: Mapping[str, Apart] | None = None
     ) -> dict[str, Judged]:  # fmt: skip
-        """What it says of each output that it is about, or of the whole sample under the name `SAMPLE`.
+        """What the metric says of each output that it is about, or of the whole sample under the name `SAMPLE`.
 
         ``parts``: what `apart` says of each output, where that is known. Raises AmpError AMP312 where it is about none
-        of the outputs, and for a function that fails."""
+        of the outputs, and for a function that fails.
+        """
         if self.function is not None:
             ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
             return {SAMPLE: Judged(_called(self.function, self.name, ours, theirs), sort=self.name)}
-        judged = self._sets(reference, result)
+        judged = self._judged_sets(reference, result)
         for name, want in reference.items():
             if name not in judged and self._about(want):
                 got = result[name]
                 found = apart(want, got) if parts is None else parts[name]
-                sort = self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort(name, found, want))
+                sort = (
+                    self.name if self.name != "auto" else self.sorts.setdefault(name, self._sort_of(name, found, want))
+                )
                 judged[name] = _judged_as(sort, found, want, got)
         if not judged and reference:
             hint = "use --metric l2, or auto, which judges each output as what it is"
@@ -110,14 +113,15 @@ class Metric:
         return judged
 
     def _about(self, want: Result) -> bool:
+        """Whether the metric has something to say of an output: classes for argmax, integers for tokens."""
         if self.name in ("argmax", "logits"):
             return _has_classes(want)
         if self.name == TOKENS:
             return isinstance(want, np.ndarray) and want.dtype.kind in "iu"
         return self.name != "detections"
 
-    def _sort(self, name: str, found: Apart, want: Result) -> str:
-        """What an output is: as the graph says, if its values can be that, or as they show by themselves."""
+    def _sort_of(self, name: str, found: Apart, want: Result) -> str:
+        """What an output is taken for: what the graph says, if its numbers can be that, else what they look like."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return TOKENS
         if not found.floating or found.nested:
@@ -128,14 +132,14 @@ class Metric:
         likely = _within_one(want) if role == PROBABILITIES else _sums_to_one(want)
         return PROBABILITIES if likely else NUMBERS
 
-    def _sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
-        """The outputs that hold detections: boxes, and what stands beside them row by row."""
+    def _judged_sets(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
+        """Judges outputs that belong together as detections: boxes, and what stands beside them row by row."""
         if self.name not in ("auto", "detections"):
             return {}
         names = [n for n in reference if self.name == "detections" or self.roles.get(n) == ROWS]
         both = {n: (reference[n], result[n]) for n in names}
         arrays = {n: sides for n, sides in both.items() if all(isinstance(side, np.ndarray) for side in sides)}
-        boxes = next((name for name, (want, got) in arrays.items() if _boxes(want, got)), None)
+        boxes = next((name for name, (want, got) in arrays.items() if _are_boxes(want, got)), None)
         return {} if boxes is None else _judged_rows(boxes, arrays)
 
 
@@ -148,7 +152,7 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
     An error that has no floor of its own stands for itself: of integers, sequences, maps, and of what cannot be
     compared."""
     if sort == TOKENS:
-        return _tokens(found, np.asarray(want), np.asarray(got))
+        return _token_error(found, np.asarray(want), np.asarray(got))
     if not found.floating or not math.isfinite(found.error) or (found.nested and sort != "cosine"):
         return _by_error(found, "classes" if sort == "argmax" and not found.floating else "")
     if sort == "cosine":
@@ -172,7 +176,8 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
 
 
 def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
-    """The root mean square of the difference, with no more than `SELDOM` of the rows undecided."""
+    """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
+    share `SELDOM` of all."""
     if found.nonfinite_mismatches or not _sums_to_one(want):
         return found.off
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
@@ -184,10 +189,11 @@ def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
 
 
 def _by_error(found: Apart, sort: str = "") -> Judged:
+    """Judged by the relative error alone."""
     return Judged(found.error, sort=sort or ("numbers" if found.floating else "integers"))
 
 
-def _tokens(found: Apart, ours: Array, theirs: Array) -> Judged:
+def _token_error(found: Apart, ours: Array, theirs: Array) -> Judged:
     """The share of integers that differ, place by place; where one side ends earlier along the last axis, what it lacks
     differs."""
     whole = ours.dtype.kind in "iu" and theirs.dtype.kind in "iu"
@@ -200,7 +206,7 @@ def _tokens(found: Apart, ours: Array, theirs: Array) -> Judged:
 
 
 def _softmax(wide: Array) -> Array:
-    """Over the classes."""
+    """Probabilities over the classes."""
     axis = _class_axis(wide)
     top = wide.max(axis, keepdims=True)
     raised = np.exp(wide - np.where(np.isfinite(top), top, 0))
@@ -222,6 +228,7 @@ def _has_classes(value: Result) -> bool:
 
 
 def _within_one(value: Result) -> bool:
+    """Whether all numbers are from 0 to 1, as probabilities are."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
@@ -237,7 +244,7 @@ def _sums_to_one(value: Result) -> bool:
 # -- rows as sets -----------------------------------------------------------------------------------------------------
 
 
-def _boxes(want: Array, got: Array) -> bool:
+def _are_boxes(want: Array, got: Array) -> bool:
     """Whether two arrays hold rows of boxes, [n, k] or [batch, n, k]."""
     alike = want.ndim == got.ndim and want.ndim in (2, 3) and want.shape[-1] == got.shape[-1]
     batch = want.ndim == 2 or want.shape[0] == got.shape[0]
@@ -271,10 +278,13 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
 
 
 def _whole(array: Array) -> bool:
+    """Whether all numbers are whole."""
     return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 
 def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
+    """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
+    row without partner."""
     parts = [pairing.aligned(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
     found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
@@ -283,7 +293,7 @@ def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
 
 
 def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:
-    """Whether integers say how many rows there are."""
+    """Whether an integer output says how many rows of the others count."""
     if want.dtype.kind not in "iu" or want.size != len(pairings) or got.size != want.size:
         return False
     sides = zip((want, got), zip(*(pairing.rows for pairing in pairings), strict=True), strict=True)
@@ -312,6 +322,7 @@ def loaded(text: str) -> Function:
 
 
 def _from_file(path: Path) -> Result:
+    """The module of a file with the user's metric."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
@@ -360,4 +371,5 @@ def _plain(value: Result) -> Result:
 
 
 def _line(error: BaseException) -> str:
+    """An exception of the user's metric in one line."""
     return f"{type(error).__name__}: {first_line(error)}"

@@ -46,20 +46,21 @@ class OutputPart:
 
     @property
     def name(self) -> str:
-        """As `[:, 4:84]`, behind the name of the output."""
+        """The part as an index, `[:, 4:84]`, which stands behind the output's name."""
         first, last = int(self.places.min()), int(self.places.max())
         whole = len(self.places) == last - first + 1
         some = f"{first}:{last + 1}" if last > first else str(first)
         return f"[{':, ' * self.axis}{some if whole else f'{len(self.places)} of {some}'}]"
 
     def error(self, slices: Slices, floor: float) -> float:
-        """Of one sample: against its own scale there, and at least that over all samples."""
+        """The part's error in one sample: relative to its own scale there, which is at least ``floor``."""
         off, size = (math.sqrt(float(np.mean(each[self.places] ** 2))) for each in (slices.off, slices.size))
         return off / max(size, self.scale, floor)
 
 
 def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
-    """Those of an array of finite float64 and of what another one is off, along each axis that may hold parts."""
+    """Root mean squares of an output and of its difference, slice by slice along each axis that may hold parts;
+    float64, all finite."""
     axes = [axis for axis in AXES.get(want.ndim, (1,)) if want.ndim and 2 <= want.shape[axis] <= MOST and want.size]
     return tuple(
         Slices(axis, _root(want, axis), _root(difference, axis), means, want.size // len(means))
@@ -69,10 +70,12 @@ def slices_of(want: Array, difference: Array) -> tuple[Slices, ...]:
 
 
 def _others(array: Array, axis: int) -> tuple[int, ...]:
+    """All axes but one."""
     return tuple(each for each in range(array.ndim) if each != axis)
 
 
 def _root(array: Array, axis: int) -> Array:
+    """The root mean square of each slice along an axis, without overflow."""
     largest = float(np.abs(array).max()) or 1.0  # squares of huge numbers must not overflow
     root: Array = np.sqrt(np.mean((array / largest) ** 2, axis=_others(array, axis))) * largest
     return root

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
+from ...core.walk import upstream
 from ...oplists.traits import has
 
 NUMBERS, PROBABILITIES, LOGARITHMS, ROWS = "numbers", "probabilities", "log probabilities", "rows"
 
 
 def roles_of(flow: Dataflow) -> dict[str, str]:
-    """By output: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and moves alone follow,
-    ``rows`` that depend on which rows were selected (non-maximum suppression, top k), else ``numbers``."""
+    """What each output holds: ``probabilities`` and ``log probabilities`` that a softmax or sigmoid makes and moves
+    alone follow, ``rows`` that depend on which rows were selected (non-maximum suppression, top k), else
+    ``numbers``."""
     names = {value: flow.values[value].name for value in flow.scopes[0].outputs}
     return {name: _role(flow, value) for value, name in names.items()}
 
 
 def _role(flow: Dataflow, value: int) -> str:
+    """What an output is, by the operators before it: rows that were picked, logarithms, probabilities, or numbers."""
     if any(_picks(flow, op) for op in _before(flow, value)):
         return ROWS
     maker = _maker(flow, value)
@@ -45,21 +48,11 @@ def _maker(flow: Dataflow, value: int) -> Op | None:
 
 def _before(flow: Dataflow, value: int) -> Iterator[Op]:
     """The operators that a value comes from, back to the products."""
-    waiting, met = [value], {value}
-    while waiting:
-        op = flow.writer(waiting.pop())
-        if op is None:
-            continue
-        yield op
-        if has(op.role, "products"):
-            continue
-        fresh = {v for v in op.inputs if v != NONE} - met
-        met |= fresh
-        waiting += sorted(fresh)
+    return upstream(flow, [value], lambda op: () if has(op.role, "products") else op.inputs)
 
 
 def _picks(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator selects rows by their values; of control flow, whether one inside does."""
+    """Whether an operator selects rows by their values (top k, non-maximum suppression), in a body too."""
     if not has(op.role, "control_flow"):
         return has(op.role, "picks_rows")
     inside = {scope.id for scope in flow.scopes if scope.kind == "body" and scope.op == op.id}

@@ -46,9 +46,10 @@ class Compared:
     found: dict[str, Agreement] = field(default_factory=dict)
 
     def add(self, expected: Outputs, result: Outputs) -> float:
-        """Takes in another sample: its largest error, by itself.
+        """Takes in the outputs of another sample; returns its largest error.
 
-        Raises AmpError AMP312 where the metric is about none of the outputs, or fails."""
+        Raises AmpError AMP312 where the metric is about none of the outputs, or fails.
+        """
         parts = {name: apart(value, result[name]) for name, value in expected.items()}
         judged = self.metric.judge(expected, result, parts)
         if SAMPLE in judged:
@@ -78,7 +79,7 @@ class Compared:
 
     @property
     def _judged(self) -> list[Agreement]:
-        """What errors are read from: the samples as a whole where the metric judges them so, else what counts."""
+        """The outputs whose errors count; the samples as a whole where the metric judges them so."""
         return [self.whole] if self.whole is not None else [output for output in self.outputs if output.counts]
 
     @property
@@ -157,7 +158,7 @@ class Compared:
 
 
 def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: float) -> bool:
-    """Whether a tolerance is met.
+    """Whether what was compared meets a tolerance: every output, or the samples as a whole.
 
     By outputs: every one is within it, and at least one has something to compare: finite elements, or rows that are to
     be paired, even if none found its partner. By samples as a whole where the metric judges these (``overall``): that
@@ -170,7 +171,7 @@ def all_within(outputs: Sequence[Agreement], overall: Scores | None, tolerance: 
 
 
 def _missed(output: Agreement, tolerance: float, lenient: bool) -> bool:
-    """Whether an output misses the tolerance; ``lenient``: only where half of the generated samples do."""
+    """Whether an output misses the tolerance; ``lenient``: for generated samples, of which half have to miss."""
     if output.nonfinite_mismatches or not lenient:
         return bool(output.nonfinite_mismatches) or not output.within(tolerance)
     errors = output.held.errors
@@ -214,7 +215,7 @@ class References:
         self._outputs.append({name: self._kept(value) for name, value in outputs.items()})
 
     def _kept(self, value: Any) -> Any:
-        """The value, or where it was put once the memory for them is full."""
+        """An output as it is held for later: in memory, or where it was put in a file once memory is full."""
         if isinstance(value, list):
             return [self._kept(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...core.arrays import Array, Result
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.graph import LOW, Attribute, NodeEditor
 from ...core.progress import Progress
@@ -38,7 +38,7 @@ def measured_ranges(
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
-    runner = _Runner(flat, flow, _names(flow, flat), device, limit)
+    runner = _RangeRunner(flat, flow, _names(flow, flat), device, limit)
     for number, feeds in enumerate(samples):
         for name, array in runner.run(feeds, _progress(progress, number, len(samples))):
             found = range_of_rows(array) if name in runner.rows else measure(array)
@@ -54,8 +54,9 @@ def measured_ranges(
     return ranges
 
 
-class _Runner:
-    """One model, its low values computed as rounded float32 where it has any: few CPU kernels are low."""
+class _RangeRunner:
+    """One model opened to measure its values. Low values are computed as rounded float32, as few CPU kernels are low.
+    ``keys``: by name, how ranges name a value."""
 
     def __init__(
         self, flat: RunnableGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int
@@ -79,12 +80,14 @@ class _Runner:
 
 
 def _progress(progress: Progress | None, number: int, count: int) -> Callable[[int, int], None] | None:
+    """The progress of one sample's run as a part of that of all samples."""
     if progress is None:
         return None
     return lambda done, parts: progress("measuring ranges", number * parts + done, count * parts)
 
 
 def _unseen_notes(count: int) -> list[str]:
+    """A note that some values were not measured, and why."""
     if not count:
         return []
     are = "value was" if count == 1 else "values were"
@@ -92,7 +95,8 @@ def _unseen_notes(count: int) -> list[str]:
 
 
 def _odd(ranges: Ranges) -> list[str]:
-    """What a float32 run should not show: NaN or infinities. Infinities may be masks, so it is said, not judged."""
+    """Notes on values that held NaN or infinity in float32; infinities may be masks, so that they are said and not
+    judged."""
     odd = [key for key, found in ranges.values.items() if found.nonfinite]
     if not odd:
         return []
@@ -111,23 +115,24 @@ def _wanted(flow: Dataflow) -> list[Value]:
 
 
 def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
-    """Name in the model with its functions inlined -> the keys of the values that it stands for, bodies left out."""
+    """Name in the model with its functions inlined -> the keys of the values that it stands for; values in bodies are
+    left out."""
     inside, wanted = _bodies(flow), _wanted(flow)
     if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
     pairs = _paired(flow, flat.dataflow(), inside)
-    borders = Borders(flow)
+    crossings = Crossings(flow)
     good = {v.id for v in wanted if v.scope not in inside}
     names: dict[str, list[str]] = {}
     for value, name in pairs.items():
-        same = sorted(v for v in borders.copies(value) | borders.origins(value) if v in good)
+        same = sorted(v for v in crossings.copies(value) | crossings.origins(value) if v in good)
         if same:
             names[name] = sorted({*names.get(name, []), *(value_key(flow, v) for v in same)})
     return names
 
 
 def _bodies(flow: Dataflow) -> set[int]:
-    """The scopes that are bodies, or stand in one."""
+    """The scopes that are bodies of control flow, or lie in one."""
     found: set[int] = set()
     for scope in flow.scopes:  # parents come before their children
         if scope.kind == "body" or scope.parent in found:
@@ -185,7 +190,7 @@ def range_of_rows(rows: Array) -> Range:
 
 
 class _RowWriter:
-    """Writes operators into bodies."""
+    """Writes operators into bodies that give rows of extremes to the main graph, where a run can read them."""
 
     def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
         self._flow, self._edit = flow, edit
@@ -197,9 +202,11 @@ class _RowWriter:
             self._bodies.setdefault(scope.op, []).append(scope)
 
     def _add(self, body: Scope, kind: str, dtype: str, *inputs: Value, **attributes: Attribute) -> Value:
+        """Adds an operator to a body, and gives its one result."""
         return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
     def _constant(self, body: Scope, array: Array) -> Value:
+        """A Constant in a body."""
         return self._add(body, "Constant", str(array.dtype), value=array)
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
@@ -234,7 +241,8 @@ class _RowWriter:
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def _row(self, body: Scope, value: Value) -> Value:
-        """[1, 4] of one value; a number that changes nothing joins in, as an empty tensor has no extremes."""
+        """A [1, 4] row of extremes and counts of one value in a body; a neutral number is added, as an empty tensor has
+        no extremes."""
         flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
         odd = self._add(
             body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)
@@ -250,10 +258,11 @@ class _RowWriter:
         return self._joined(body, numbers)
 
     def _double(self, body: Scope, value: Value) -> Value:
+        """A value in float64, in which ranges travel out of a body."""
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:
-        """[k, 4] as one row."""
+        """Rows [k, 4] of a body that runs k times as one row."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
@@ -265,12 +274,12 @@ class _RowWriter:
         return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, body: Scope, numbers: list[Value]) -> Value:
-        """Four numbers as a row."""
+        """Four scalars as a row [1, 4]."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
         return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)
 
 
 def _is_float32(value: Value) -> bool:
-    """Whether it is a float32 tensor; outputs that are left out have no name."""
+    """Whether a value is a float32 tensor; outputs that are left out have no name."""
     return value.dtype == FLOAT32 and not value.container and bool(value.name)

@@ -65,7 +65,7 @@ class SegmentedModel:
             self._segments = self._cut(self._sizes(feeds), set(feeds))
             for segment in self._segments:  # all at once: between large arrays they would leave holes behind
                 segment.session = self._open(self._graph.part(segment.ops, segment.reads, segment.makes, set(feeds)))
-        held: dict[str, Result] = {name: _own(value) for name, value in feeds.items()}
+        held: dict[str, Result] = {name: _copy_to_feed(value) for name, value in feeds.items()}
         for number, segment in enumerate(self._segments):
             makes = [value.name for value in segment.makes]
             fed = {value.name: held[value.name] for value in segment.reads}
@@ -91,7 +91,7 @@ class SegmentedModel:
         with self._graph.editor(self._graph.dataflow()) as edit:  # segments have nodes of the file alone
             counts = [edit.add("Size", [value], ["int64"], name="ampgraph_size")[0] for value in seen]
         inputs = [value for value in self._inputs if value.name in feeds or value.name not in self._optional]
-        fed = {name: _own(value) for name, value in feeds.items()}
+        fed = {name: _copy_to_feed(value) for name, value in feeds.items()}
         session = self._open(self._graph.part(None, inputs, counts, set(feeds)))
         found = self._run(session, fed, [value.name for value in counts])
         return {value.id: int(size) for value, size in zip(seen, found, strict=True)}
@@ -119,6 +119,8 @@ class SegmentedModel:
         return self._pieces(ends, last, fed)
 
     def _pieces(self, ends: list[int], last: Mapping[int, int], fed: set[str]) -> list[_Segment]:
+        """The segments that end at ``ends``: what each reads, makes for later ones or to be seen, and what is freed
+        behind it. ``last``: by value, its last reader."""
         start, pieces = 0, []
         made = {value.id for value in (*self._inputs, *self._stored) if value.name in fed}
         for end in ends:
@@ -137,6 +139,7 @@ class SegmentedModel:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _open(self, part: bytes) -> Any:
+        """A session without optimisations, whose memory goes back when a run has done with it."""
         options = in_file_order(quiet_options(self._folder))
         # What is exposed cannot be fused, and memory that a run has done with is to go back.
         options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -145,6 +148,7 @@ class SegmentedModel:
         return opened(part, options, self._providers)
 
     def _run(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
+        """Runs one segment; AMP504 where the runtime stops."""
         try:
             found: list[Any] = session.run(wanted, feeds)
             return found
@@ -157,8 +161,8 @@ def _elements(value: Any) -> int:
     return sum(map(_elements, value)) if isinstance(value, list) else int(np.size(value))
 
 
-def _own(value: Any) -> Any:
-    """A copy: the runtime may write over a fed array."""
+def _copy_to_feed(value: Any) -> Any:
+    """A copy of an array that is fed, since the runtime may write over it."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

@@ -4,7 +4,7 @@ ONNX Runtime's CPU provider wraps float16 nodes in Casts and deletes the round t
 hides float16. Here every low value is retyped to float32 and rounded by an explicit float32 -> low -> float32 pair,
 which the runtime keeps at every optimisation level: each operator computes in float32 from rounded inputs and each low
 output is rounded once. Where a target's kernels accumulate in the low type (`accumulates` in its kernel table), so do
-products here; what other kernels do inside their accumulators is not modelled.
+products here, and functions that they compute step by step (`stepwise`); what other kernels do inside is not modelled.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from ..graphs import flat_graph, port_of
 def strict_model(model: Model | Graph) -> ModelProto:
     """The float32 model with every low value rounded; inputs, outputs and their types are those of ``model``.
 
-    A sequence or an optional of a low type becomes one of float32, at the border too: no Cast exists for it. References
-    to external data are kept. ``model``: what `convert` takes, or a Graph; it is not changed.
+    A sequence or an optional of a low type becomes one of float32, at the boundary too: no Cast exists for it.
+    References to external data are kept. ``model``: what `convert` takes, or a Graph; it is not changed.
     """
     with quiet_collector():
         graph = flat_graph(model)
@@ -74,10 +74,10 @@ class StrictSession:
             graph = flat_graph(model)
             taken, given = graph.declared()
             self._types = {value.name: (value.container, value.dtype) for value in (*taken, *given)}
-            self.inputs = {value.name: _plain(port_of(value)) for value in taken}
+            self.inputs = {value.name: _checked_port(port_of(value)) for value in taken}
             self.outputs = {value.name: port_of(value) for value in given}
             self.required = [value.name for value in taken if not value.stored]
-            # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
+            # Low values cross the boundary as float32: numpy has no bfloat16 that the runtime would take.
             folder = graph.folder()  # asked before there are twice the nodes
             rewrite(graph, keep_interface=False, target=target)
             content = graph.content()
@@ -121,8 +121,8 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
     return StrictSession(model).run(feeds, outputs=outputs)
 
 
-def _plain(port: Port) -> Port:
-    """A tensor of numbers that numpy has; anything else is left to the runtime."""
+def _checked_port(port: Port) -> Port:
+    """A port as it is checked: a tensor of numbers that numpy has; anything else is left to the runtime."""
     known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
@@ -135,19 +135,20 @@ def _to_float32(value: Any, low: str) -> Any:
         return [_to_float32(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
-        return _opaque(array)
+        return _as_bytes(array)
     # A copy: ONNX Runtime may write a node's output over a fed array once it has removed the Casts between them.
     return array.astype(np.float32 if low else array.dtype)
 
 
-def _opaque(array: Array) -> Any:
-    """float8 and the like, which the runtime takes as bytes with a type number."""
+def _as_bytes(array: Array) -> Any:
+    """float8 and the like as the runtime takes them: bytes with the number of the type."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
 def _to_low(value: Any, low: str) -> Any:
+    """A result rounded to the low type that the output has in the file; lists element by element."""
     if not low or value is None:
         return value
     if isinstance(value, list):
@@ -207,7 +208,7 @@ LOW_BYTES = 2  # of an element
 
 
 def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> None:
-    """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well.
+    """Rewrites a model without functions, in place; unless the boundary is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
     flow, kernels = graph.dataflow(), low_accumulators(graph, target)
@@ -231,7 +232,7 @@ def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> 
                 writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
             for op in ops[scope.id]:
                 writer.op(op)
-            writer.border(scope)
+            writer.declare_boundary(scope)
             edit.forget_annotations(scope)
 
 
@@ -250,11 +251,22 @@ def _sums(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
         op.kind, flow.opset, "T", low
     ):
         return None
-    return Sums(op, tuple(flow.shape(i) for i in op.inputs if i != NONE), kernels.fused_sums)
+    shapes = tuple(flow.shape(i) for i in op.inputs if i != NONE)
+    folded = _in_front(flow, op, kernels) if op.kind in kernels.folds else None
+    return Sums(op, shapes, kernels.fused_sums, op.kind in kernels.stepwise, folded)
+
+
+def _in_front(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
+    """The Conv that a norm is taken into: all else is stored, and no one else reads what it makes."""
+    conv = flow.writer(op.inputs[0])
+    if conv is None or conv.kind != "Conv" or len(flow.uses[op.inputs[0]]) != 1:
+        return None
+    stored = all(flow.values[i].weight for i in (*conv.inputs[1:], *op.inputs[1:]) if i != NONE)
+    return _sums(flow, conv, kernels) if stored else None
 
 
 def _low(value: Value) -> bool:
-    """Whether it is a low tensor."""
+    """Whether a value is a low tensor."""
     return value.dtype in LOW and not value.container
 
 
@@ -266,7 +278,7 @@ class _Writer:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
-        """What is fed to the graph."""
+        """Makes low inputs of a graph float32, with their defaults; one that keeps its type is read through a Cast."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
                 self._edit.store_float32(value)  # the default of an input turns float32 with it
@@ -282,7 +294,7 @@ class _Writer:
             self._edit.store_float32(value)
 
     def op(self, op: Op) -> None:
-        """One operator, and what it makes."""
+        """Makes one operator compute in float32, with its low results rounded."""
         made = [self._flow.values[i] for i in op.outputs]
         low = [value for value in made if value.name and _low(value)]
         if op.kind == "BitCast":  # its meaning is the bits: it reads, and makes, the low type itself
@@ -299,10 +311,11 @@ class _Writer:
         for value in low:
             kept = value.id in self._kept
             if kept or not exact:
-                self._edit.round_all(value, stays_low=kept, sums=self._sums.get(op.id))
+                sums = self._sums.get(op.id) if value.id == op.outputs[0] else None
+                self._edit.round_all(value, stays_low=kept, sums=sums)
 
-    def border(self, scope: Scope) -> None:
-        """The border says what it is, as before or in float32."""
+    def declare_boundary(self, scope: Scope) -> None:
+        """Declares the graph's inputs and outputs: in the types that they had, or in float32."""
         for value in (self._flow.values[i] for i in {*scope.inputs, *scope.outputs}):
             if value.container or value.id not in self._kept:
                 self._edit.declare_float32(value)

@@ -64,7 +64,8 @@ class Suspect:
 
 
 class Inquest:
-    """Asks one trace; ``weights`` gives the stored numbers that a node reads."""
+    """Finds nodes to blame in one trace. ``weights`` gives the stored numbers that a node reads; ``inside``: the branch
+    of an If that the trace is of."""
 
     def __init__(self, trace: Trace, weights: Weights, inside: str = "") -> None:
         self.trace, self._weights, self.inside = trace, weights, inside
@@ -78,7 +79,8 @@ class Inquest:
     # -- infinities and NaN -------------------------------------------------------------------------------------------
 
     def nonfinite_sites(self) -> Iterator[int]:
-        """The nodes, in the order of the file, whose inputs are finite and whose result is not, as it should."""
+        """The nodes, in file order, that make something infinite or NaN of finite inputs where the reference stays
+        finite."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.mismatches(out) for out in site.outputs) and not any(
                 self.trace.mismatches(name) for name in site.inputs
@@ -86,7 +88,7 @@ class Inquest:
                 yield self._upstream(i)
 
     def nonfinite_input(self) -> Suspect | None:
-        """An input that is infinite as soon as it is low."""
+        """An input that becomes infinite by being cast to low, if there is one."""
         for name in self.trace.inputs:
             seen = self.trace.values.get(name)
             if seen is not None and seen.mismatches and seen.reference is not None:
@@ -99,7 +101,7 @@ class Inquest:
         return None
 
     def nonfinite_at(self, i: int) -> Suspect:
-        """The report on a birthplace."""
+        """The report on a node at which values stop being finite."""
         site, limit = self.trace.sites[i], low_type(self.low_type).largest
         spoiled = self._spoiled_weight(site)
         reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
@@ -125,7 +127,7 @@ class Inquest:
         return self.suspect(i, "its inputs are finite, and off by their rounding", [i, *self._causes(i)], hints)
 
     def _upstream(self, i: int) -> int:
-        """Back through values that the reference does not have, to where the first of them stops being finite."""
+        """The node, back through values that the reference has not, at which the first of them stops being finite."""
         for name in self.trace.sites[i].inputs:
             seen, j = self.trace.values.get(name), self.maker.get(name)
             odd = seen is not None and seen.reference is None and (seen.range.infinite or seen.range.nan)
@@ -134,6 +136,7 @@ class Inquest:
         return i
 
     def _spoiled_weight(self, site: Site) -> str:
+        """The name of a stored tensor that a node reads and that holds NaN or inf; "" if there is none."""
         for name, numbers in self._weights(site).items():
             array = numbers.astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
@@ -141,7 +144,7 @@ class Inquest:
         return ""
 
     def _vanishing(self, names: list[str]) -> list[int]:
-        """The nodes that made them zero, back to where the first one did."""
+        """The nodes that made some values zero, back to the first that did."""
         found: list[int] = []
         waiting = deque(names)
         while waiting:
@@ -172,6 +175,7 @@ class Inquest:
         return [self._grown(i) for _, i in sorted(gains)[:count]]
 
     def _grown(self, i: int) -> Suspect:
+        """A node behind which the error is larger than before, with what it cancels and the nodes to pin."""
         site = self.trace.sites[i]
         before = self.error_in(site)
         after = max(e for out in site.outputs if (e := self.trace.error(out)) is not None)
@@ -187,8 +191,8 @@ class Inquest:
         return self.suspect(i, why, nodes)
 
     def magnified(self, i: int) -> str:
-        """By which node behind a node the relative error grows most, in words; empty where it does not grow fourfold:
-        in a logarithm, a quotient, a difference of large numbers."""
+        """The node behind a node by which the relative error grows most, in words; empty where it does not grow
+        fourfold: a logarithm, a quotient, a difference of large numbers."""
         waiting, met = deque([i]), {i}
         best, most = None, AMPLIFIES
         while waiting:
@@ -203,9 +207,10 @@ class Inquest:
         return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
 
     def _growth(self, site: Site) -> float:
-        """What a node's relative error is, of that of what it reads.
+        """How many times as large a node's relative error is as that of what it reads.
 
-        Values below the low type's normal numbers are left out: there relative errors are large, and mean nothing."""
+        Values below the low type's normal numbers are left out: there relative errors are large, and mean nothing.
+        """
         normal, before = low_type(self.low_type).smallest_normal, self.error_in(site)
         errors = [self.trace.error(out) for out in site.outputs if self.trace.reach(out) >= normal]
         return max((e for e in errors if e is not None), default=0.0) / before if before > FLOOR else 0.0
@@ -215,6 +220,7 @@ class Inquest:
         return max((self.trace.error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
 
     def _source(self, name: str) -> str:
+        """The value that a name stands for before the Casts that the conversion added."""
         i = self.maker.get(name)
         while i is not None and self._added(i):
             name = self.trace.sites[i].inputs[0]
@@ -274,11 +280,12 @@ class Inquest:
             yield pattern_for(origin.node, next(filter(None, origin.written), ""))
 
     def _origin(self, site: Site) -> Site | None:
-        """The node of the reference that makes what a node makes."""
+        """The reference's node that makes the same values as this one."""
         made = (self.trace.origins.get(self.trace.twins.get(out, out)) for out in site.outputs)
         return next((origin for origin in made if origin is not None), None)
 
     def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
+        """What was seen of some values, those that were traced."""
         known = {name: self.trace.values[name] for name in names if name in self.trace.values}
         return tuple(
             TracedValue(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)

@@ -66,7 +66,7 @@ UNSEEN = Observed(Extremes(None, None, 0, 0))
 
 
 def compared(value: Result, twin: Result | None) -> Observed:
-    """A value beside that of the reference."""
+    """What is seen of a value beside the reference's: ranges of both, relative error, mismatches."""
     got = _numbers(value)
     own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
@@ -89,11 +89,13 @@ def compared(value: Result, twin: Result | None) -> Observed:
 
 
 def _numbers(value: Any) -> Array:
+    """A value as float32 or float64, in which differences are taken."""
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
 def _extremes(array: Array) -> Extremes:
+    """Extremes of the finite numbers, and how many are infinite or NaN."""
     if not array.size:
         return Extremes(None, None, 0, 0)
     ends = float(array.min()), float(array.max())  # NaN where there is one
@@ -230,7 +232,8 @@ class Tracer:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _paired(self) -> dict[str, str]:
-        """Value of the model -> value of the reference: of the same name, or the same but for Casts that were added."""
+        """The reference's value for each value of the model: of the same name, or the one before Casts that were
+        added."""
         known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
         twins = {n: n for n in self.dtypes if n in known and self._tensor(0, n) in FLOATS}
         for site in self.sites:
@@ -247,6 +250,8 @@ class Tracer:
         return "" if value is None or value.container else value.dtype
 
     def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
+        """One side (0 the reference, 1 the model) opened for a run that shows the values ``seen``; strict on the
+        CPU."""
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
         if strict and any(value.dtype in LOW for value in self._flows[side].values):
             rewrite(graph, keep_interface=False)
@@ -259,11 +264,12 @@ class Tracer:
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
     def _op(self, side: int, outputs: Iterable[str]) -> Op | None:
+        """The operator of a side that makes one of these outputs, None where names differ."""
         made = (self._values[side].get(name) for name in outputs if name)
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 
     def _found(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
-        """Arrays by name, stored tensors left out."""
+        """The arrays of some values by name, without stored tensors."""
         names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}
         run = self._opened(side, [value.name for value in values if value.producer != NONE])

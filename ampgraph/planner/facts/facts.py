@@ -6,20 +6,19 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import Dataflow, Op, Value
 from ...core.low_types import LowType, low_type
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
-from ..fused_pairs import FusedPair, find_fused_pairs
 from .masks import Masks
 from .measured import MeasuredRanges, Passing
 from .sizes import OpenSizes
 from .squares import Squares
 from .values import Extent, Values
 
-OF_FILE = frozenset({"borders", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
+OF_FILE = frozenset({"crossings", "stored", "sizes", "squares", "truths", "values", "_before", "_extents"})
 """Facts that neither a level nor kernels change, nor, but for values, what was measured."""
 
 
@@ -43,7 +42,7 @@ class Facts:
         return found
 
     def _shared(self, options: Options) -> Iterable[str]:
-        """What is known here that other options leave as it is."""
+        """Names of the facts that stay the same under other options, so that they are handed on."""
         own = self.options
         if own.lists is not options.lists or own.dtype != options.dtype or own.dims != options.dims:
             return ()
@@ -70,36 +69,32 @@ class Facts:
 
     @cached_property
     def sights(self) -> list[object]:
-        """What rules saw of the model, kept for a plan by other words."""
+        """Sights of rules (what they found in the model), kept for the next plan of the same model."""
         return []
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def borders(self) -> Borders:
+    def crossings(self) -> Crossings:
         """Values that carry on into and out of bodies and functions."""
-        return Borders(self.flow)
+        return Crossings(self.flow)
 
     @cached_property
     def _before(self) -> dict[frozenset[int], set[int]]:
+        """What `with_all_before` has found, by the operators that it was asked for."""
         return {}
 
     def with_all_before(self, ops: frozenset[int]) -> Set[int]:
-        """Operators, with all those that what they read was made by, across borders as well."""
+        """Operators, with all those that what they read was made by, across boundaries as well."""
         if ops not in self._before:
             found, values = set(ops), set[int]()
-            add = self.borders.origins_into(values)
+            add = self.crossings.origins_into(values)
             for op in reversed(self.flow.ops):
                 if op.id in ops or not values.isdisjoint(op.outputs):
                     found.add(op.id)
                     add(op.inputs)
             self._before[ops] = found
         return self._before[ops]
-
-    @cached_property
-    def fused_pairs(self) -> list[FusedPair]:
-        """Pairs of operators that the target would make one kernel of in float32."""
-        return find_fused_pairs(self.flow, self.options)
 
     # -- values -------------------------------------------------------------------------------------------------------
 
@@ -110,6 +105,7 @@ class Facts:
 
     @cached_property
     def _extents(self) -> dict[object, Extent]:
+        """Extents of stored tensors by the key of what is stored: each is read once."""
         return {}
 
     def extent(self, value: Value) -> Extent:
@@ -122,12 +118,12 @@ class Facts:
     @cached_property
     def values(self) -> Values:
         """Between which numbers values are, and the numbers themselves where they are few and known."""
-        return Values(self.flow, self.traits, self.borders.before, self.measured.ranges, self.options.range_margin)
+        return Values(self.flow, self.traits, self.crossings.before, self.measured.ranges, self.options.range_margin)
 
     @cached_property
     def truths(self) -> Values:
         """The same where integers of which nothing is known are taken for truths."""
-        return Values(self.flow, self.traits, self.borders.before, truths=True)
+        return Values(self.flow, self.traits, self.crossings.before, truths=True)
 
     @cached_property
     def sizes(self) -> OpenSizes:

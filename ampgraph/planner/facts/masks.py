@@ -23,14 +23,14 @@ SHRINKS = 1 / 64
 
 
 class Masks:
-    """What is put upon scores before a Softmax."""
+    """Which stored numbers are masks: added to scores before a Softmax."""
 
     def __init__(self, flow: Dataflow, options: Options, truths: Values) -> None:
         self.flow, self.options, self.traits, self.truths = flow, options, options.lists.traits, truths
 
     @cached_property
     def scores(self) -> set[int]:
-        """What a Softmax may read, through arithmetic and moves: most values of a model are none, and so no mask."""
+        """Values on the ways to a Softmax, through arithmetic and moves; a value that is none of these is no mask."""
         through = frozenset[str]().union(*map(self.traits.operators, TOWARDS_SCORES))
         readers = self.flow.with_roles(self.traits.operators("softmaxes") | self.traits.operators("attention_bias"))
         read = {value for op in readers for value in op.inputs if value != NONE}
@@ -38,28 +38,23 @@ class Masks:
         return read.union(v for op in before if op.role in through for v in op.inputs if v != NONE)
 
     def has(self, value: int, types: tuple[str, ...] = (FLOAT32,), multiplied: bool = False) -> bool:
-        """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, through
-        conversions to some types, and scaled with the scores. ``multiplied``: or through products with zeros and ones.
-        """
+        """Whether a tensor is a mask alone: every path from it ends in Softmax through additions, selections and moves,
+        through conversions to ``types``, and scaled with the scores. ``multiplied``: or through products with zeros and
+        ones."""
         if value not in self.scores:
             return False
-        work, seen, ended = [value], set[int](), False
-        while work:
-            current = work.pop()
-            if current in seen:
+        traits, ends, ended = self.traits, self.traits.operators("softmaxes"), False
+        ends |= traits.operators("attention_bias")
+        for use in downstream(self.flow, [value], lambda op: () if op.role in ends else op.outputs):
+            if use.op == NONE:
+                return False
+            op = self.flow.ops[use.op]
+            if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
+                ended = True
                 continue
-            seen.add(current)
-            for use in self.flow.uses[current]:
-                if use.op == NONE:
-                    return False
-                op, traits = self.flow.ops[use.op], self.traits
-                moved = traits.at(op.role, "mask_path", use.index) and self._stays(op, types)
-                if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
-                    ended = True
-                elif moved or self._shrinks(op, use.index) or (multiplied and self._hides_by_whole(op, use.index)):
-                    work += op.outputs
-                else:
-                    return False
+            moved = traits.at(op.role, "mask_path", use.index) and self._stays(op, types)
+            if not (moved or self._shrinks(op, use.index) or (multiplied and self._hides_by_whole(op, use.index))):
+                return False
         return ended
 
     def _shrinks(self, op: Op, place: int) -> bool:
@@ -72,8 +67,8 @@ class Masks:
         return SHRINKS <= (1 / number if divides else number) <= 1
 
     def _hides_by_whole(self, op: Op, place: int) -> bool:
-        """Whether an operator multiplies an operand by zeros and ones, as 1 - mask is: any other number would turn what
-        hides into what is preferred, or pass the low type's range."""
+        """Whether the other operand of a product holds zeros and ones (1 - mask), so that the mask constant stays
+        itself or becomes 0."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
         span = self.truths.of(op.inputs[1 - place])
@@ -107,7 +102,7 @@ class Masks:
         return most
 
     def reads_low(self, settled: Decisions, value: int) -> bool:
-        """Whether anything on the way from a mask constant to its Softmax is low, becoming -inf there."""
+        """Whether any operator between a mask constant and its Softmax is low, where the constant would be -inf."""
 
         def further(op: Op) -> list[int]:
             return op.outputs if any(self.traits.has(op.role, trait) for trait in ON_THE_WAY) else []

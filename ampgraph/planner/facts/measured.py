@@ -22,7 +22,7 @@ Passing = NewType("Passing", Mapping[int, str])
 def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
     """Value id -> range; what is passed into or out of a body or a function has that of the values it comes from."""
     found = by_value(flow, ranges)
-    for source, target in flow.passed:  # in the order of the file: an outer border comes before an inner one
+    for source, target in flow.passed:  # in the order of the file: an outer boundary comes before an inner one
         if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
             joint = Range()
             for known in (found.get(target), found[source]):
@@ -42,12 +42,12 @@ class MeasuredRanges:
 
     @cached_property
     def ranges(self) -> Mapping[int, Range]:
-        """By value."""
+        """Value id -> measured range."""
         return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
 
     @cached_property
     def reach(self) -> Mapping[int, float]:
-        """By value the largest magnitude."""
+        """Value id -> the largest magnitude that was measured."""
         return {value: held.absmax for value, held in self.ranges.items()}
 
     def vanishes(self, value: int) -> bool:
@@ -67,10 +67,12 @@ class MeasuredRanges:
 
     @property
     def _top(self) -> float:
+        """The largest magnitude that the low type may be measured at: its limit, less the margin."""
         return self.low.largest / self.options.range_margin
 
     @cached_property
     def _beyond(self) -> Mapping[int, Range]:
+        """The float32 values whose measured range leaves the low type, with that range."""
         options, values = self.options, self.flow.values
         return {
             value: held
@@ -87,6 +89,8 @@ class MeasuredRanges:
         return self._harmless[value]
 
     def _judge(self, value: int) -> bool:
+        """Whether a value leaves the range as a mask only (large negative numbers before a softmax), which is
+        harmless."""
         if self._beyond[value].high > self._top or not self.masks.has(value):
             return False
         op = self.flow.writer(value)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from ...core.dataflow import NONE, Dataflow, Op
+from ...core.dataflow import NONE, Dataflow, Op, Shape
 from ...oplists.traits import Traits
 
 
@@ -17,7 +17,8 @@ class OpenSizes:
         self.flow, self.named, self.traits = flow, named, traits
 
     def dims(self, value: int) -> list[int]:
-        """One number for each dimension; where the shape is not known at all, as `Dataflow.dims` guesses."""
+        """The size of each dimension of a value as one number; where the shape is not known at all, as `Dataflow.dims`
+        guesses."""
         dims, shape = self.flow.dims(value, self.named), self.flow.shape(value)
         if shape is None or value not in self._places:
             return dims
@@ -43,9 +44,25 @@ class OpenSizes:
             return 1 if self.flow.attribute(op, "noop_with_empty_axes") else math.prod(dims)
         return math.prod(dims[a] for a in axes if -len(dims) <= a < len(dims))
 
+    def is_open(self, op: Op) -> bool:
+        """Whether an operator adds up all places behind batch and channels, and nobody says how many there are."""
+        value = op.inputs[0]
+        shape = self.flow.shape(value)
+        known = shape is not None and self._known(shape) or value in self._places and not self._open_inputs
+        return self.traits.has(op.role, "sums_all_places") and not known
+
+    def _known(self, shape: Shape) -> bool:
+        return all(isinstance(n, int) or str(n) in self.named for n in shape[2:])
+
+    @cached_property
+    def _open_inputs(self) -> bool:
+        shapes = [self.flow.shape(value) for value in self.flow.scopes[0].inputs]
+        return not all(shape is not None and self._known(shape) for shape in shapes)
+
     @cached_property
     def _places(self) -> dict[int, Sequence[int]]:
-        """By value, sizes behind batch and channels: those of the model's inputs, divided on the way here."""
+        """Value -> its sizes behind batch and channels: those of the model's inputs, divided by the strides on the
+        way."""
         flow = self.flow
         places: dict[int, Sequence[int]] = {}
         for value in flow.scopes[0].inputs if flow.scopes else ():

@@ -26,7 +26,7 @@ class Squares:
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
-        """The operators that square, with what they square."""
+        """Operator that squares -> the value that it squares."""
         may = frozenset[str]().union(*map(self.traits.operators, SQUARING))
         squared = {op.id: self._squared(op) for op in self.flow.with_roles(may) if op.slots}
         return {op: value for op, value in squared.items() if value != NONE}
@@ -59,8 +59,8 @@ class Squares:
         return bool(readers) and all(self.traits.has(reader.role, "sums") for reader in readers)
 
     def _is_form(self, one: int, two: int) -> bool:
-        """Whether the second of two values is a product of the first and a stored matrix, so that the sum of both
-        multiplied is a quadratic form, as in a Mahalanobis distance."""
+        """Whether the second value is the first one times a stored matrix, so that their product, summed, is a
+        quadratic form (as in a Mahalanobis distance)."""
         product, traits = self.flow.writer(self._uncast(two)), self.traits
         if product is None or not traits.has(product.role, "products"):
             return False
@@ -73,7 +73,7 @@ class Squares:
         return source(self.flow, value, self.traits.operators("conversions"))
 
     def _same(self, one: int, two: int) -> bool:
-        """Whether two values are computed alike."""
+        """Whether two values are computed alike, so that their product is a square."""
         return one == two or self._view.same(self._origin(one), self._origin(two)) is not None
 
     def _origin(self, value: int) -> int:
@@ -84,4 +84,5 @@ class Squares:
 
     @cached_property
     def _view(self) -> View:
+        """The dataflow as patterns read it."""
         return View(self.flow, conventions(), region_patterns().roles)

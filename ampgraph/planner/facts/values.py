@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
     @staticmethod
     def of(parts: Iterable[Array], low: LowType) -> Extent:
-        """Of numbers that come piece by piece."""
+        """The extent of numbers that come piece by piece."""
         limit, tiny = low.largest, low.smallest_subnormal / 2
         largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
         below = above = False
@@ -110,7 +110,7 @@ class Values:
     """Of one model.
 
     Attributes:
-        before: what a value is passed from across a border.
+        before: what a value is passed from across a boundary.
         measured: what values were measured to reach, which counts times ``margin``.
         truths: whether whole numbers of which nothing more is known, as an input, are taken for truths: masks are kept
             in integers too. Only whole numbers are of interest then.
@@ -125,7 +125,7 @@ class Values:
     _known: dict[int, Interval] = field(default_factory=dict, repr=False)
 
     def of(self, value: int) -> Interval:
-        """That of a value, `UNKNOWN` where nothing is known."""
+        """The interval of a value, `UNKNOWN` where nothing is known."""
         known, work = self._known, [(value, False)]
         while work:
             one, looked = work.pop()
@@ -146,7 +146,7 @@ class Values:
         return float(row[0]) if row is not None and row.size == 1 and np.isfinite(row[0]) else None
 
     def _read(self, value: int) -> Sequence[int]:
-        """What must be known before a value is."""
+        """The values whose intervals must be known first."""
         item, op = self.flow.values[value], self.flow.writer(value)
         if item.weight or item.dtype == "bool":
             return ()
@@ -157,11 +157,13 @@ class Values:
 
     @cached_property
     def _rules(self) -> Mapping[str, Derivation]:
-        """By operator, the first that applies."""
+        """Operator -> the first derivation that applies to it."""
         named = ((rule, trait) for rule in reversed(DERIVATIONS) for trait in rule.traits)
         return {role: rule for rule, trait in named for role in self.traits.operators(trait)}
 
     def _found(self, value: int) -> Interval:
+        """The interval of one value, whose operands are known: stored numbers, what its operator makes, narrowed by
+        what was measured."""
         item, op = self.flow.values[value], self.flow.writer(value)
         unknown = TRUTHS if self.truths and item.dtype.startswith(INTEGERS) else UNKNOWN
         if item.weight:
@@ -174,7 +176,7 @@ class Values:
         elif op is None or op.role not in self._rules:
             made = UNKNOWN
         else:
-            row = _row(self, op)
+            row = _known_numbers(self, op)
             made = self._rules[op.role].makes(self, op) if row is None else _of_array(row)
         if value in self.measured:
             reach = self.measured[value].absmax * self.margin
@@ -194,34 +196,39 @@ class Derivation(NamedTuple):
 
 
 def _none(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from no operand."""
     return ()
 
 
 def _first(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from the first operand."""
     return op.inputs[:1]
 
 
 def _all(traits: Traits, op: Op) -> Sequence[int]:
+    """The rule of an operator whose result follows from all operands."""
     return op.inputs
 
 
 def _joined(traits: Traits, op: Op) -> Sequence[int]:
+    """The operands that an operator joins or chooses among: by the trait `joins`, all where it gives none."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
 
 
 def _unknown(values: Values, op: Op) -> Interval:
+    """Nothing is known of what it makes."""
     return UNKNOWN
 
 
-def _one_of(values: Values, op: Op) -> Interval:
-    """An element of an operand, or zero: what is padded and cut off."""
+def _moved_interval(values: Values, op: Op) -> Interval:
+    """The interval of one element of an operand, or of zero, which pads and cut-off parts give."""
     read = _joined(values.traits, op) if values.traits.has(op.role, "joins") else op.inputs[:1]
     return _hull([Interval(0.0, 0.0, True), *(values.of(v) for v in read if v != NONE)])
 
 
-def _added(values: Values, op: Op) -> Interval:
-    """The sum of the operands, less those that are taken away."""
+def _sum_interval(values: Values, op: Op) -> Interval:
+    """The interval of a sum of operands, less those that are taken away."""
     taken, ends = values.traits.positions(op.role, "subtracts"), list[Interval]()
     for place, value in enumerate(op.inputs):
         one = values.of(value)
@@ -230,11 +237,13 @@ def _added(values: Values, op: Op) -> Interval:
 
 
 def _multiplied(values: Values, op: Op) -> Interval:
+    """The product of all operands' intervals."""
     return reduce(_product, (values.of(v) for v in op.inputs if v != NONE))
 
 
-def _normed(values: Values, op: Op) -> Interval:
-    """A norm over n elements makes none larger than the root of n, before its scale and bias."""
+def _norm_interval(values: Values, op: Op) -> Interval:
+    """The interval of a norm's result: over n elements it makes none larger than the root of n, before its scale and
+    bias."""
     flow = values.flow
     scale, bias = (values.of(v).size if v != NONE else 0.0 for v in (*op.inputs[1:3], NONE, NONE)[:2])
     if len(op.inputs) < 2 or op.inputs[1] == NONE or not flow.values[op.inputs[1]].weight:
@@ -243,6 +252,7 @@ def _normed(values: Values, op: Op) -> Interval:
 
 
 def _clipped(values: Values, op: Op) -> Interval:
+    """The operand's interval within the bounds of a Clip; the operand's own where a bound is not a known number."""
     flow, own = values.flow, values.of(op.inputs[0])
     ends = [flow.number(op, "min"), flow.number(op, "max")]
     ends += [flow.scalar(v) for v in op.inputs[1:3] if v != NONE]
@@ -256,13 +266,13 @@ def _clipped(values: Values, op: Op) -> Interval:
 DERIVATIONS = (
     Derivation(("shapes",), _none, _unknown),
     Derivation(("within_two",), _none, lambda values, op: _within(2.0)),
-    Derivation(("norms",), lambda traits, op: op.inputs[1:3], _normed),
+    Derivation(("norms",), lambda traits, op: op.inputs[1:3], _norm_interval),
     Derivation(("fills",), _none, lambda values, op: _of_array(fill(values.flow, op))),
-    Derivation(("cancels",), _all, _added),
+    Derivation(("cancels",), _all, _sum_interval),
     Derivation(("multiplies",), _all, _multiplied),
-    Derivation(("joins",), _joined, _one_of),
-    Derivation(("lookups", "slices"), _all, _one_of),
-    Derivation(("moves", "conversions", "keeps_order"), _first, _one_of),
+    Derivation(("joins",), _joined, _moved_interval),
+    Derivation(("lookups", "slices"), _all, _moved_interval),
+    Derivation(("moves", "conversions", "keeps_order"), _first, _moved_interval),
     Derivation(("bounds",), _first, _clipped),
     Derivation(("selects",), _first, lambda values, op: _within(values.of(op.inputs[0]).size)),
     Derivation((*ARITHMETIC, "roots"), _all, _unknown),
@@ -271,20 +281,23 @@ DERIVATIONS = (
 
 
 def _within(size: float) -> Interval:
+    """From -size to size."""
     return Interval(-size, size)
 
 
 def _whole(intervals: Iterable[Interval]) -> bool:
+    """Whether all the intervals hold whole numbers alone."""
     return all(one.whole for one in intervals)
 
 
 def _hull(intervals: Iterable[Interval]) -> Interval:
-    """Of what is one of several."""
+    """The interval of what is one of several."""
     found = list(intervals)
     return Interval(min(one.low for one in found), max(one.high for one in found), _whole(found))
 
 
 def _product(one: Interval, other: Interval) -> Interval:
+    """The interval of the products of two values."""
     if math.inf in (one.size, other.size):
         return UNKNOWN
     ends = [first * second for first in one[:2] for second in other[:2]]
@@ -292,7 +305,7 @@ def _product(one: Interval, other: Interval) -> Interval:
 
 
 def _of_array(array: Array) -> Interval:
-    """Of stored numbers."""
+    """The interval of some stored numbers."""
     row = array.reshape(-1) if array.size <= FEW and array.dtype.kind in "fiu" else None
     if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
         return UNKNOWN._replace(row=row)
@@ -325,8 +338,8 @@ def fill(flow: Dataflow, op: Op) -> Array:
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 
 
-def _row(values: Values, op: Op) -> Array | None:
-    """What an operator makes of numbers that are known."""
+def _known_numbers(values: Values, op: Op) -> Array | None:
+    """The numbers that an operator makes, where it reads few and known ones; else None."""
     flow, traits = values.flow, values.traits
     if not op.inputs:
         return None
@@ -339,21 +352,23 @@ def _row(values: Values, op: Op) -> Array | None:
     if first is None:
         return None
     if any(traits.has(op.role, trait) for trait in ("conversions", "keeps_order")):
-        return _converted(first, dtype)
+        return _converted_numbers(first, dtype)
     rows = [values.row(v) for v in op.inputs if v != NONE]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return None
     kind = next((trait for trait in ARITHMETIC if traits.has(op.role, trait)), None)
     if dtype == FLOAT32:
-        return _computed(kind, known, traits.has(op.role, "roots"))
+        return _float_arithmetic(kind, known, traits.has(op.role, "roots"))
     if kind is not None:
-        return _counted(kind, known) if dtype == "int64" else None
+        return _integer_arithmetic(kind, known) if dtype == "int64" else None
     shape = flow.shape(op.inputs[0])
-    return _picked(traits, op, first, known[1:]) if shape is not None and len(shape) == 1 else None
+    return _picked_numbers(traits, op, first, known[1:]) if shape is not None and len(shape) == 1 else None
 
 
 def _sizes(flow: Dataflow, op: Op) -> Array | None:
+    """The sizes that a Shape gives, as far as they are certain; NaN for an open one, None where even their number is
+    not."""
     shape = flow.certain_shape(flow.values[op.inputs[0]])
     start, end = (flow.number(op, name) for name in ("start", "end"))
     part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
@@ -362,16 +377,17 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
     return np.array([size if isinstance(size, int) else np.nan for size in part])
 
 
-def _converted(row: Array, dtype: str) -> Array | None:
-    """Whole numbers that the type holds, and float32 of any: other types round, or begin anew."""
+def _converted_numbers(row: Array, dtype: str) -> Array | None:
+    """The numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or wrap
+    around."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)
     return row if bool(((np.rint(known) == known) & (np.abs(known) < limit)).all()) else None
 
 
-def _picked(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
-    """One or more of a row of sizes: by their places, or from one place to another."""
+def _picked_numbers(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | None:
+    """Elements of a row of sizes, by indices or as a slice."""
     if traits.has(op.role, "lookups") and len(where) == 1:
         inside = (where[0] >= -row.size) & (where[0] < row.size)
         return row[where[0].astype(np.int64)] if inside.all() else None
@@ -383,7 +399,7 @@ def _picked(traits: Traits, op: Op, row: Array, where: list[Array]) -> Array | N
     return row[int(where[0][0]) : int(where[1][0])]
 
 
-def _computed(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
+def _float_arithmetic(kind: Trait | None, rows: list[Array], root: bool) -> Array | None:
     """Arithmetic on single numbers, in float32."""
     if any(row.size != 1 for row in rows):
         return None
@@ -396,8 +412,8 @@ def _computed(kind: Trait | None, rows: list[Array], root: bool) -> Array | None
         return np.asarray(ARITHMETIC[kind](*numbers)) if kind is not None and len(numbers) == 2 else None
 
 
-def _counted(kind: Trait, rows: list[Array]) -> Array | None:
-    """Arithmetic on two whole numbers; a quotient of sizes, which is cut off."""
+def _integer_arithmetic(kind: Trait, rows: list[Array]) -> Array | None:
+    """Integer arithmetic on two whole numbers; a quotient is rounded towards zero."""
     if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
         return None
     one, other = (row.astype(np.float64) for row in rows)

@@ -16,15 +16,16 @@ from .registry import Policy, register
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
-    """Every unit: judged, or by the cut."""
+    """Decides every unit: by lists, rules and the user's patterns, and what these leave free by the cut."""
     judgement = judge(Facts.of(flow, options))
     verdicts, seeded = _cut(judgement)
-    return _reported(judgement, seeded, judgement.ledger.take(Verdicts(verdicts.items())))
+    settled = judgement.behind(judgement.ledger.take(Verdicts(verdicts.items())))
+    return _reported(judgement, seeded, settled)
 
 
 def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
-    """What is still free takes the cheaper type; where nothing is low by right, all of it stays float32. With whether
-    anything is."""
+    """Verdicts of the cut on what is still free, the cheaper type each; all float32 where nothing is low by right. With
+    whether anything is."""
     judged, roots = judgement.judged, dict.fromkeys(judgement.judged.roots)
     free = [root for root in roots if judged.sides[root] == FREE]
     if not any(judged.sides[root] == LOW and judged.ranks[root] >= LIST for root in roots):
@@ -33,8 +34,8 @@ def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
     low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
     why = Why("cut", "costs least in float32, with its neighbours")
     verdicts = dict.fromkeys(free, low)
-    wide = judgement.found.wide
-    verdicts |= {root: Verdict(HIGH, CUT, wide.get(root, why)) for root in float32_units(judgement.task)}
+    preferred = judgement.found.prefer_float32
+    verdicts |= {root: Verdict(HIGH, CUT, preferred.get(root, why)) for root in float32_units(judgement.task)}
     return verdicts, True
 
 

@@ -16,6 +16,8 @@ class Patched(PromotedTypes):
     framework = "Apex"
 
     def rank(self, op: Op, value: Value) -> int:
+        """How much an operand counts where types differ: in functions that Apex promotes tensors alike, whatever their
+        dimensions, and more than numbers."""
         listing = self.calls[op.id].listing
         if listing is None or self.options.lists.framework.classes[listing.cls].name != "promote":
             return super().rank(op, value)
@@ -28,7 +30,8 @@ class Halved(PromotedTypes):
     framework = "Apex"
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """A stored tensor with dimensions, and one that is known to be a parameter, was cast; so was an input."""
+        """Whether a value reaches a reader low: a stored tensor with dimensions, one that is known to be a parameter,
+        and an input were cast."""
         if value.dtype != FLOAT32 or value.producer != NONE or (value.scope != 0 and not value.weight):
             return super().comes_low(value, reader)
         if not value.weight or reader == NONE:

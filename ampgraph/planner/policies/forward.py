@@ -22,7 +22,8 @@ from ..regions import Regions
 
 
 class ForwardTypes(ABC):
-    """``low``: the type of every unit while it is not settled, and ``why`` it is float32, both by representative.
+    """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float32,
+    both by representative. ``given``: what was decided before, and no rule changes.
 
     ``given``: what is decided before any rule is asked, and what no rule changes.
     """
@@ -43,19 +44,20 @@ class ForwardTypes(ABC):
                 self.make_float32(held, op.held)
 
     def settle(self) -> None:
-        """Walks until no type changes."""
+        """Types operators and boundaries again until no type changes."""
         changed = True
         while changed:
             changed = False
             for op in self.flow.ops:
                 changed |= self._settle_op(op)
-            changed |= self._settle_borders()
+            changed |= self._settle_boundaries()
 
     @abstractmethod
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         """Why a slot is float32, or an empty text."""
 
     def is_low(self, unit: int) -> bool:
+        """Whether the unit is low so far."""
         return self.low[self.flow.find(unit)]
 
     def make_float32(self, unit: int, why: str) -> bool:
@@ -75,7 +77,7 @@ class ForwardTypes(ABC):
                 changed |= self.make_float32(unit, why)
         return changed
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """What is passed into and out of functions has the type that comes, float32 where two differ."""
         changed = False
         for source, target in self.flow.passed:
@@ -85,7 +87,7 @@ class ForwardTypes(ABC):
         return changed
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Whether a value reaches a reader low: an operator by its id, `NONE` for a border or whoever reads it."""
+        """Whether a value reaches a reader low: an operator by its id, `NONE` for a boundary or whoever reads it."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         return value.unit != NONE and self.is_low(value.unit)
@@ -108,7 +110,7 @@ class ForwardTypes(ABC):
         return self.float32_among(op, strong)
 
     def float32_among(self, op: Op, operands: list[Value]) -> str:
-        """Which operand comes as float32, in words."""
+        """Which operands are float32, in words; "" if none is."""
         if not operands:
             return "is made as float32"
         wide = next((value for value in operands if not self.comes_low(value, op.id)), None)
@@ -171,7 +173,8 @@ class Begun:
         return plain and self.flow.weights.size(value) == 1
 
     def _changed(self, framework: str) -> list[Note]:
-        """Patterns of the user's: the result is no longer the framework's."""
+        """A note that the user's patterns decided slots, so that the result is no longer the framework's; none without
+        such."""
         given = self.given
         count = sum(given.ranks[unit] == USER for unit in range(len(given.ranks)) if given.find(unit) == unit)
         if not count:
@@ -180,7 +183,8 @@ class Begun:
         return [Note(PARITY, "", text)]
 
     def _refused(self, framework: str, refused: Mapping[int, str]) -> list[Note]:
-        """Where schema or kernel keep float32 what the framework computes low, once an operator and reason."""
+        """Notes where schema or kernel keep float32 what the framework computes low, one for each operator and
+        reason."""
         kinds: dict[tuple[str, str], list[str]] = {}
         for unit in refused:
             owner = self.flow.units[unit].op

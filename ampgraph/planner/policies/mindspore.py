@@ -70,12 +70,14 @@ def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListR
         "cell": {row.operator for name in _RULES for row in _rule_rows(name) if row.sort == "cell"},
         "operator": set(mindspore_roles()),
     }
-    matched = [row for row in rows if _means(wanted, row.operator)]
+    matched = [row for row in rows if _names_operator(wanted, row.operator)]
     for sort, names in known.items():
         ruled = {row.operator for row in matched if row.sort == sort}
-        for name in sorted(name for name in names - ruled if _means(wanted, name)):
+        for name in sorted(name for name in names - ruled if _names_operator(wanted, name)):
             if sort == "operator":
-                matched += [row for row in rows if row not in matched and name in _made(level.name, row.operator)]
+                matched += [
+                    row for row in rows if row not in matched and name in _made_by_cell(level.name, row.operator)
+                ]
             matched.append(_rule_row(name, sort, "", *_ELSE[level.name]))
     if not matched:
         raise AmpError(
@@ -84,11 +86,13 @@ def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListR
     return matched
 
 
-def _means(wanted: str, name: str) -> bool:
+def _names_operator(wanted: str, name: str) -> bool:
+    """Whether what a user wrote names an operator, as a glob or whatever its case."""
     return name.lower() == wanted.lower() or fnmatch.fnmatchcase(name, wanted)
 
 
 def _rule_row(name: str, sort: str, cls: str, at_level: str, reason: str, source: str = "") -> ListRow:
+    """A row of `ampgraph lists` for something that is decided by cells or rules, not by the operator's list."""
     return ListRow(name, cls, at_level, reason, source, {}, (), {}, sort=sort)
 
 
@@ -106,7 +110,7 @@ def _rule_rows(level: str) -> list[ListRow]:
     return rows
 
 
-def _made(level: str, cell: str) -> Iterable[str]:
+def _made_by_cell(level: str, cell: str) -> Iterable[str]:
     """The operators that a cell makes, where a level's rules go by cells."""
     data = read_file(data_folder() / "mindspore.toml").data
     made: dict[str, Mapping[str, list[str]]] = {"O1": data["O1"]["white_cells"], "O2": data["O2"]["black_cells"]}
@@ -126,11 +130,13 @@ def by_operator(lists: OpLists, level: Level) -> ByOperator:
     """What becomes of each operator. Raises AmpError AMP303 where MindSpore goes by cell."""
     rules = load_mindspore_rules()
     named = rules.white_operators | rules.auto_white | rules.auto_black
-    at = _at(lists, level)
+    at = _verdicts_at(lists, level)
     return lambda operator: Answer(at(operator), operator.name in named)
 
 
-def _at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
+def _verdicts_at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
+    """What a level of MindSpore makes of an operator, as exported lists say it: low, float32 or cut. AMP303 at O2 and
+    O3, which go by cells."""
     rules = load_mindspore_rules()
     if level.name in ("O2", "O3"):
         raise AmpError(

@@ -25,7 +25,7 @@ from .forward import ForwardTypes
 
 
 class Rules(ForwardTypes):
-    """One level. ``cells``: the modules around every operator."""
+    """How MindSpore types operators at one level. ``cells``: the modules around every operator."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         for op in flow.ops:
@@ -79,7 +79,7 @@ class Rules(ForwardTypes):
         return found
 
     def _reads_high(self, use: Use) -> bool:
-        """Whether an operator reads through this use in float32, without a Cast of the file between."""
+        """Whether an operator reads float32 here, with no Cast of the file in between."""
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
@@ -112,7 +112,7 @@ class Rules(ForwardTypes):
         return use.unit != NONE and self.is_low(use.unit)
 
     def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
-        """The outermost cell around an operator that is one of ``known`` and makes such operators."""
+        """The outermost cell around an operator that is one of ``known`` and makes operators of its kind."""
         cells = self.cells[op.id]
         for depth, (_, kind) in enumerate(cells, 1):
             if op.kind in known.get(kind, ()):
@@ -121,24 +121,27 @@ class Rules(ForwardTypes):
 
 
 class O0(Rules):
-    """Nothing is cast."""
+    """MindSpore's level O0: nothing is cast."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Always: nothing is low at this level."""
         return "nothing is asked to be low at this level"
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
+        """Makes every unit float32."""
         changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
         return any(changed)
 
 
 class O1(Rules):
-    """White operators and what white cells make are low, each result is float32 again."""
+    """MindSpore's level O1: white operators and what white cells make are low, each result is float32 again."""
 
     def adds_low(self, value: Value) -> bool:
         """Never: results are float32 again here, and so are the gradients that meet."""
         return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Float32 but for white operators and white cells; a Cast of the file keeps its result's type."""
         if self.converts(op):
             return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
         if self._unreached(op):
@@ -169,7 +172,7 @@ class O1(Rules):
             return True
         return any(owner in self.helped for owner, _ in self.parameters(op))
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """A function is given the low value where its own reader wants it so; what it returns is float32."""
         changed = False
         for source, target in self.flow.passed:
@@ -183,9 +186,11 @@ class O1(Rules):
 
 
 class O3(Rules):
-    """Everything low: inputs, parameters and constants are cast where they enter, results where they leave."""
+    """MindSpore's level O3: everything low; inputs, parameters and constants are cast where they enter, results where
+    they leave."""
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Low but for black cells and what a Cast of the file says."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if self.black(op):
@@ -193,7 +198,7 @@ class O3(Rules):
         return self.widest(op, unit)
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """Parameters, constants, inputs and what leaves a black cell come low."""
+        """Whether a value reaches a reader low: parameters, constants, inputs and what leaves a black cell do."""
         if value.dtype != FLOAT32:
             return super().comes_low(value, reader)
         if value.weight:
@@ -223,7 +228,7 @@ class O3(Rules):
     def is_range(self, value: Value) -> bool:
         """Whether a constant counts in whole steps."""
         if value.id not in self._ranges:
-            self._ranges[value.id] = _rises(self.flow, value)
+            self._ranges[value.id] = _counts_in_steps(self.flow, value)
         return self._ranges[value.id]
 
     def inside(self, op: Op) -> bool:
@@ -271,7 +276,7 @@ class O3(Rules):
 
 
 class O2(O3):
-    """As O3, but for what black cells make."""
+    """MindSpore's level O2: as O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
         """The black cell that an operator is in, for a gradient its forward operator; empty for none."""
@@ -279,7 +284,7 @@ class O2(O3):
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
     def _derived(self, op: Op) -> Cell:
-        """The cell of a class that a user derived from a black one: it owns the scale of its norm."""
+        """The cell, if the user derived its class from a black one: then it owns its norm's scale."""
         cells = self.cells[op.id]
         if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
             return ()
@@ -288,7 +293,7 @@ class O2(O3):
 
 
 class Auto(Rules):
-    """By operator; what is in no list takes the types that come."""
+    """MindSpore's level auto, by operator; what is in no list takes the types that come."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)
@@ -302,8 +307,9 @@ class Auto(Rules):
         op = forward_of(self.flow, op)
         return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
-    def _settle_borders(self) -> bool:
-        changed = super()._settle_borders()
+    def _settle_boundaries(self) -> bool:
+        """Results take the type that comes: float32 where what makes them is."""
+        changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
                 if use.unit in self.outputs and self.is_low(use.unit) and not self.comes_low(value, NONE):
@@ -311,6 +317,8 @@ class Auto(Rules):
         return changed
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Why a slot is float32 at level auto, by MindSpore's own lists; an operator in none takes the widest type of
+        its operands."""
         if self.converts(op) and slot == "T2":
             return "a conversion of the file"
         if op.kind in self.rules.auto_white:
@@ -330,7 +338,7 @@ class Auto(Rules):
         return bool(op.inputs) and self.comes_low(self.flow.values[op.inputs[0]], op.id)
 
 
-def _rises(flow: Dataflow, value: Value) -> bool:
+def _counts_in_steps(flow: Dataflow, value: Value) -> bool:
     """Whether a stored tensor counts up or down in whole steps, as what a network makes by `ops.arange` does."""
     array = flow.weights.array(value) if value.shape else None
     if array is None or array.size < 2:
@@ -347,7 +355,7 @@ Cell = tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=1024)
-def _shape(cells: Cell, containers: Set[str], end: str) -> re.Pattern[str]:
+def _owner_pattern(cells: Cell, containers: Set[str], end: str) -> re.Pattern[str]:
     """What the owners of a cell's parameters look like."""
     parts = [r"(?:^|(?<=\.))" if cells else "^"]
     for name, kind in cells:
@@ -366,17 +374,17 @@ def placed(flow: Dataflow, traits: Traits) -> list[Cell]:
         maker = flow.writer(op.inputs[0]) if op.inputs and op.inputs[0] != NONE else None
         if maker is not None and traits.has(op.role, "reshapes"):
             home = cells[maker.id]
-            if not _in(cells[op.id], home) and _comes_back(flow, traits, op, home, cells):
+            if not _is_inside(cells[op.id], home) and _is_read_in_cell(flow, traits, op, home, cells):
                 cells[op.id] = home
     return cells
 
 
-def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
+def _is_read_in_cell(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[Cell]) -> bool:
     """Whether what an operator passes on is read in a cell, through others that only pass it on."""
     waiting, seen = [op], {op.id}
     while waiting:
         for reader in flow.readers(waiting.pop().outputs[0]):
-            if _in(cells[reader.id], home):
+            if _is_inside(cells[reader.id], home):
                 return True
             if reader.id not in seen and traits.has(reader.role, "reshapes"):
                 seen.add(reader.id)
@@ -384,8 +392,8 @@ def _comes_back(flow: Dataflow, traits: Traits, op: Op, home: Cell, cells: list[
     return False
 
 
-def _in(cells: Cell, home: Cell) -> bool:
-    """Whether cells are those of a home, or inside it."""
+def _is_inside(cells: Cell, home: Cell) -> bool:
+    """Whether the cells around an operator are those of ``home``, or inside them."""
     return cells[: len(home)] == home
 
 
@@ -395,16 +403,17 @@ def paths(cells: Cell, containers: Set[str]) -> set[str]:
 
 
 def is_of(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner`` is a cell such as the last of ``cells``."""
-    return _shape(cells, containers, "$").search(_path(owner)) is not None
+    """Whether ``owner``, which has a parameter, is the last one of ``cells``."""
+    return _owner_pattern(cells, containers, "$").search(_owner_prefix(owner)) is not None
 
 
 def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
-    """Whether ``owner`` is such a cell or inside one; else it is around it, and handed its parameter down."""
-    return _shape(cells, containers, "").search(_path(owner)) is not None
+    """Whether ``owner``, which has a parameter, is the last one of ``cells`` or inside it; else it handed the parameter
+    down."""
+    return _owner_pattern(cells, containers, "").search(_owner_prefix(owner)) is not None
 
 
-def _path(owner: str) -> str:
+def _owner_prefix(owner: str) -> str:
     """The attribute path of a cell as it stands before a parameter's name; empty for the network itself."""
     return f"{owner}." if owner else ""
 
@@ -423,33 +432,35 @@ def notes(rules: Rules) -> list[Note]:
     if level in ("O1", "O2"):
         found += _unplaced(rules, level)
     if isinstance(rules, O3):
-        found += [*_made_tensors(rules), *_parameters_of_functions(rules), *_softmaxes(rules)]
+        found += [*_made_tensors(rules), *_parameters_of_functions(rules), *_softmax_notes(rules)]
     if level != "O1":
-        found += _numbers(rules)
+        found += _scalar_notes(rules)
     return found
 
 
-def _name(op: Op) -> str:
+def _node_in_note(op: Op) -> str:
     """How a note names an operator."""
     return op.name or op.kind
 
 
 def _by_source(rules: Rules) -> Iterator[Note]:
-    """What is low at O1, where MindSpore rewrites the source of the network's classes: a file has their names alone."""
+    """A note on what is low at O1: MindSpore rewrites the source of the network's classes there, of which a file has
+    the names alone."""
     low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.converts(op)]
     if not low:
         return
-    kinds, classes = (Counter(words).most_common() for words in ([op.kind for op in low], _classes(rules, low)))
+    kinds, classes = (Counter(words).most_common() for words in ([op.kind for op in low], _class_names(rules, low)))
     told = [kind for kind, _ in classes[:CLASSES]]
     told += [f"{len(classes) - CLASSES} more"] if len(classes) > CLASSES else []
+    classes_in_words = _words_in_sentence([*told, OWN_CLASS])
     text = (
-        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {_listed([*told, OWN_CLASS])}, which no "
+        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {classes_in_words}, which no "
         "file holds: float32 is what it calls in an inherited method, by an index or in 'a if b else c'"
     )
     yield Note(TOPIC, ", ".join(f"{count} {kind}" for kind, count in kinds), text)
 
 
-def _classes(rules: Rules, ops: list[Op]) -> Iterator[str]:
+def _class_names(rules: Rules, ops: list[Op]) -> Iterator[str]:
     """The class that each operator, or the layer that makes it, is called in; the network's own has no name."""
     for op in ops:
         kinds = [kind for _, kind in rules.cells[op.id] if kind not in rules.rules.containers]
@@ -458,7 +469,7 @@ def _classes(rules: Rules, ops: list[Op]) -> Iterator[str]:
         yield from kinds[-1:]
 
 
-def _listed(words: list[str]) -> str:
+def _words_in_sentence(words: list[str]) -> str:
     """Words as a sentence has them: a, b and c."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
@@ -497,7 +508,9 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
     for op in flow.ops:
         if any(flow.values[source].dtype in LOW_TYPES for source in op.inputs if source != NONE) and rules.black(op):
             yield Note(
-                TOPIC, _name(op), "is low in the file and stays so; MindSpore computes it in float32 at this level"
+                TOPIC,
+                _node_in_note(op),
+                "is low in the file and stays so; MindSpore computes it in float32 at this level",
             )
     if level != "auto":
         for number, value in enumerate(flow.scopes[0].outputs):
@@ -505,18 +518,18 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
                 yield Note(TOPIC, f"output {number}", "is low in the file and stays so; MindSpore returns float32")
 
 
-def _softmaxes(rules: O3) -> Iterator[Note]:
+def _softmax_notes(rules: O3) -> Iterator[Note]:
     """Networks often write ``x.astype(float32)`` before these: of what is float32 already, that leaves no trace."""
     traits = rules.options.lists.traits
     found = [op for op in rules.flow.ops if traits.has(op.role, "softmaxes")]
     low = [op for op in found if any(map(rules.is_low, op.slots.values()))]
     if low:
         text = f"{len(low)} {low[0].kind} low here; MindSpore computes in float32 what the network itself casts to it"
-        yield Note(TOPIC, _name(low[0]), text)
+        yield Note(TOPIC, _node_in_note(low[0]), text)
 
 
 def _made_tensors(rules: O3) -> Iterator[Note]:
-    """Constants such as `ops.ones` or `ops.arange` make, which keep a type that was asked for."""
+    """Notes on constants as `ops.ones` or `ops.arange` make them, which keep a type that was asked for."""
     for value in rules.flow.values:
         if not value.weight or value.parameter or not value.shape or value.dtype != FLOAT32:
             continue
@@ -528,7 +541,7 @@ def _made_tensors(rules: O3) -> Iterator[Note]:
         text = (
             f"a constant in even steps: {kept} here; MindSpore keeps one that the network makes, and casts an attribute"
         )
-        yield Note(TOPIC, f"{_name(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
+        yield Note(TOPIC, f"{_node_in_note(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
 
 
 def _is_even(rules: Rules, value: Value) -> bool:
@@ -540,7 +553,7 @@ def _is_even(rules: Rules, value: Value) -> bool:
     return bool(np.allclose(steps, steps[0], rtol=1e-3, atol=0))
 
 
-def _numbers(rules: Rules) -> Iterator[Note]:
+def _scalar_notes(rules: Rules) -> Iterator[Note]:
     """Tensors without dimensions beside a low operand: as a tensor of the network's own they stay float32."""
     flow = rules.flow
     for op in flow.ops:
@@ -555,7 +568,7 @@ def _numbers(rules: Rules) -> Iterator[Note]:
             if number is None or _is_exact(number, rules.options.dtype) or readers & rules.rules.number_functions:
                 continue  # GELU and LeakyReLU: functions whose numbers take the other operand's type
             text = f"{number:.7g} is rounded; MindSpore keeps it float32 if the network makes a tensor of it"
-            yield Note(TOPIC, _name(op), text)
+            yield Note(TOPIC, _node_in_note(op), text)
 
 
 def _is_exact(number: float, dtype: str) -> bool:
@@ -576,7 +589,8 @@ def _parameters_of_functions(rules: O3) -> Iterator[Note]:
 
 
 def _handed(rules: O3, value: Value, use: Use) -> Note | None:
-    """What is assumed of one read of a parameter, where it could be otherwise."""
+    """A note on what is assumed of one read of a parameter, where MindSpore might do otherwise; None where it does
+    not."""
     op = rules.flow.ops[use.op] if use.op != NONE else None
     if op is None or use.unit == NONE or op.kind in rules.rules.parameter_operators | rules.rules.norms:
         return None
@@ -586,4 +600,4 @@ def _handed(rules: O3, value: Value, use: Use) -> Note | None:
         text = f"'{value.name}' is low here; MindSpore casts it for a primitive, and not for a function or a method"
     else:
         return None
-    return Note(TOPIC, _name(op), text)
+    return Note(TOPIC, _node_in_note(op), text)

@@ -28,15 +28,16 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     begun = begin(flow, options)
     shared: dict[int, str] = {}
     while True:
-        walk = _Walk(begun, shared)
+        walk = _MxnetTypes(begun, shared)
         found = walk.disagreeing()
         if not found:
             return begun.finish("MXNet", Verdicts(walk.verdicts()), walk.refused, walk.notes())
         shared |= found
 
 
-class _Walk:
-    """One walk through a model. ``shared``: representatives of units that are float32 because one of them is."""
+class _MxnetTypes:
+    """Types as MXNet gives them in one walk through a model. ``shared``: representatives of units that are float32
+    because one of them is."""
 
     def __init__(self, begun: Begun, shared: Mapping[int, str]) -> None:
         self.begun, self.shared = begun, shared
@@ -60,6 +61,7 @@ class _Walk:
         }
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
+        """Every unit with its side and what decided it."""
         for unit in self.flow.units:
             why = Why("mxnet", self.why.get(unit.id, "is float32 outside of operators"))
             yield unit.id, Verdict(LOW if self.low.get(unit.id) else HIGH, LIST, why)
@@ -67,7 +69,7 @@ class _Walk:
     def notes(self) -> Iterator[Note]:
         """Products of a parameter that are `dot` as the file has them, and kinds that MXNet has no name for."""
         flow, traits = self.flow, self.options.lists.traits
-        products = [op for op in flow.ops if self._sort(op) == "widest" and traits.has(op.role, "products")]
+        products = [op for op in flow.ops if self._sort_of(op) == "widest" and traits.has(op.role, "products")]
         found = [op for op in products if any(source != NONE and flow.values[source].parameter for source in op.inputs)]
         if found:
             rule = "float32 if an operand is; FullyConnected is Gemm"
@@ -84,12 +86,13 @@ class _Walk:
     # -- the walk -----------------------------------------------------------------------------------------------------
 
     def _visit(self, op: Op) -> None:
+        """Types one operator as its list says: low, float32, the widest of its operands, or that of the first."""
         operands = [source for source in op.inputs if source != NONE and self._is_float(self.flow.values[source])]
-        sort = "float32" if self._is_excluded(op) else self._sort(op)
+        sort = "float32" if self._is_excluded(op) else self._sort_of(op)
         if sort == "low":
-            self._type(op, True, f"{op.kind} is cast to low")
+            self._type_operator(op, True, f"{op.kind} is cast to low")
         elif sort == "float32":
-            self._type(op, False, f"{op.kind} is cast to float32")
+            self._type_operator(op, False, f"{op.kind} is cast to float32")
         elif sort == "widest":
             self._widest(op, operands)
         else:
@@ -100,8 +103,8 @@ class _Walk:
         given = self.begun.given
         return any(given.ranks[given.find(unit)] == USER and given.is_high(unit) for unit in op.slots.values())
 
-    def _sort(self, op: Op) -> str:
-        """What an operator's class comes to, numbers beside a tensor considered."""
+    def _sort_of(self, op: Op) -> str:
+        """What MXNet does with an operator: low, float32, widest or follows, numbers beside a tensor considered."""
         listing = self.options.lists.listing(self.flow, op)
         sort = SORTS.get(listing.cls, FOLLOWS) if listing is not None else FOLLOWS
         if self.options.lists.traits.has(op.role, "stored_statistics") and self._read_through(op, 0, 1):
@@ -114,25 +117,27 @@ class _Walk:
         return FOLLOWS if any(weak) and not all(weak) else sort
 
     def _widest(self, op: Op, operands: list[int]) -> None:
+        """Float32 if any operand is there in float32, or is of a type that MXNet does not know; else low."""
         known = {source: self.known.get(source, set()) for source in operands}
         blind = next((source for source, types in known.items() if not types), None)
         wide = next((source for source, types in known.items() if FLOAT32 in types), None)
         if blind is not None:
-            self._type(op, False, f"takes the widest type, and '{self._name(blind)}' is float32", known=False)
+            self._type_operator(op, False, f"takes the widest type, and '{self._name(blind)}' is float32", known=False)
         elif wide is not None:
-            self._type(op, False, f"takes the widest type, and '{self._name(wide)}' is there in float32")
+            self._type_operator(op, False, f"takes the widest type, and '{self._name(wide)}' is there in float32")
         else:
-            self._type(op, True, "takes the widest type, and all operands are there in low")
+            self._type_operator(op, True, "takes the widest type, and all operands are there in low")
 
     def _follow(self, op: Op, operands: list[int]) -> None:
+        """The type of the first operand that is no number."""
         first = next((source for source in operands if not _is_number(self.flow, source)), None)
         if first is None:
-            self._type(op, False, "is made as float32", known=False)
+            self._type_operator(op, False, "is made as float32", known=False)
             return
         low, known = self._is_low(self.flow.values[first]), bool(self.known.get(first))
-        self._type(op, low, f"takes the type of '{self._name(first)}'", known=known, copies=False)
+        self._type_operator(op, low, f"takes the type of '{self._name(first)}'", known=known, copies=False)
 
-    def _type(self, op: Op, low: bool, why: str, known: bool = True, copies: bool = True) -> None:
+    def _type_operator(self, op: Op, low: bool, why: str, known: bool = True, copies: bool = True) -> None:
         """Types an operator. ``known``: whether MXNet knows the types of its results from then on; ``copies``: whether
         it casts what it reads, so that the copy is there for later readers."""
         given, converts = self.begun.given, self.options.lists.traits.has(op.role, "casts")
@@ -144,14 +149,14 @@ class _Walk:
             self.low[unit] = given.is_low(unit) or (low and not held)
             self.why[unit] = self.shared.get(self.flow.find(unit), "is a conversion in the file" if made else why)
         for source in op.inputs if known and copies else ():
-            self._copy(op, source)
+            self._note_copy(op, source)
         for result in op.outputs:
             value = self.flow.values[result]
             if known and self._is_float(value):
                 self.known[result] = {self.options.dtype if self._is_low(value) else FLOAT32}
 
-    def _copy(self, op: Op, source: int) -> None:
-        """A copy in the type that an operator reads is there for whatever follows."""
+    def _note_copy(self, op: Op, source: int) -> None:
+        """Notes that a copy in the type that an operator reads exists for whatever follows."""
         units = [u.unit for u in self.flow.uses[source] if u.op == op.id and u.unit != NONE] if source != NONE else []
         if not units:
             return
@@ -168,9 +173,11 @@ class _Walk:
         return self.flow.values[value].name
 
     def _is_float(self, value: Value) -> bool:
+        """Whether MXNet's lists speak of the value's type: float32 or the low one."""
         return value.dtype in (FLOAT32, self.options.dtype)
 
     def _is_low(self, value: Value) -> bool:
+        """Whether the value itself, no copy of it, is low."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
         if value.unit == NONE:

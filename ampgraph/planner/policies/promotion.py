@@ -32,22 +32,22 @@ class OperatorCall:
 def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[OperatorCall]:
     """The call of every operator, by its number. ``given``: what is decided before any rule is asked."""
     calls: dict[object, OperatorCall] = {}
-    unnamed = _unnamed(flow, lists)
+    unnamed = _regions_without_calls(flow, lists)
     found = []
     for op in flow.ops:
         origin = flow.origin(op) if lists.own else None
-        key: object = _place(flow, lists, op, origin) if origin else unnamed.get(op.id, (op.id,))
+        key: object = _call_of_node(flow, lists, op, origin) if origin else unnamed.get(op.id, (op.id,))
         if key not in calls:
             listing = lists.listing(flow, op) if origin or op.id not in unnamed else lists.of(unnamed[op.id][1])
             calls[key] = OperatorCall(listing, origin is not None)
         calls[key].ops.append(op)
         found.append(calls[key])
     for call in calls.values():
-        call.operands = list(_operands(flow, call.ops, given))
+        call.operands = list(_operands_of_call(flow, call.ops, given))
     return found
 
 
-def _place(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
+def _call_of_node(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
     """The call of a node: that of the outermost module that a list names, and in it what hangs together; else its own.
 
     A module that is called twice is two calls, as nothing leads from one to the other.
@@ -67,7 +67,7 @@ def _place(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
     return op.scope, scope, min(seen)
 
 
-def _unnamed(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:
+def _regions_without_calls(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:
     """Operators of regions in a file that names no calls -> (region, the operator that it stands for)."""
     if any(flow.origin(op) for op in flow.ops):
         return {}
@@ -80,7 +80,7 @@ def _unnamed(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _operands(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[Value]:
+def _operands_of_call(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[Value]:
     """What enters a call from outside and has a type to decide, each value once: no sizes and scales of a schema."""
     ids = {op.id for op in ops}
     seen = set()
@@ -88,13 +88,16 @@ def _operands(flow: Dataflow, ops: Iterable[Op], given: Decisions) -> Iterable[V
         for source in op.inputs:
             if source == NONE or source in seen or flow.values[source].producer in ids:
                 continue
-            if any(use.op == op.id and use.unit != NONE and not _settled(given, use.unit) for use in flow.uses[source]):
+            if any(
+                use.op == op.id and use.unit != NONE and not _is_float32_by_schema(given, use.unit)
+                for use in flow.uses[source]
+            ):
                 seen.add(source)
                 yield flow.values[source]
 
 
-def _settled(given: Decisions, unit: int) -> bool:
-    """Whether a slot is float32 in every call of its operator."""
+def _is_float32_by_schema(given: Decisions, unit: int) -> bool:
+    """Whether validity makes a slot float32 in every call, so that it is no operand to decide."""
     why = given.why(unit)
     return given.is_high(unit) and why is not None and why.rule in ("slot", "schema")
 
@@ -104,7 +107,8 @@ BOTH = "both"
 
 
 class PromotedTypes(ForwardTypes):
-    """A call that no list speaks of takes the widest type of its operands."""
+    """Types as PyTorch promotes them, call by call: one that no list speaks of takes the widest type of its
+    operands."""
 
     framework = "PyTorch"
 
@@ -128,8 +132,9 @@ class PromotedTypes(ForwardTypes):
         return one and self.options.lists.traits.has(op.role, "stored_statistics")
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Why a call makes this slot float32: its list, what it computes inside, or an operand that is."""
         call = self.calls[op.id]
-        if call.at == "low" or self.flow.units[unit].border:
+        if call.at == "low" or self.flow.units[unit].crosses:
             return ""
         if call.listing and call.at == "float32":
             about = self.options.lists.framework.classes[call.listing.cls].about
@@ -140,13 +145,13 @@ class PromotedTypes(ForwardTypes):
             return self._of_data(op, call, unit)
         return self.float32_among(op, self.strong(op, call.operands))
 
-    def _settle_borders(self) -> bool:
+    def _settle_boundaries(self) -> bool:
         """What enters and leaves bodies has one type: float32 where one of its values is."""
-        changed = super()._settle_borders()
+        changed = super()._settle_boundaries()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
-                border = use.unit != NONE and self.flow.units[use.unit].border and self.is_low(use.unit)
-                if border and not self.comes_low(value, use.op):
+                crosses = use.unit != NONE and self.flow.units[use.unit].crosses and self.is_low(use.unit)
+                if crosses and not self.comes_low(value, use.op):
                     changed |= self.make_float32(use.unit, f"'{value.name}' comes as float32")
         return changed
 
@@ -181,14 +186,16 @@ class PromotedTypes(ForwardTypes):
         return value.name.replace(".", "_") not in origin.reads
 
     def comes_low(self, value: Value, reader: int) -> bool:
-        """What a call gives that is wide inside alone comes in the type of its first operand."""
+        """Whether a value reaches a reader low; what a call gives that is float32 inside alone comes in the type of its
+        first operand."""
         call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
         if call is None or call.at != INSIDE or (reader != NONE and self.calls[reader] is call):
             return super().comes_low(value, reader)
         return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
 
     def roundings(self) -> list[Rounding]:
-        """What such a call gives to readers that compute in float32: it was low in between."""
+        """Results of calls that are float32 inside alone (norms on low data) as float32 readers get them: rounded to
+        low in between."""
         found = []
         for value in self.flow.values:
             if value.producer == NONE or value.dtype != FLOAT32 or self.calls[value.producer].at != INSIDE:
@@ -200,6 +207,7 @@ class PromotedTypes(ForwardTypes):
         return found
 
     def _rounds(self, value: Value, use: Use) -> bool:
+        """Whether a float32 reader gets a value that was rounded to low by another call."""
         if use.unit == NONE or use.given_cast or self.is_low(use.unit):
             return False
         outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]

@@ -34,7 +34,7 @@ class Item:
 
     Attributes:
         cls: the class of its operator, empty for none.
-        free: whether it may be painted at all: float32 now, and no border of the model.
+        free: whether it may be painted at all: float32 now, and no boundary of the model.
         admits: whether the schema takes the low type.
         has_kernel: whether there is a kernel for it as well.
         converts: whether it is the result of a conversion in the model, low where all its readers are.
@@ -72,10 +72,10 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
             painted.low[number] = "is a seed" if item.cls == ALLOW else "is forced"
     if painted.low:
         if not forced:
-            _deny(items, painted)
-        _between(items, painted)
-        _directly_after(items, painted)
-        _through_clear(items, painted)
+            _spread_deny(items, painted)
+        _paint_between(items, painted)
+        _paint_after(items, painted)
+        _paint_clear(items, painted)
         for number in [n for n in painted.low if items[n].cls == ALLOW and not items[n].admits]:
             del painted.low[number]
         for number, item in enumerate(items):
@@ -84,39 +84,39 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
     return painted
 
 
-def _deny(items: Sequence[Item], painted: Painted) -> None:
-    """What a deny operator makes flows on through clear and infer, up to the last deny or infer one."""
+def _spread_deny(items: Sequence[Item], painted: Painted) -> None:
+    """Marks as denied: deny operators, and what follows them through clear and infer, up to the last deny or infer."""
     up, denied = set[int](), painted.denied
-    for root in _of(items, DENY, INFER):
-        for number in _reached(root, lambda n: n not in up and items[n].cls == CLEAR, lambda n: items[n].before):
+    for root in _items_of(items, DENY, INFER):
+        for number in _reach_through(root, lambda n: n not in up and items[n].cls == CLEAR, lambda n: items[n].before):
             up.add(number)
-    for root in _of(items, DENY):
+    for root in _items_of(items, DENY):
         if root not in denied:
-            for number in _reached(root, lambda n: n not in denied and n in up, lambda n: items[n].after):
+            for number in _reach_through(root, lambda n: n not in denied and n in up, lambda n: items[n].after):
                 denied[number] = number if items[number].cls == DENY else root
 
 
-def _between(items: Sequence[Item], painted: Painted) -> None:
-    """Clear and infer between two seeds."""
+def _paint_between(items: Sequence[Item], painted: Painted) -> None:
+    """Paints clear and infer between two seeds low."""
     down, reached = set[int](), set[int]()
 
     def enters(number: int) -> bool:
         item = items[number]
         return number not in down and number not in painted.denied and item.spreads and item.cls in (CLEAR, INFER)
 
-    seeds = [number for number in _of(items, ALLOW) if items[number].free]
+    seeds = [number for number in _items_of(items, ALLOW) if items[number].free]
     for root in seeds:
-        for number in _reached(root, enters, lambda n: items[n].after):
+        for number in _reach_through(root, enters, lambda n: items[n].after):
             down.add(number)
     for root in seeds:
         if root not in reached:
-            for number in _reached(root, lambda n: n not in reached and n in down, lambda n: items[n].before):
+            for number in _reach_through(root, lambda n: n not in reached and n in down, lambda n: items[n].before):
                 reached.add(number)
                 painted.low.setdefault(number, "stands between two operators of the allow list")
 
 
-def _directly_after(items: Sequence[Item], painted: Painted) -> None:
-    """Infer directly after low, in the order of the model; the first operand that is denied forbids it."""
+def _paint_after(items: Sequence[Item], painted: Painted) -> None:
+    """Paints infer that follows low, in model order, unless its first operand is denied."""
     low, denied = painted.low, painted.denied
     for number, item in enumerate(items):
         if item.cls != INFER or not item.free or not item.admits or number in denied or number in low:
@@ -126,25 +126,25 @@ def _directly_after(items: Sequence[Item], painted: Painted) -> None:
             low[number] = "stands directly after what is low"
 
 
-def _through_clear(items: Sequence[Item], painted: Painted) -> None:
-    """Low spreads in both directions through clear."""
+def _paint_clear(items: Sequence[Item], painted: Painted) -> None:
+    """Paints clear next to low, forwards and backwards."""
 
     def enters(number: int) -> bool:
         item = items[number]
         return number not in painted.low and number not in painted.denied and item.spreads and item.cls == CLEAR
 
     for root in sorted(painted.low):
-        for number in _reached(root, enters, lambda n: [*items[n].before, *items[n].after]):
+        for number in _reach_through(root, enters, lambda n: [*items[n].before, *items[n].after]):
             painted.low.setdefault(number, "is joined to what is low through operators that compute nothing")
 
 
-def _of(items: Sequence[Item], *classes: str) -> Iterator[int]:
+def _items_of(items: Sequence[Item], *classes: str) -> Iterator[int]:
     """The numbers of the items of some classes."""
     return (number for number, item in enumerate(items) if item.cls in classes)
 
 
-def _reached(root: int, enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]) -> Iterator[int]:
-    """A root and, from there, whatever may be entered once what came before has been taken."""
+def _reach_through(root: int, enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """``root`` and all that is reached from it through what ``enters``, in the order of a depth-first walk."""
     stack, seen = [root], set[int]()
     while stack:
         number = stack.pop()
@@ -156,19 +156,19 @@ def _reached(root: int, enters: Callable[[int], bool], follow: Callable[[int], S
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as TensorFlow would paint it."""
-    painting = _Painting(begin(flow, options))
+    painting = _TensorFlowTypes(begin(flow, options))
     notes = () if options.level.name == FORCING else painting.notes()
     return painting.begun.finish("TensorFlow", Verdicts(painting.verdicts()), painting.refused(), notes)
 
 
-class _Painting:
-    """The units of a model as items, of the same numbers, and how they are painted. Units that must share a type are
-    low where all of them are."""
+class _TensorFlowTypes:
+    """Paints a model as TensorFlow's auto_mixed_precision does: each unit is an item of the same number. Units that
+    must share a type are low where all of them are."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun, self.flow = begun, begun.flow
-        self.items = [self._item(unit) for unit in self.flow.units]
-        self._join()
+        self.items = [self._item_of(unit) for unit in self.flow.units]
+        self._join_edges()
         self.painted = paint(self.items, self._forced() if begun.options.level.name == FORCING else ())
 
     def _forced(self) -> frozenset[int]:
@@ -207,7 +207,8 @@ class _Painting:
         return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
 
     def notes(self) -> Iterator[Note]:
-        """Operators that TensorFlow has no name for: float32, as everything that is in none of its lists."""
+        """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
+        lists."""
         names: dict[str, list[str]] = {}
         for op in self.flow.ops:
             if op.slots and self._list_of_op(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
@@ -217,14 +218,14 @@ class _Painting:
                 PARITY, found[0], f"{len(found)} {kind} in none of TensorFlow's lists: float32, and no paint passes it"
             )
 
-    def _item(self, unit: Unit) -> Item:
+    def _item_of(self, unit: Unit) -> Item:
         """What painting asks of a unit."""
         begun, options = self.begun, self.begun.options
         op = self.flow.ops[unit.op] if unit.op != NONE else None
         traits = options.lists.traits
         return Item(
             cls=self._class(unit),
-            free=not unit.fixed_low and (unit.border or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
+            free=not unit.fixed_low and (unit.crosses or unit.op != NONE) and not self._is_pinned_by_user(unit.id),
             admits=options.dtype in unit.admits and not unit.fixed,
             has_kernel=not begun.given.is_high(unit.id),
             converts=op is not None and traits.has(op.role, "casts") and unit.slot == "T2",
@@ -236,9 +237,9 @@ class _Painting:
         return given.is_high(unit) and given.ranks[given.find(unit)] != VALIDITY
 
     def _class(self, unit: Unit) -> str:
-        """The list of a unit's operator, as the level has it; what crosses a border computes nothing."""
+        """The list of a unit's operator, as the level has it; what crosses a boundary computes nothing."""
         level = self.begun.options.level.name
-        found = CLEAR if unit.border else self._list_of_op(unit.op) if unit.op != NONE else ""
+        found = CLEAR if unit.crosses else self._list_of_op(unit.op) if unit.op != NONE else ""
         found = RENAMED.get(level, {}).get(found, found)
         return "" if found == UNLISTED or found in ABSENT.get(level, ()) else found
 
@@ -247,7 +248,7 @@ class _Painting:
         listing = self.begun.options.lists.listing(self.flow, self.flow.ops[op])
         return listing.cls if listing is not None else ""
 
-    def _join(self) -> None:
+    def _join_edges(self) -> None:
         """Edges by data flow, operands in order; what is passed into or out of a body is one value."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:
@@ -258,7 +259,7 @@ class _Painting:
                 self._add_edge(self.flow.values[outer[value.id]].unit, value.unit)
 
     def _add_edge(self, source: int, target: int) -> None:
-        """An edge of the data flow, once."""
+        """Adds an edge of the data flow, once."""
         if source != target and source not in self.items[target].before:
             self.items[target].before.append(source)
             self.items[source].after.append(target)

@@ -40,7 +40,7 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
     chains: dict[int, Chain] = {}
     rulings = []
     for op in flow.ops:
-        chain = _chain(facts, op, chains, depths)
+        chain = _products_before(facts, op, chains, depths)
         if facts.traits.has(op.role, "products") and not any(decided.is_high(unit) for unit in op.slots.values()):
             depths[op.id] = depth(facts, op)
             chain |= {op.id}
@@ -53,23 +53,27 @@ def deep_products(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _held(facts: Facts, op: Op, deep: int, error: float) -> Ruling:
+    """Holds a product in float32, with the depth that was added up and the relative error that follows."""
     dtype = facts.options.dtype
     text = f"{deep:,} products added up in {dtype}: with the products before and behind, {error:.1e} of the result"
     return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why("accumulator", text))])
 
 
-def _chain(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int]) -> Chain:
+def _products_before(facts: Facts, op: Op, chains: dict[int, Chain], depths: dict[int, int]) -> Chain:
     """The products that an operator's operands come from: of all that it multiplies, else the deepest."""
     given = [chains[value] for value in op.inputs if value in chains]
-    if facts.traits.has(op.role, "bounded") or (facts.traits.has(op.role, "additions") and _branches(facts, op) > 1):
+    if facts.traits.has(op.role, "bounded") or (
+        facts.traits.has(op.role, "additions") and _branch_count(facts, op) > 1
+    ):
         return Chain()
     if facts.traits.has(op.role, "products") or facts.traits.has(op.role, "multiplies"):
         return Chain().union(*given)
     return max(given, key=lambda chain: (sum(depths[i] for i in chain), sorted(chain)), default=Chain())
 
 
-def _branches(facts: Facts, op: Op) -> int:
-    """How many operands of an addition are no biases: those that are made, and stored ones of more than one axis."""
+def _branch_count(facts: Facts, op: Op) -> int:
+    """How many operands of an addition are branches: computed ones, and stored ones of more than one axis (others are
+    biases)."""
     values = [facts.flow.values[value] for value in op.inputs if value != NONE]
     return sum(not value.weight or sum(n != 1 for n in facts.sizes.dims(value.id)) > 1 for value in values)
 
@@ -77,6 +81,10 @@ def _branches(facts: Facts, op: Op) -> int:
 def depth(facts: Facts, op: Op) -> int:
     """How many products are added up into one element, with open dimensions guessed."""
     dims = [facts.sizes.dims(value) for value in op.inputs[:2]]
+    if equation := facts.flow.attribute(op, "equation"):
+        left, _, result = str(equation).replace(" ", "").partition("->")
+        sizes = dict(zip(left.partition(",")[0], dims[0], strict=False))
+        return math.prod(size for letter, size in sizes.items() if letter not in result)
     if facts.traits.has(op.role, "channels_by_rows"):
         return math.prod(dims[1][1:])
     if facts.traits.positions(op.role, "biased"):

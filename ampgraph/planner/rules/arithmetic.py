@@ -13,7 +13,6 @@ from ..facts.facts import Facts
 from .rule import Sight, Spoilt, looks, reaches
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
-STEPS = 16  # operators looked back for constants in a row
 
 
 @looks(
@@ -23,6 +22,8 @@ STEPS = 16  # operators looked back for constants in a row
     action="float32 from the sum to what it keeps away from zero",
 )
 def small_epsilon(sight: Sight, op: Op) -> Spoilt:
+    """What an eps keeps away from zero, from the sum on: flushed to zero it keeps nothing, below the smallest normal it
+    loses digits."""
     traits, options = sight.facts.traits, sight.facts.options
     eps = _epsilon(sight, op)
     if not eps:
@@ -56,6 +57,7 @@ def _epsilon(sight: Sight, op: Op) -> float:
 
 @looks("exp-sum", "exponentials", trigger="exp into a sum, in float16", action="float32 from the exp to its quotient")
 def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
+    """exp and the sum up to the quotient: e^x leaves float16 above x = 11.09. bfloat16 has float32's range."""
     traits = sight.facts.traits
     if sight.facts.options.dtype != "float16":
         return None
@@ -67,9 +69,17 @@ def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
     return "Exp overflows float16 above 11.09 and its sum has no upper bound", [op, *chain]
 
 
-@looks("long-sum", "sums", trigger="a sum of more elements than the type counts to", action="float32 for the sum")
+@looks(
+    "long-sum",
+    "sums",
+    trigger="a sum of more elements than the type counts to, or than is known where the target adds up in the type",
+    action="float32 for the sum",
+)
 def long_sum(sight: Sight, op: Op) -> Spoilt:
+    """From so many elements on a running sum in the low type no longer changes by adding one."""
     dtype = sight.facts.options.dtype
+    if sight.facts.options.kernels.accumulates == dtype and sight.facts.sizes.is_open(op):
+        return f"{op.kind} adds up places in {dtype}, however many there are: their sum may leave its range", [op]
     if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.counts):
         return None
     return f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]
@@ -77,6 +87,7 @@ def long_sum(sight: Sight, op: Op) -> Spoilt:
 
 @looks("cumsum", "prefix_sums", trigger="a prefix sum", action="float32 for the sum")
 def prefix_sum(sight: Sight, op: Op) -> Spoilt:
+    """Every element of a running sum has the rounding errors of all before."""
     dtype = sight.facts.options.dtype
     text = f"{op.kind} is exact up to {sight.facts.low.counts:,} in {dtype}, and every later element inherits the error"
     return text, [op]
@@ -113,6 +124,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
 
 
 def _square(facts: Facts, op: Op, value: int) -> Spoilt:
+    """A square, or sum of squares, that may leave float16's range, with what takes its root; None where it fits."""
     count = facts.sizes.guessed(op) if facts.traits.has(op.role, "sums_squares") else 1
     fits = count * facts.values.of(value).size ** 2 <= facts.low.largest
     if fits and not facts.measured.vanishes(op.outputs[0]):
@@ -134,7 +146,7 @@ def _weighed_under_root(facts: Facts, square: Op) -> list[Op]:
 
 
 def _up_to_root(facts: Facts, product: Op) -> list[Op]:
-    """From a product over sums with constants to a root; empty where it does not end in one."""
+    """The operators from a product over sums with constants to a root; empty where it does not end in one."""
     flow, traits, chain = facts.flow, facts.traits, [product]
     while len(readers := list(flow.readers(chain[-1].outputs[0]))) == 1:
         chain.append(readers[0])
@@ -163,6 +175,8 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
     action="float32 from what makes the probability to the logarithm",
 )
 def small_probability(sight: Sight, op: Op) -> Spoilt:
+    """From what makes a probability to its logarithm: the low type has no digits for small ones, of which log makes
+    large numbers."""
     facts, dtype, of_op = sight.facts, sight.facts.options.dtype, sight.regions.of_op
 
     def is_made_by(writer: Op) -> bool:
@@ -172,7 +186,7 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
         passes = writer.slots and not is_made_by(writer) and _passes_on(facts, writer)
         return [v for v in writer.inputs if v not in facts.stored] if passes else []
 
-    before = list(upstream(facts.flow, op.inputs[:1], further, facts.borders.origins))
+    before = list(upstream(facts.flow, op.inputs[:1], further, facts.crossings.origins))
     made, between = list(filter(is_made_by, before)), list(filter(further, before))
     if not made or (dtype != "float16" and not any(_turns(facts, one) for one in between)):
         return None
@@ -181,7 +195,8 @@ def small_probability(sight: Sight, op: Op) -> Spoilt:
 
 
 def _passes_on(facts: Facts, op: Op) -> bool:
-    """Whether an operator shifts by a constant, bounds or moves, and sets no floor that is high enough."""
+    """Whether an operator hands a probability on: shifts by a constant, clips or moves it, and sets no floor that is
+    high enough."""
     flow, traits = facts.flow, facts.traits
     if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
         return True
@@ -195,5 +210,5 @@ def _passes_on(facts: Facts, op: Op) -> bool:
 
 
 def _turns(facts: Facts, op: Op) -> bool:
-    """Whether an operator is 1 - p."""
+    """Whether an operator computes 1 - p."""
     return facts.traits.has(op.role, "cancels") and not facts.traits.has(op.role, "additions")

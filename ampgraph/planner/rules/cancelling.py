@@ -7,10 +7,12 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 
 from ...core.dataflow import NONE, Dataflow, Op
+from ...core.walk import carried, upstream
 from ...oplists.traits import Trait
 from .rule import Sight, Spoilt, looks
 
@@ -28,13 +30,14 @@ Path = Mapping[int, Op]
     action="float32 for the sums and the difference",
 )
 def small_difference(sight: Sight, op: Op) -> Spoilt:
+    """The sums and their difference, where the low type would round both to more than what is left."""
     ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
     text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
     return (text, ops) if ops else None
 
 
 class Cancelling:
-    """Looks for such sums, from the operator that adds or subtracts."""
+    """Looks for sums of products that cancel, from the operator that adds or subtracts."""
 
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
@@ -47,34 +50,36 @@ class Cancelling:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op) or self._remainder(op)
+        return self._variance(op) or self._squared_distance(op) or self._remainder(op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
-    def _spread(self, op: Op) -> list[Op]:
-        """A variance or a covariance."""
+    def _variance(self, op: Op) -> list[Op]:
+        """What must be float32 where an operator computes a variance or a covariance as a mean of products less a
+        product of means; empty for any other."""
         inputs = [v for v in op.inputs if v != NONE]
         if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
             return []
         for mean, square in (inputs, inputs[::-1]):
-            product = self.flow.writer(self._back(square)[0])
+            product = self.flow.writer(self._origin_and_path(square)[0])
             if product is not None and self._multiplies(product):
-                ways = [self._linear(v) for v in self._factors(product)]
+                ways = [self._linear_parts(v) for v in self._factors(product)]
                 if found := self._mean_of_products(mean, product, ways):
                     return [op, product, *found]
         return []
 
     def _mean_of_products(self, mean: int, square: Op, ways: list[dict[int, Path]]) -> list[Op]:
-        """What makes ``mean`` of products of values that the factors of ``square`` are the means of."""
+        """The operators that make ``mean`` out of products of values that the factors of ``square`` are the means of;
+        empty where none do."""
 
         def adds_up(path: Path) -> bool:
             return any(self._has(op, "sums", "products") for op in path.values())
 
-        for value, path in self._linear(mean).items():
-            op = self.flow.writer(self._back(value)[0])
+        for value, path in self._linear_parts(mean).items():
+            op = self.flow.writer(self._origin_and_path(value)[0])
             if op is None or op.id == square.id or not self._multiplies(op) or not adds_up(path):
                 continue
-            own = [self._back(v)[0] for v in self._factors(op)]
+            own = [self._origin_and_path(v)[0] for v in self._factors(op)]
             for first, second in (own, own[::-1]):
                 one, two = ways[0].get(first), ways[1].get(second)
                 if one is not None and two is not None and adds_up(one) and adds_up(two):
@@ -84,18 +89,16 @@ class Cancelling:
 
     @cached_property
     def _multiplied(self) -> set[int]:
-        """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
+        """Values that are products of two computed values, or made of those by what may only move, convert or scale
+        them."""
         making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
-        found = set[int]()
-        for op in self.flow.with_roles(making | self.keeping | self.traits.operators("scalings")):
-            if self._multiplies(op) or not found.isdisjoint(op.inputs):
-                found.update(op.outputs)
-        return found
+        ops = self.flow.with_roles(making | self.keeping | self.traits.operators("scalings"))
+        return carried(ops, self._multiplies, lambda op: True)
 
     def _weights(self, path: Path) -> Path:
-        """What makes the weights of a mean: rounded, they do not add up to one."""
+        """The operators that compute a mean's weights, which would no longer add up to one if they were rounded."""
         read = [v for op in path.values() for v in op.inputs if v != NONE and self._has(op, "scalings")]
-        makers = [self.flow.writer(self._back(v)[0]) for v in read]
+        makers = [self.flow.writer(self._origin_and_path(v)[0]) for v in read]
         return {op.id: op for op in makers if op is not None and self._has(op, "softmaxes")}
 
     def _multiplies(self, op: Op) -> bool:
@@ -105,12 +108,13 @@ class Cancelling:
         return self._is_free(op.id) and self._has(op, "multiplies") and self.facts.stored.isdisjoint(op.inputs)
 
     def _factors(self, op: Op) -> list[int]:
+        """What an operator multiplies; a square multiplies the same value twice."""
         squared = self.squares.get(op.id)
         return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
 
-    def _linear(self, value: int) -> dict[int, Path]:
-        """What a value is a sum of multiples of, with the operators between."""
-        start, moved = self._back(value)
+    def _linear_parts(self, value: int) -> dict[int, Path]:
+        """Value -> the operators through which ``value`` is a sum of multiples of it."""
+        start, moved = self._origin_and_path(value)
         found, work = {start: moved}, [(start, STEPS)]
         while work:
             value, left = work.pop()
@@ -119,7 +123,7 @@ class Cancelling:
                 continue
             if self._has(op, "sums", "products", "scalings"):
                 for before in (v for v in op.inputs if v != NONE and not self.flow.values[v].weight):
-                    origin, moved = self._back(before)
+                    origin, moved = self._origin_and_path(before)
                     if origin not in found:
                         found[origin] = {**found[value], op.id: op, **moved}
                         work.append((origin, left - 1))
@@ -127,14 +131,15 @@ class Cancelling:
 
     # -- |x|^2 - 2 x y + |y|^2 ----------------------------------------------------------------------------------------
 
-    def _distance(self, op: Op) -> list[Op]:
-        """A sum that has a product and the squares of one of its operands."""
+    def _squared_distance(self, op: Op) -> list[Op]:
+        """What must be float32 where a sum has a product and the squares of one of its operands, as a squared distance
+        has; empty for any other."""
         if self._powers.isdisjoint(op.inputs):
             return []
-        terms = list(self._terms(op))
+        terms = self._terms(op)
         squares = [t for t in terms if t.id in self.squares]
         read = {
-            v: self._back(v)
+            v: self._origin_and_path(v)
             for t in terms
             if t.id not in self.squares and self._has(t, "products")
             for v in t.inputs
@@ -142,21 +147,21 @@ class Cancelling:
         }
         makers = [self.flow.writer(origin) for origin, _ in read.values()]
         weighed = [w for w in makers if w is not None and w.id in self.squares]
-        squared = {self._back(self.squares[s.id])[0] for s in (*squares, *weighed)}
+        squared = {self._origin_and_path(self.squares[s.id])[0] for s in (*squares, *weighed)}
         moved = [path for origin, path in read.values() if origin in squared]
         between = {op.id: op for path in moved for op in path.values()}
         return [*terms, *weighed, *between.values()] if moved else []
 
-    def _terms(self, op: Op) -> Iterator[Op]:
-        """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
-        seen, work = {op.id}, [op]
-        while work and len(seen) < TERMS:
-            op = work.pop()
-            yield op
-            for writer in _makers(self.flow, op) if op.id not in self.squares and not self._has(op, "products") else ():
-                if writer.id not in seen and self._adds(writer):
-                    seen.add(writer.id)
-                    work.append(writer)
+    def _terms(self, op: Op) -> list[Op]:
+        """The operators that make what is added up in a sum: through sums, multiples and moves to products and squares,
+        with these."""
+
+        def further(one: Op) -> list[int]:
+            ends = one.id in self.squares or self._has(one, "products") or not (one is op or self._adds(one))
+            return [] if ends else one.inputs
+
+        before = islice(upstream(self.flow, op.outputs, further), TERMS)
+        return [one for one in before if one is op or self._adds(one)]
 
     def _adds(self, op: Op) -> bool:
         """Whether an operator may be part of a sum of products."""
@@ -170,14 +175,12 @@ class Cancelling:
     @cached_property
     def _powers(self) -> set[int]:
         """Values that are sums of squares and of what else is added to them."""
-        found = set[int]()
-        for op in self.flow.ops if self.squares else ():
-            carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (
-                carries and (not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs))
-            ):
-                found.update(op.outputs)
-        return found
+
+        def carries(op: Op) -> bool:
+            known = not self._has(op, "products") or not self.facts.stored.isdisjoint(op.inputs)
+            return known and self._adds(op)
+
+        return carried(self.flow.ops if self.squares else (), lambda op: op.id in self.squares, carries)
 
     # -- a number less a quadratic form --------------------------------------------------------------------------------
 
@@ -196,14 +199,15 @@ class Cancelling:
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _has(self, op: Op, *traits: Trait) -> bool:
+        """Whether the operator has one of the traits."""
         return any(self.traits.has(op.role, trait) for trait in traits)
 
     def _is_free(self, op: int) -> bool:
         """Whether an operator is part of no norm."""
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
-    def _back(self, value: int) -> tuple[int, Path]:
-        """A value before what only reshapes or converts it, or multiplies it by a number, with these operators."""
+    def _origin_and_path(self, value: int) -> tuple[int, Path]:
+        """A value before reshapes, conversions and multiplication by a number, with these operators."""
         found: dict[int, Op] = {}
         while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
             before = op.inputs[0]

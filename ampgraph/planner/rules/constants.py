@@ -26,6 +26,7 @@ PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
     levels="careful",
 )
 def folded_constants(sight: Sight, decided: Decisions) -> Findings:
+    """Holds what a runtime computes at load time in float32, where it has a fallback kernel at all."""
     if sight.facts.options.kernels.fallback is None:
         return Findings()
     text = "of constants alone: folded in float32 when the model is loaded, and not in the low type"
@@ -35,6 +36,7 @@ def folded_constants(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:
+    """Small operators on constants and known sizes that would not be folded in the low type."""
     flow, known = facts.flow, {NONE, *facts.stored}
     holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
     shapes, absent = facts.traits.operators("shapes"), {NONE}
@@ -88,7 +90,8 @@ def _is_folded_low(facts: Facts, op: Op) -> bool:
 
 
 def _size(facts: Facts, value: int, fixed: bool) -> int:
-    """Elements; where a size is not known, more than any, or as if it were one where the runtime knows it."""
+    """Elements of a value; where its size is not known, more than any, or as if it were one where the runtime knows it
+    (``fixed``)."""
     shape, count = facts.flow.shape(value), 1
     for size in shape if shape is not None else (None,):
         count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1

@@ -10,21 +10,24 @@ from .rule import Findings, Sight, runs
 
 
 def channels_by_3(groups: int, outputs: int, channels: int, *kernel: int) -> str:
-    """WebGPU reads three channels at a time where it writes four."""
+    """Why WebGPU computes a convolution wrongly whose channels it reads three at a time where it writes four; "" where
+    it does not."""
     found = groups == 1 and max(kernel, default=1) > 1 and outputs % 4 == 0 and channels > 3
     text = f"a kernel larger than 1 over {channels} channels, a multiple of 3 and not of 4"
     return text if found and channels % 3 == 0 and channels % 4 > 0 else ""
 
 
 def groups_by_4(groups: int, outputs: int, *_: int) -> str:
-    """WebGPU writes four outputs at a time, those of the next group among them."""
+    """Why WebGPU computes a convolution wrongly of which it writes four outputs at a time, those of the next group
+    among them; "" where it does not."""
     each = outputs // groups
     text = f"{groups} groups of {each} outputs each, more than 4 and not a multiple of 4"
     return text if groups > 1 and each > 4 and each % 4 > 0 else ""
 
 
 def even_groups_into_one(groups: int, channels: int, outputs: int, *_: int) -> str:
-    """WebGPU reads two channels at a time, counted from those of the first group. Of a ConvTranspose."""
+    """Why WebGPU computes a ConvTranspose wrongly of which it reads two channels at a time, counted from those of the
+    first group; "" where it does not."""
     each = channels // groups
     text = f"{groups} groups of {each} channels each, an even number, into one output each"
     return text if groups > 1 and outputs == 1 and each % 2 == 0 else ""
@@ -45,7 +48,8 @@ CONDITIONS: dict[str, Callable[..., str]] = {
     levels="every",
 )
 def wrong_kernels(sight: Sight, decided: Decisions) -> Findings:
-    """Of known sizes alone: one that is open is no reason to warn."""
+    """Notes on nodes that the target computes wrongly in every type, by known sizes alone: one that is open is no
+    reason to warn."""
     flow, kernels, notes = sight.facts.flow, sight.facts.options.kernels, []
     for op in flow.with_roles(kernels.wrong):
         shape = flow.shape(op.inputs[1]) or ()

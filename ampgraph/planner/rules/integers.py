@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Note, Why
-from ...core.walk import downstream, upstream
+from ...core.walk import carried, downstream, upstream
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -30,7 +30,7 @@ def integer_sums(sight: Sight, decided: Decisions) -> Findings:
     """A low sum of integers would overflow: their Cast is held, all up to the scaling, and the scale."""
     facts, found = sight.facts, list[Ruling]()
     why = Why("integer-sum", f"integers beyond {facts.options.dtype} until they are scaled")
-    summed = _summed(facts)
+    summed = _sums_of_integers(facts)
     for op in facts.flow.with_roles(facts.traits.operators("conversions")):
         source = facts.flow.values[op.inputs[0]] if op.slots and op.inputs[0] != NONE else None
         if source is None or not source.dtype.startswith(("int", "uint")):
@@ -44,16 +44,16 @@ def integer_sums(sight: Sight, decided: Decisions) -> Findings:
     return Findings(found)
 
 
-def _summed(facts: Facts) -> Collection[int]:
+def _sums_of_integers(facts: Facts) -> Collection[int]:
     """Integers that are sums of products, or made of such."""
-    flow, traits, found = facts.flow, facts.traits, set[int]()
-    for op in flow.ops if flow.with_roles(traits.operators("integer_products")) else ():
-        carries = traits.has(op.role, "integer_arithmetic") and any(v in found for v in op.inputs)
-        if carries or traits.has(op.role, "integer_products"):
-            for value in op.outputs:
-                if value != NONE and flow.values[value].dtype not in (FLOAT32, "bool"):
-                    found |= facts.borders.copies(value)
-    return found
+    flow, made, carries = facts.flow, *map(facts.traits.operators, ("integer_products", "integer_arithmetic"))
+
+    def integers(value: int) -> Collection[int]:
+        whole = value != NONE and flow.values[value].dtype not in (FLOAT32, "bool")
+        return facts.crossings.copies(value) if whole else ()
+
+    ops = flow.ops if flow.with_roles(made) else ()
+    return carried(ops, lambda op: op.role in made, lambda op: op.role in carries, integers)
 
 
 def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
@@ -65,7 +65,7 @@ def _until_scaled(facts: Facts, regions: Regions, op: Op) -> Iterator[Op]:
     def further(reader: Op) -> list[int]:
         return reader.outputs if carries(reader) and not facts.traits.has(reader.role, "scalings") else []
 
-    uses = downstream(facts.flow, op.outputs, further, facts.borders.copies)
+    uses = downstream(facts.flow, op.outputs, further, facts.crossings.copies)
     readers = dict.fromkeys(use.op for use in uses if use.op not in (NONE, op.id))
     return filter(carries, map(facts.flow.ops.__getitem__, readers))
 
@@ -79,7 +79,8 @@ def _shrinks(facts: Facts, op: Op) -> bool:
 
 
 def _scales(facts: Facts, reach: list[Op]) -> list[Op]:
-    """What computes the scales: a product of two small numbers."""
+    """The operators that compute the scales by which the sums are multiplied, such as a product of two small
+    numbers."""
     scaling, reached = facts.traits.operators("scalings"), {op.id for op in reach}
     through = scaling | facts.traits.operators("reshapes")
 
@@ -97,28 +98,29 @@ def _scales(facts: Facts, reach: list[Op]) -> list[Op]:
     levels="every",
 )
 def quantized(sight: Sight, decided: Decisions) -> Findings:
-    """A Cast among integers would undo a fused kernel."""
+    """Holds the float operators inside a quantized part in float32: a Cast there would undo a kernel that the runtime
+    fuses."""
     facts, found = sight.facts, list[Ruling]()
     if not facts.flow.with_roles(facts.traits.operators("quantized")):
         return Findings()
-    fused = _fused(facts, sight.regions)
+    fused = _quantized_ops(facts, sight.regions)
     for ops, text in (
         (fused, "between DequantizeLinear and QuantizeLinear, where runtimes compute in integers"),
         (
-            _among(facts, sight.regions, decided, {op.id for op in fused}),
+            _between_quantized(facts, sight.regions, decided, {op.id for op in fused}),
             "no product beside it is low: among quantized operators it would only be cast",
         ),
     ):
         if ops:
             why = Why("quantized", text)
             note = Note(why.rule, describe(facts.flow, ops[0]), "left as they are: " + why.text)
-            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, counted=True))
+            found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, says_count=True))
     return Findings(found)
 
 
-def _fused(facts: Facts, regions: Regions) -> list[Op]:
+def _quantized_ops(facts: Facts, regions: Regions) -> list[Op]:
     """Operators that read and write integers in truth, with what makes their floats and reads them."""
-    flow, traits, inside, island = facts.flow, facts.traits, _inside(facts, regions), set[int]()
+    flow, traits, inside, island = facts.flow, facts.traits, _computes_with_integers(facts, regions), set[int]()
     for op in reversed(flow.ops):  # readers first
         readers = (reader for value in op.outputs if value != NONE for reader in flow.readers(value))
         product = op.id in inside and op.id in regions.allowed
@@ -131,7 +133,7 @@ def _fused(facts: Facts, regions: Regions) -> list[Op]:
     return [op for op in flow.ops if op.id in island and op.slots]
 
 
-def _inside(facts: Facts, regions: Regions) -> set[int]:
+def _computes_with_integers(facts: Facts, regions: Regions) -> set[int]:
     """Operators all of whose floats were integers: dequantized, moved, or made by one of these."""
     flow, traits, inside, made = facts.flow, facts.traits, set[int](), set[int]()
     stored: dict[int, bool] = {}  # a value that is dequantized or moved from such -> whether it is a constant
@@ -155,8 +157,9 @@ def _inside(facts: Facts, regions: Regions) -> set[int]:
     return inside
 
 
-def _among(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
-    """The others of a part of the floats, which integers separate, without a low product, where some is quantized."""
+def _between_quantized(facts: Facts, regions: Regions, decided: Decisions, fused: Collection[int]) -> list[Op]:
+    """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
+    no low product."""
     flow, traits = facts.flow, facts.traits
     parents = list(range(len(flow.values)))
 
@@ -210,13 +213,15 @@ SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
     validity=True,
 )
 def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    """Holds everything from which a whole number is made: it is valid in no other type, so no option switches it
+    off."""
     facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)
     seen, found = set[int](), list[Ruling]()
     sinks = frozenset().union(*(traits.operators(trait) for trait in SINKS))
     for op in flow.with_roles(sinks):
-        sink = _sink(facts, op, counted)
+        sink = _exact_operands(facts, op, counted)
         if sink is None:
             continue
         text, values = sink
@@ -225,12 +230,12 @@ def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
         holds = [*_upstream(facts, regions, values, why, seen), *([own] if traits.has(op.role, "compares") else [])]
         silent = [own] if traits.has(op.role, "conversions") else []
         note = Note("index", describe(flow, op), "of index arithmetic stay float32")
-        found.append(Ruling(holds, note, counted=True, silent=silent))
-    return Findings(found, counted=frozenset(counted))
+        found.append(Ruling(holds, note, says_count=True, silent=silent))
+    return Findings(found, integer_valued=frozenset(counted))
 
 
-def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
-    """What an operator makes of a float that must be exact, and the float inputs concerned."""
+def _exact_operands(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
+    """What an operator makes of a float that must be exact (an index, a size), and the float inputs concerned."""
     values, traits = facts.flow.values, facts.traits
     if traits.has(op.role, "conversions") and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
         return "an integer is computed from it in", [op.inputs[0]]
@@ -259,31 +264,26 @@ def _integer_valued(facts: Facts) -> set[int]:
         else:
             continue
         if integer:
-            found |= facts.borders.copies(op.outputs[0])
+            found |= facts.crossings.copies(op.outputs[0])
     return found
 
 
 def _upstream(facts: Facts, regions: Regions, values: list[int], why: Why, seen: set[int]) -> Iterator[Hold]:
     """Holds the elementwise arithmetic behind values, back to products, norms and bounded functions. ``seen``: what an
     earlier sink has held already."""
-    flow, before = facts.flow, facts.borders.before
-    work = [v for v in values if v != NONE]
-    while work:
-        value = work.pop()
-        item = flow.values[value]
-        if value in seen or item.dtype != FLOAT32:
-            continue
-        seen.add(value)
-        op = flow.writer(value)
-        if value in before:  # made in a body, or by a caller
-            if item.unit != NONE:
-                yield Hold((item.unit,), VALIDITY, why)
-            work += before[value]
-        elif op is not None and op.slots and not _ends(facts, regions, op):
-            yield Hold(tuple(op.slots.values()), VALIDITY, why)
-            if not facts.traits.has(op.role, "conversions") or flow.values[op.inputs[0]].dtype == FLOAT32:
-                work += [v for v in op.inputs if v != NONE]
+    flow, crossings = facts.flow, facts.crossings
 
+    def fresh(value: int) -> set[int]:
+        found = crossings.origins(value) - seen if flow.values[value].dtype == FLOAT32 else set[int]()
+        seen.update(found)
+        return found
 
-def _ends(facts: Facts, regions: Regions, op: Op) -> bool:
-    return regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")
+    def is_exact(op: Op) -> bool:
+        ends = regions.classes[op.id] in ("allow", "fp32") or facts.traits.has(op.role, "bounded")
+        return bool(op.slots) and not ends
+
+    known = set(seen)
+    before = upstream(flow, values, lambda op: op.inputs if is_exact(op) else (), fresh)
+    yield from (Hold(tuple(op.slots.values()), VALIDITY, why) for op in before if is_exact(op))
+    crossed = (flow.values[v].unit for v in sorted(seen - known) if v in crossings.before)  # in a body, or by a caller
+    yield from (Hold((unit,), VALIDITY, why) for unit in crossed if unit != NONE)

@@ -19,7 +19,7 @@ Look = Callable[[Facts, Op, Broken], str]
 
 
 def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
-    """What is held of an operator since its kernel fails here."""
+    """A function that gives what is held in float32 of and around an operator whose kernel fails here."""
     options = facts.options
     breakable, looks = _breakable(options.kernels), cache(partial(_looks_of, options))
 
@@ -30,7 +30,7 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
             broken = options.kernels.broken[op.kind]
             if found := look(facts, op, broken):
                 yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
-                if look is _mask and options.level.fp32 != "low":
+                if look is _is_broken_mask and options.level.fp32 != "low":
                     yield from _made_for(facts, op)
 
     return holds
@@ -47,16 +47,17 @@ def _looks_of(options: Options, kind: str) -> list[Look]:
     looks: tuple[tuple[object, Look], ...] = (
         (broken.before, _stands_before),
         (broken.reads, _reads_type),
-        (broken.runs or broken.without or broken.computed or broken.gives, _is_left),
-        (broken.borders, _at_border),
-        (broken.mask_below, _mask),
+        (broken.runs or broken.without or broken.computed or broken.gives or broken.odd, _is_left),
+        (broken.at_boundary, _at_boundary),
+        (broken.mask_below, _is_broken_mask),
         (broken.sums, _ends_embedding),
     )
     return [look for given, look in looks if given]
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
-    """Operators whose kernels fail with some value of an attribute, here or where they fall back to."""
+    """Operator -> the attribute of which some value makes its kernel fail, on this target or where that falls back
+    to."""
     if kernels is None:
         return {}
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
@@ -77,7 +78,7 @@ def _by_attribute(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
 
 
 def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
-    """What a runtime cannot load before a product with a constant, whatever type the product has."""
+    """Whether the runtime fails to load the operator since a product with a constant follows: the reason, or ""."""
     uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
     readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
     found = any(_has_trait(facts, reader, broken.before) and _has_constant(facts, reader) for reader in readers)
@@ -85,13 +86,16 @@ def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
 
 
 def _reads_type(facts: Facts, op: Op, broken: Broken) -> str:
-    """What reads data of a type of which the runtime makes no low values."""
+    """Whether an operator reads a type of which this runtime makes no low values: the reason, or ""."""
     found = broken.reads in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
     return f"{op.kind} of {broken.reads}" if found else ""
 
 
 def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
-    """What the target leaves to its fallback in every type, though it has a kernel."""
+    """Whether the target's kernel does not take this node, by its attributes, operands or sizes: the reason, or ""."""
+    sizes = facts.flow.shape(op.outputs[0]) or facts.flow.shape(op.inputs[0])
+    if broken.odd and (sizes is None or not all(isinstance(size, int) and size % 2 for size in sizes)):
+        return ""
     names = (*broken.runs, broken.mirrored)
     found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
@@ -100,25 +104,29 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
         found = f"a computed operand {broken.computed}"
     if broken.gives and any(v != NONE for v in op.outputs[broken.gives :][:1]):
         found = f"output {broken.gives}"
+    if broken.odd and (found or not broken.runs):
+        found = " and ".join(filter(None, (found, "an odd number of elements")))
     return f"{op.kind} with {found}" if found else ""
 
 
-def _at_border(facts: Facts, op: Op, broken: Broken) -> str:
-    """What the target takes only where an input or output of the model is its own, with no Cast between."""
+def _at_boundary(facts: Facts, op: Op, broken: Broken) -> str:
+    """Whether the operator is beside an input or output of the model that is float32, where the target wants its own
+    there: the reason, or ""."""
     flow = facts.flow
     units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
     found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
     return f"{op.kind} beside a graph input or output, which is {FLOAT32}" if found else ""
 
 
-def _mask(facts: Facts, op: Op, broken: Broken) -> str:
-    """What makes a mask by a large negative number, where the target's runtime fails to read that number: its fusion of
-    attention starts at a norm."""
+def _is_broken_mask(facts: Facts, op: Op, broken: Broken) -> str:
+    """Whether this makes a mask by a large negative number that the runtime's fused attention, which starts at a norm,
+    fails to read: the reason, or ""."""
     return op.kind if facts.masks.broken_number(op) else ""
 
 
 def _ends_embedding(facts: Facts, op: Op, broken: Broken) -> str:
-    """The last sum of an embedding, where the target's runtime fuses it with the norm behind it, wrongly."""
+    """Whether this is the last sum of an embedding that the runtime fuses wrongly with the norm behind it: the reason,
+    or ""."""
     flow = facts.flow
     if not _sums_up(facts, op, broken.sums) or any(
         _sums_up(facts, r, broken.sums) for r in flow.readers(op.outputs[0])

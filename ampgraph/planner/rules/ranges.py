@@ -42,6 +42,7 @@ def report_ranges(facts: Facts, found: Findings, settled: Decisions) -> Iterator
     report=report_ranges,
 )
 def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
+    """Holds the slot of each value that leaves the range, on both sides, and marks its writer as a source of taint."""
     flow = sight.facts.flow
     found, sources = [], []
     for value, text in sorted(sight.facts.passing.items()):
@@ -63,6 +64,7 @@ def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
     levels="every",
 )
 def taint(sight: Sight, decided: Decisions) -> Findings:
+    """Holds what reads a source, operator after operator, until something bounds its size again."""
     facts = sight.facts
     flow, bounded = facts.flow, facts.traits.operators("bounded")
     seen: set[tuple[int, bool]] = set()
@@ -90,18 +92,19 @@ def taint(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _why(facts: Facts, source: Source) -> Why:
+    """The reason of a tainted operator: the source that it reads, and why that is one."""
     origin = describe(facts.flow, facts.flow.ops[source.op])
     return Why("taint", f"reads what '{origin}' made in float32 ({source.why.text})")
 
 
 def _reads(facts: Facts, op: int) -> Iterable[Use]:
-    """Who reads the values that carry on from an operator, into and out of bodies as well; those that are low in the
+    """The uses of the values that carry on from an operator, into and out of bodies as well; those that are low in the
     file too, which a cast back makes float32 again."""
     flow, low = facts.flow, facts.options.dtype
     for value in flow.ops[op].outputs:
         if flow.values[value].dtype not in (FLOAT32, low):
             continue
-        for copy in facts.borders.copies(value):
+        for copy in facts.crossings.copies(value):
             if flow.values[copy].dtype == low:
                 yield from (use for use in flow.uses[copy] if use.op != NONE)
             elif flow.values[copy].unit != NONE:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.borders import Borders
+from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
 from ...core.walk import sole_reader, upstream
@@ -39,18 +39,18 @@ class Raw:
 def raw(sight: Sight) -> Raw:
     """Follows the model's float32 inputs to the first products."""
     facts, regions = sight.facts, sight.regions
-    flow, borders = facts.flow, facts.borders
+    flow, crossings = facts.flow, facts.crossings
     constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(facts, v.id)}
     fixed, seen = {NONE, *facts.stored}, set(values)  # with stored ones, with products'
     ops, products = set[int](), set[int]()
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
     def known(value: int, among: Collection[int]) -> bool:
-        sources = borders.before.get(value, ())
+        sources = crossings.before.get(value, ())
         return value in among or (len(sources) > 0 and all(v in among for v in sources))
 
     for op in flow.ops:
-        if not borders.before and seen.isdisjoint(op.inputs) and not fixed.issuperset(op.inputs):
+        if not crossings.before and seen.isdisjoint(op.inputs) and not fixed.issuperset(op.inputs):
             continue  # most of a model: neither before its first products nor made of constants
         plain = [v for v in op.inputs if v not in fixed and not known(v, constant)]
         if not plain:
@@ -77,7 +77,7 @@ def _is_input(facts: Facts, value: int) -> bool:
     flow = facts.flow
     item = flow.values[value]
     plain = item.producer == NONE and not item.weight and item.dtype in (FLOAT32, "float64")
-    return plain and value not in facts.borders.before and not flow.scopes[item.scope].path
+    return plain and value not in facts.crossings.before and not flow.scopes[item.scope].path
 
 
 @runs(
@@ -86,6 +86,8 @@ def _is_input(facts: Facts, value: int) -> bool:
     action="float32 for it, with all that lies before it, and for what scales it down behind",
 )
 def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
+    """Holds arithmetic on raw inputs up to its last scaling, where something in it needs digits that the low type
+    lacks."""
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
     careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}
@@ -110,8 +112,8 @@ def _normalises(facts: Facts, found: Raw, op: Op) -> bool:
 
 
 def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
-    """What moves, shifts and scales the result of an operator by constants, up to the last that scales it down: there
-    a Cast costs what it costs before, as each result has one reader."""
+    """The operators behind ``op`` that move, shift and scale its result, up to the last one that scales it down: a Cast
+    behind that costs no more than one before."""
     flow, traits, chain, end = facts.flow, facts.traits, list[Op](), 0
     while len(op.outputs) == 1:
         value = op.outputs[0]
@@ -138,9 +140,9 @@ def _divisor(facts: Facts, op: Op, value: int) -> float:
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
-    """Of the operators that were found, ``sinks`` and those that lead to them."""
+    """The found operators that are ``sinks`` or lead to them."""
     values = [v for op in sinks for v in op.outputs]
-    before = upstream(facts.flow, values, lambda op: op.inputs if op.id in found.ops else (), facts.borders.origins)
+    before = upstream(facts.flow, values, lambda op: op.inputs if op.id in found.ops else (), facts.crossings.origins)
     return [op for op in before if op.id in found.ops]
 
 
@@ -178,7 +180,8 @@ class Angles:
 
     @cached_property
     def of_op(self) -> Mapping[int, list[Op]]:
-        """By periodic operator, it and what computes its angles, products included, but for what was found before."""
+        """Periodic operator -> it and the operators that compute its angles, products included, but for those found
+        before."""
         facts, flow, seen = self.facts, self.facts.flow, set[int]()
         found: dict[int, list[Op]] = {}
 
@@ -191,26 +194,26 @@ class Angles:
 
         for op in (op for op in flow.with_roles(facts.traits.operators("periodic")) if op.slots):
             seen.add(op.id)
-            before = list(upstream(flow, op.inputs, further, facts.borders.origins))
+            before = list(upstream(flow, op.inputs, further, facts.crossings.origins))
             found[op.id] = [op, *filter(computes, before)]
             seen.update(one.id for one in found[op.id])
         return found
 
     @cached_property
     def activations(self) -> Collection[int]:
-        """Operators that see what a product or a norm made of data: no positions, and rounded already. The product of
-        an input as it comes is none, scaled and shifted by constants: Fourier features."""
+        """Operators that see data, not positions: behind a product or norm of data. A product with a scaled input
+        (Fourier features) does not count."""
         flow, found, seen, angles = self.facts.flow, set[int](), set[int](), set[int]()
         for op in flow.ops:
             cls = self.regions.classes[op.id]
             raw = op.id in self.raw.products or (any(v in angles for v in op.inputs) and self._keeps_angles(op))
-            product = cls == "allow" and not raw and not _from_integers(self.facts.flow, self.facts.borders, op)
+            product = cls == "allow" and not raw and not _from_integers(self.facts.flow, self.facts.crossings, op)
             bent = not raw and any(v in angles for v in op.inputs)
             known = angles if raw else seen
             if raw or product or bent or cls == "fp32" or any(v in seen for v in op.inputs):
                 found |= set[int]() if raw else {op.id}
                 for value in op.outputs:
-                    known |= self.facts.borders.copies(value)
+                    known |= self.facts.crossings.copies(value)
         return found
 
     def _keeps_angles(self, op: Op) -> bool:
@@ -229,7 +232,7 @@ def _scores_with_positions(facts: Facts, softmax: Op) -> list[Op]:
     traits, found = facts.traits, False
     while work:
         value, left = work.pop()
-        for origin in facts.borders.origins(value):
+        for origin in facts.crossings.origins(value):
             op = facts.flow.writer(origin)
             if op is None or not left or op.id in held:
                 continue
@@ -270,16 +273,16 @@ def _reaches_upwards(array: np.ndarray[Any, Any], limit: float) -> bool:
     return float(array[np.isfinite(array)].max(initial=0.0)) >= limit
 
 
-def _from_integers(flow: Dataflow, borders: Borders, op: Op, depth: int = 0) -> bool:
+def _from_integers(flow: Dataflow, crossings: Crossings, op: Op, depth: int = 0) -> bool:
     """Whether an operator sees only constants and integers made float: positions, not activations."""
     if depth > 12:
         return False
     for source in op.inputs:
-        for value in borders.origins(source) if source != NONE else ():
+        for value in crossings.origins(source) if source != NONE else ():
             item = flow.values[value]
-            if item.weight or item.dtype != FLOAT32 or value in borders.before:
+            if item.weight or item.dtype != FLOAT32 or value in crossings.before:
                 continue
             writer = flow.writer(value)
-            if writer is None or not _from_integers(flow, borders, writer, depth + 1):
+            if writer is None or not _from_integers(flow, crossings, writer, depth + 1):
                 return False
     return True

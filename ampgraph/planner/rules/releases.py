@@ -1,12 +1,17 @@
-"""What a list makes low, and the cut may leave float32: where that costs no Cast, or breaks no kernel."""
+"""What a list makes low, and the cut may leave float32 where that costs no Cast; and what is the same to the bit in
+either type."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 
-from ...core.dataflow import NONE
+import numpy as np
+
+from ...core.dataflow import FLOAT32, NONE, Op, Value
+from ...core.low_types import numpy_type
 from ...core.plan import Why
-from ..decisions import FREE, LIST, LOW, REGION, Decisions, describe
+from ..decisions import FREE, HIGH, LIST, LOW, REGION, Decisions
 from ..facts.facts import Facts
 from ..regions import Regions
 from ..scales import scaled_results
@@ -23,8 +28,8 @@ WORTH: Mapping[str, int] = {"infer": -1, "deny": -1, "neutral": 0}
     levels="careful",
 )
 def epilogue(sight: Sight, decided: Decisions) -> Findings:
-    """What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and
-    saves its rounding. A number that the kernel of the product in front takes is no arithmetic of its own."""
+    """Leaves the last arithmetic before a float32 output to the cut: the Cast costs the same in front of it as behind,
+    and one rounding is saved."""
     facts, regions, guarded = sight.facts, sight.regions, decided
     read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
     behind = {op for op in made - read if regions.classes[op] in WORTH}
@@ -42,8 +47,8 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     where_wide = Why("epilogue", f"{why.text}: the Cast to the float32 output stands before it, not behind it")
     return Findings(
         released={root: why for root in preferred if guarded.sides[root] == LOW},
-        worth={**dict.fromkeys(preferred, -1), **moves},
-        wide=dict.fromkeys(preferred, where_wide),
+        byte_worth={**dict.fromkeys(preferred, -1), **moves},
+        prefer_float32=dict.fromkeys(preferred, where_wide),
     )
 
 
@@ -54,14 +59,15 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def branches(sight: Sight, decided: Decisions) -> Findings:
-    """The residual stream and the gradients that meet in it are rounded for their products only, as by autocast."""
+    """Prefers float32 for additions of residual streams and of their gradients, where that takes no more Casts: as
+    autocast, which rounds them for products only."""
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
     return Findings(
         released={root: why for root in preferred if decided.sides[root] == LOW},
-        worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
-        wide=dict.fromkeys(preferred, why),
+        byte_worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
+        prefer_float32=dict.fromkeys(preferred, why),
     )
 
 
@@ -72,7 +78,7 @@ def branches(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def unserved(sight: Sight, decided: Decisions) -> Findings:
-    """A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it."""
+    """Leaves to the cut what a list makes low for the sake of products around it, where none of them is low."""
     facts = sight.facts
     held = {unit for unit, root in enumerate(decided.roots) if decided.is_held(root)}  # by schema or kernels
     allowed = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.allowed)) if op.slots)
@@ -90,32 +96,39 @@ def unserved(sight: Sight, decided: Decisions) -> Findings:
 
 
 @runs(
-    "fusion",
-    trigger="what the target makes one kernel of while both operators have one type, and one is pinned to float32",
-    action="what a list makes low there, no product, is left to the cut, which counts what the kernel saves",
-    levels="careful",
+    "once",
+    trigger="a sum, product, quotient or root of low operands, float32 by its list, that is read low alone",
+    action="low: one rounding of the exact result or two of them give the same bits",
+    levels="every",
 )
-def fusion(sight: Sight, decided: Decisions) -> Findings:
-    facts = sight.facts
-    released: dict[int, Why] = {}
-    wide: dict[int, Why] = {}
-    priced: set[int] = set()
-    for pair in facts.fused_pairs:
-        units = pair.units(facts.flow)
-        held = [decided.is_high(unit) for unit in units]
-        if any(held) or facts.options.dtype in pair.join.low:
-            priced.update(pair.values)
-        if held.count(True) == 1:
-            name = describe(facts.flow, pair.first if held[0] else pair.then)
-            text = f"both are one kernel on {facts.options.target}, {pair.join.makes}"
-            root = decided.find(units[held.index(False)])
-            wide[root] = why = Why("fusion", f"with '{name}', which is float32: {text}")
-            if decided.sides[root] == LOW and _may_be_free(decided, root):
-                released[root] = why
-    products = sight.regions.allowed if released else ()
-    fixed = {root for op in products for root in decided.units_of(facts.flow.ops[op])}
-    released = {root: why for root, why in released.items() if root not in fixed}
-    return Findings(released=released, wide=wide, joined=frozenset(priced))
+def once(sight: Sight, decided: Decisions) -> Findings:
+    """A float32 result has more than twice the digits of a low one, and two more: rounding it again is innocuous (S. A.
+    Figueroa, When is double rounding innocuous?, 1995), unless it is smaller than the low type's normal numbers."""
+    flow, classes = sight.facts.flow, sight.regions.classes
+    why = Why("once", "reads and is read low alone: rounded once, to the same bits")
+    shared, found = Counter(decided.roots), dict[int, Why]()
+    for op in flow.with_roles(sight.facts.traits.operators("rounds_once")):
+        roots = list(decided.units_of(op))
+        if classes[op.id] != "infer" or len(roots) != 1 or shared[roots[0]] != len(op.slots):
+            continue
+        values = [flow.values[v] for v in (*op.inputs, *op.outputs)]
+        by_list = (decided.sides[roots[0]], decided.ranks[roots[0]]) == (HIGH, LIST)
+        if by_list and all(_is_low(sight.facts, decided, value, op) for value in values):
+            found[roots[0]] = why
+    return Findings(lowered=found)
+
+
+def _is_low(facts: Facts, decided: Decisions, value: Value, op: Op) -> bool:
+    """Whether a value is low where it is made, and where others than ``op`` read it, if that makes it."""
+    flow = facts.flow
+    if value.weight:
+        number = flow.scalar(value.id)
+        return number is not None and float(np.asarray(number, numpy_type(facts.low.name))) == number
+    if value.dtype != FLOAT32 or value.container or value.unit == NONE:
+        return False
+    if value.producer != op.id:
+        return decided.is_low(value.unit)
+    return all(use.unit != NONE and not use.given_cast and decided.is_low(use.unit) for use in flow.uses[value.id])
 
 
 def _may_be_free(decisions: Decisions, root: int) -> bool:
@@ -127,7 +140,7 @@ def _may_be_free(decisions: Decisions, root: int) -> bool:
 def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set[int]:
     """Operators that see what some low product computed."""
     flow, found, values = facts.flow, set[int](), set[int]()
-    add, allowed = facts.borders.copies_into(values), regions.allowed
+    add, allowed = facts.crossings.copies_into(values), regions.allowed
     for op in flow.ops:
         low = op.id in allowed and (not op.slots or any(map(guarded.is_low, op.slots.values())))  # or low in the file
         if low or not values.isdisjoint(op.inputs):
@@ -141,12 +154,12 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
     flow = facts.flow
     left = {value for scope in flow.scopes for value in scope.outputs}
     ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
-    writers = {flow.values[value].producer for value in ends | facts.borders.after.keys()} - {NONE}
+    writers = {flow.values[value].producer for value in ends | facts.crossings.after.keys()} - {NONE}
     return facts.with_all_before(regions.allowed | writers)
 
 
 def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
-    """By operator with a product before it, whether all the nearest are ``products`` that are noted so."""
+    """Operator with a product before it -> whether all the nearest are ``products`` that are noted so."""
     found, values = dict[int, bool](), dict[int, bool]()
     for op in facts.flow.ops:
         near = [values[v] for v in op.inputs if v in values]
@@ -154,6 +167,6 @@ def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
             found[op.id] = all(near)
         seen = products[op.id] if op.id in products else found.get(op.id)
         for value in op.outputs if seen is not None else ():
-            for copy in facts.borders.copies(value):
+            for copy in facts.crossings.copies(value):
                 values[copy] = values.get(copy, True) and bool(seen)
     return found

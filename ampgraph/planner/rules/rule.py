@@ -21,21 +21,22 @@ Levels = Literal["every", "careful", "warned"]
 class Ruling(NamedTuple):
     """Holds for one reason, each of one node, and a note for the case that some of them had an effect.
 
-    ``counted``: the note's text starts with how many nodes that were; ``silent`` holds do not count.
+    ``says_count``: the note's text starts with how many nodes that were; ``silent`` holds do not count.
     """
 
     holds: Sequence[Hold]
     note: Note | None = None
-    counted: bool = False
+    says_count: bool = False
     silent: Sequence[Hold] = ()
 
     def enter(self, ledger: Ledger) -> None:
+        """Holds its units in the ledger; the note is kept only if that changed something."""
         effects = sum([ledger.hold(hold) for hold in self.holds])
         for hold in self.silent:
             ledger.hold(hold)
         if self.note is not None and effects:
             topic, where, text = self.note.topic, self.note.where, self.note.text
-            words = f"{effects} node{'s' * (effects > 1)} {text}" if self.counted else text
+            words = f"{effects} node{'s' * (effects > 1)} {text}" if self.says_count else text
             ledger.notes.append(Note(topic, where, words))
 
 
@@ -44,49 +45,52 @@ class Findings:
     """What rules find in a model.
 
     Attributes:
-        found: units to hold with a reason, in the order of the model.
+        rulings: units to hold with a reason, in the order of the model.
         sources: operators whose results are tainted: what follows may be wrong in the low type.
         notes: shown whatever has an effect.
         released: units that the cut decides instead of a list.
-        worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
-        wide: those that are float32 where that takes no more Casts, with the reason.
-        joined: values between two operators of which a kernel is lost where their types differ.
-        counted: float values that hold integers.
+        lowered: units that are low instead of what a list says.
+        byte_worth: of free units, what a byte saved there is worth to the cut, 1 where none is given.
+        prefer_float32: those that are float32 where that takes no more Casts, with the reason.
+        integer_valued: float values that hold integers.
         floors: mask constants, by value, with what replaces their lowest elements.
         flushing: weights with the share that the low type makes zero.
     """
 
-    found: Sequence[Ruling] = ()
+    rulings: Sequence[Ruling] = ()
     sources: Sequence[Source] = ()
     notes: Sequence[Note] = ()
     released: Mapping[int, Why] = field(default_factory=dict)
-    worth: Mapping[int, int] = field(default_factory=dict)
-    wide: Mapping[int, Why] = field(default_factory=dict)
-    joined: frozenset[int] = frozenset()
-    counted: frozenset[int] = frozenset()
+    lowered: Mapping[int, Why] = field(default_factory=dict)
+    byte_worth: Mapping[int, int] = field(default_factory=dict)
+    prefer_float32: Mapping[int, Why] = field(default_factory=dict)
+    integer_valued: frozenset[int] = frozenset()
     floors: Mapping[int, float] = field(default_factory=dict)
     flushing: Mapping[int, float] = field(default_factory=dict)
 
     def enter(self, ledger: Ledger) -> None:
-        for ruling in self.found:
+        """Enters all that was found into the ledger."""
+        for ruling in self.rulings:
             ruling.enter(ledger)
         for unit, why in self.released.items():
             ledger.release(unit, why)
+        for unit, why in self.lowered.items():
+            ledger.lower(unit, why)
         ledger.sources += self.sources
         ledger.notes += self.notes
 
     def __or__(self, later: Findings) -> Findings:
-        """Both; of one unit the first reason counts, and the least worth."""
-        least = {unit: min(worth, self.worth.get(unit, worth)) for unit, worth in later.worth.items()}
+        """These findings and later ones; of one unit the first reason counts, and the least worth."""
+        least = {unit: min(worth, self.byte_worth.get(unit, worth)) for unit, worth in later.byte_worth.items()}
         return Findings(
-            [*self.found, *later.found],
+            [*self.rulings, *later.rulings],
             [*self.sources, *later.sources],
             [*self.notes, *later.notes],
             {**later.released, **self.released},
-            {**self.worth, **least},
-            {**later.wide, **self.wide},
-            self.joined | later.joined,
-            self.counted | later.counted,
+            {**later.lowered, **self.lowered},
+            {**self.byte_worth, **least},
+            {**later.prefer_float32, **self.prefer_float32},
+            self.integer_valued | later.integer_valued,
             {**self.floors, **later.floors},
             {**self.flushing, **later.flushing},
         )
@@ -110,7 +114,7 @@ class Sight:
         return sight
 
     def of(self, make: Callable[..., T], *args: object) -> T:
-        """What several looks share, whatever the level: made once."""
+        """What ``make`` gives for this sight, made once: several rules share it, whatever the level."""
         if (make, args) not in self._made:
             self._made[make, args] = make(self, *args)
         found: T = self._made[make, args]
@@ -142,7 +146,7 @@ class Rule:
     report: Report | None = None
 
     def at(self, guards: str) -> bool:
-        """Whether it acts at a level with such accuracy guards."""
+        """Whether the rule acts at a level with such accuracy guards."""
         return self.levels == "every" or guards == "hold" or (self.levels == "warned" and guards == "warn")
 
 
@@ -155,12 +159,13 @@ def runs(
     name: str, *, trigger: str, action: str, levels: Levels = "warned", validity: bool = False,
     report: Report | None = None,
 ) -> Callable[[Run], Rule]:  # fmt: skip
-    """A rule that runs over a model."""
+    """A decorator that makes a function a rule of this name that runs over a whole model."""
     return lambda run: Rule(name, trigger, action, levels, validity, run=run, report=report)
 
 
 def ruling(facts: Facts, why: Why, ops: Sequence[Op], beside: Iterable[int] = (), where: Op | None = None) -> Ruling:
-    """Holds operators and some units beside them for one reason, with a note at the first operator, or at ``where``."""
+    """A ruling that holds operators, and the units ``beside`` them, for one reason; its note is at ``where``, else at
+    the first operator."""
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
     holds += [Hold((unit,), ACCURACY, why) for unit in beside]
     return Ruling(holds, Note(why.rule, describe(facts.flow, where or ops[0]), why.text))
@@ -188,21 +193,21 @@ def look_at_all(sight: Sight, rules: Sequence[Rule], hold: bool) -> Findings:
 
 
 def _crossed(facts: Facts, ops: Collection[Op]) -> list[int]:
-    """What hands values over a border of a body or a function, from one of some operators to another."""
-    flow, borders, ids = facts.flow, facts.borders, {op.id for op in ops}
+    """What hands values over a boundary of a body or a function, from one of some operators to another."""
+    flow, crossings, ids = facts.flow, facts.crossings, {op.id for op in ops}
     found: dict[int, None] = {}
-    for formal in (v for op in ops for v in op.inputs if v in borders.before):
-        passed = sorted(borders.origins(formal))
+    for formal in (v for op in ops for v in op.inputs if v in crossings.before):
+        passed = sorted(crossings.origins(formal))
         if any(flow.values[v].producer in ids for v in passed):
             found.update((unit, None) for v in passed if (unit := flow.values[v].unit) != NONE)
     return list(found)
 
 
 def warned(findings: Findings, decided: Decisions) -> Findings:
-    """What a rule would hold, said where that is low, and not held."""
+    """What a rule would hold, as notes on what is low, where the rule does not act at this level."""
     notes = [
         Note(f"{ruling.note.topic} (not held)", ruling.note.where, ruling.note.text)
-        for ruling in findings.found
+        for ruling in findings.rulings
         if ruling.note is not None and any(decided.is_low(unit) for hold in ruling.holds for unit in hold.units)
     ]
     return Findings(notes=[*notes, *findings.notes])

@@ -7,11 +7,10 @@ them; what divides by a power does the same. Float32 must then begin where the p
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import cached_property
 
 from ...core.dataflow import NONE, Op
-from ...core.walk import upstream
+from ...core.walk import carried, upstream
 from ..facts.values import constants
 from .rule import Sight, Spoilt, looks
 
@@ -46,7 +45,7 @@ class Spectra:
     def __init__(self, sight: Sight) -> None:
         facts = self.facts = sight.facts
         self.regions = sight.regions
-        self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
+        self.flow, self.traits, self.crossings = facts.flow, facts.traits, facts.crossings
         self.squares = {op for op in facts.squares if self._is_free(op)}
         self._constant = constants(self.flow, self.traits)
 
@@ -60,10 +59,10 @@ class Spectra:
         def further(op: Op) -> list[int]:
             return op.inputs if is_power(op) and op.id not in self.squares else []
 
-        before = list(filter(is_power, upstream(self.flow, [value], further, self.borders.origins)))
+        before = list(filter(is_power, upstream(self.flow, [value], further, self.crossings.origins)))
         squares = [op for op in before if op.id in self.squares]
         origins = self._origins(squares, narrow) if squares else []
-        if not squares or (narrow and not any(op.id in self._raw and self._is_product(op) for op in origins)):
+        if not squares or (narrow and not any(self._is_raw(op) and self._is_product(op) for op in origins)):
             return []
         return [sink, *before, *origins]
 
@@ -76,13 +75,14 @@ class Spectra:
             return bool(op.slots) and may and self._is_free(op.id) and not (narrow and self._adds_many(op))
 
         def further(op: Op) -> list[int]:
-            goes_on = self._is_constant(op) or op.id in self._raw or not self._is_product(op)
+            goes_on = self._is_constant(op) or self._is_raw(op) or not self._is_product(op)
             return [v for v in op.inputs if v != NONE] if goes_on and is_origin(op) else []
 
         read = [v for op in squares for v in op.inputs if v != NONE]
-        return [op for op in upstream(self.flow, read, further, self.borders.origins) if is_origin(op)]
+        return [op for op in upstream(self.flow, read, further, self.crossings.origins) if is_origin(op)]
 
     def _is_product(self, op: Op) -> bool:
+        """Whether an operator is a transform or product that adds up a spectrum."""
         return self.traits.has(op.role, "transforms")
 
     def _is_free(self, op: int) -> bool:
@@ -94,6 +94,7 @@ class Spectra:
         return self._is_product(op) or self._adds_many(op)
 
     def _adds_many(self, op: Op) -> bool:
+        """Whether an operator sums over so many elements that small ones count beside large ones."""
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
         return sums and self.facts.sizes.guessed(op) > NARROW
 
@@ -102,13 +103,7 @@ class Spectra:
     @cached_property
     def _powers(self) -> set[int]:
         """Values that squares were summed, scaled and moved to."""
-        found = set[int]()
-        for op in self.flow.ops:
-            carries = any(v in found for v in op.inputs) and self._carries(op)
-            if op.id in self.squares or carries:
-                for value in op.outputs:
-                    found |= self.borders.copies(value)
-        return found
+        return carried(self.flow.ops, lambda op: op.id in self.squares, self._carries, self.crossings.copies)
 
     def _carries(self, op: Op) -> bool:
         """Whether an operator makes powers of powers: a product does with stored numbers, without a bias."""
@@ -117,17 +112,18 @@ class Spectra:
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 
     def _is_constant(self, op: Op) -> bool:
+        """Whether everything it writes is stored or follows from what is."""
         return bool(op.outputs) and self._constant.issuperset(op.outputs)
 
+    def _is_plain(self, op: Op) -> bool:
+        """Whether an operator bends nothing: it sums, multiplies by constants, or computes with constants alone."""
+        return self._is_constant(op) or not op.slots or self.traits.has(op.role, "spectral")
+
     @cached_property
-    def _raw(self) -> Collection[int]:
-        """Operators that only sums and products separate from the model's inputs: a transform, and no network."""
-        found, bent = set[int](), set[int]()
-        for op in self.flow.ops:
-            plain = self._is_constant(op) or not op.slots or self.traits.has(op.role, "spectral")
-            if plain and not any(v in bent for v in op.inputs):
-                found.add(op.id)
-            else:
-                for value in op.outputs:
-                    bent |= self.borders.copies(value)
-        return found
+    def _bent(self) -> set[int]:
+        """Values that more than sums and products separate from the model's inputs: those of a network."""
+        return carried(self.flow.ops, lambda op: not self._is_plain(op), lambda op: True, self.crossings.copies)
+
+    def _is_raw(self, op: Op) -> bool:
+        """Whether an operator is part of a transform of the model's inputs."""
+        return self._is_plain(op) and self._bent.isdisjoint(op.inputs)

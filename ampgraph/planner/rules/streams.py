@@ -22,7 +22,7 @@ from .rule import Findings, Ruling, Sight, runs
     levels="careful",
 )
 def residual_streams(sight: Sight, decided: Decisions) -> Findings:
-    """Each block would round the stream once more."""
+    """Holds residual streams in float32, since each block would round the stream once more."""
     facts, regions, dtype = sight.facts, sight.regions, sight.facts.options.dtype
     streams, moves = StreamFinder(facts, regions.of_op, regions.classes).widened(decided, regions.fused)
     rulings = []
@@ -42,6 +42,7 @@ def residual_streams(sight: Sight, decided: Decisions) -> Findings:
     levels="every",
 )
 def float32_streams(sight: Sight, decided: Decisions) -> Findings:
+    """Holds whole streams, with norms and moves, so that no Cast stands inside of one."""
     facts = sight.facts
     if not facts.options.recipe.fp32_stream:
         return Findings()
@@ -76,7 +77,7 @@ KEEPS: tuple[Trait, ...] = (
     action="float32 for the state, and what lies between its old value and its new one",
 )
 def recurrences(sight: Sight, decided: Decisions) -> Findings:
-    """What is made anew in every round, tanh(W h), is none."""
+    """Holds the additions of states that a loop adds to; a state made anew in each step, as tanh(W h), is none."""
     facts, found = sight.facts, list[Ruling]()
     flow, dtype = facts.flow, facts.options.dtype
     for state, path in _states(facts, sight.regions):
@@ -89,7 +90,8 @@ def recurrences(sight: Sight, decided: Decisions) -> Findings:
 
 
 def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
-    """States that are added to, as a body takes them, with the operators between their old and their new value."""
+    """The states of loops that are added to, as a body takes them, each with the operators between its old and its new
+    value."""
     flow = facts.flow
     for after, before in flow.passed:
         if NONE in (after, before) or flow.values[before].dtype != FLOAT32 or flow.values[before].unit == NONE:
@@ -119,6 +121,7 @@ def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op
 
 
 def _keeps(facts: Facts, regions: Regions, op: Op) -> bool:
+    """Whether an operator of no region adds to a state or hands it on."""
     traits = facts.traits
     return bool(op.slots) and op.id not in regions.inside and any(traits.has(op.role, trait) for trait in KEEPS)
 

@@ -38,6 +38,8 @@ def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterat
     report=report_flushing,
 )
 def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
+    """Reads every stored tensor that is read low: holds readers of what leaves the range or becomes zero, gives masks a
+    floor."""
     facts = sight.facts
     options, reader, largest = facts.options, _Reader(facts, decided), facts.low.largest
     multiplied = "floor" in options.rewrites
@@ -95,6 +97,7 @@ class _Reader:
         return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
 
     def _is_high(self, unit: int) -> bool:
+        """Whether the unit is float32, by earlier rules or by this one."""
         return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
     def _converted(self) -> dict[int, Array]:
@@ -129,6 +132,7 @@ def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decision
 
 
 def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
+    """A note for every mask that is stored with another minimum."""
     for value, floor in sorted(floors.items()):
         text = f"elements below the {facts.options.dtype} minimum become {floor:g}: it only feeds Softmax"
         if not facts.masks.has(value):
@@ -137,5 +141,5 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
 
 
 def _percent(share: float) -> str:
-    """Enough digits to tell a few elements of many from none."""
+    """A share as a percentage, with enough digits that a few elements are not 0 %."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"

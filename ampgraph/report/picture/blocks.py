@@ -43,27 +43,27 @@ def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
     symbols: dict[Hashable, int] = {}
     tokens = [_Token(symbols.setdefault(kind, len(symbols)), i, 1, [i]) for i, kind in enumerate(kinds)]
     unit = len(symbols)
-    while (found := _repeated(tokens, cuts)) is not None:
-        tokens = _replaced(tokens, found, unit)
+    while (found := _repeated_unit(tokens, cuts)) is not None:
+        tokens = _units_replaced(tokens, found, unit)
         unit += 1
     return [part for token in tokens for part in token.parts]
 
 
-def _repeated(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
-    """The symbols of the shortest unit that follows itself, of those the one with the longest row."""
+def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
+    """The symbols of a unit that repeats: the shortest, and of those the one with the longest run."""
     symbols = np.array([token.symbol for token in tokens])
     sizes = np.cumsum([0, *(token.size for token in tokens)])
     ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
     same = ends[np.searchsorted(ends, np.arange(len(symbols)))] - np.arange(len(symbols)) + 1
     for period in range(2, len(tokens) // 2 + 1):
-        start, length = _longest((symbols[period:] == symbols[:-period]) & (same[:-period] < period))
+        start, length = _longest_run((symbols[period:] == symbols[:-period]) & (same[:-period] < period))
         if length >= period and sizes[start + period] - sizes[start] >= LEAST:
             shift = _shift(tokens[start : start + length + period], period, cuts)
             return tuple(int(symbol) for symbol in symbols[start + shift : start + shift + period])
     return None
 
 
-def _longest(alike: Array) -> tuple[int, int]:
+def _longest_run(alike: Array) -> tuple[int, int]:
     """Start and length of the longest run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
@@ -74,7 +74,8 @@ def _longest(alike: Array) -> tuple[int, int]:
 
 
 def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
-    """By how much the blocks of a row begin later than the row, so that least passes between them; two are left."""
+    """The number of operators by which to shift blocks so that the fewest values pass from one to the next; two blocks
+    are left at least."""
 
     def passing(shift: int) -> float:
         ends = range(shift, len(row), period)
@@ -83,7 +84,9 @@ def _shift(row: Sequence[_Token], period: int, cuts: Sequence[int]) -> int:
     return min(range(min(period, len(row) - 2 * period + 1)), key=passing)
 
 
-def _replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+def _units_replaced(tokens: Sequence[_Token], unit: tuple[int, ...], symbol: int) -> list[_Token]:
+    """The row of operators with every occurrence of ``unit`` as one token; those that follow one another become one
+    with parts."""
     made: list[_Token] = []
     place, period = 0, len(unit)
     symbols = [token.symbol for token in tokens]

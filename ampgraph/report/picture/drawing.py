@@ -20,16 +20,18 @@ ROW = 3  # blocks of one kind that are folded together where there are too many 
 
 
 @dataclass
-class _Folder:
-    name: str
-    folders: dict[str, _Folder] = field(default_factory=dict)
-    entries: list[_Folder | int] = field(default_factory=list)  # folders and nodes in the order of the file
+class _DrawnFolder:
+    """A folder of the drawing: its name, and what is in it, nodes by number or further folders."""
 
-    def child(self, name: str) -> _Folder:
+    name: str
+    folders: dict[str, _DrawnFolder] = field(default_factory=dict)
+    entries: list[_DrawnFolder | int] = field(default_factory=list)  # folders and nodes in the order of the file
+
+    def child(self, name: str) -> _DrawnFolder:
         """The folder of that name, which comes where its first node does."""
         found = self.folders.get(name)
         if found is None:
-            found = self.folders[name] = _Folder(name)
+            found = self.folders[name] = _DrawnFolder(name)
             self.entries.append(found)
         return found
 
@@ -51,7 +53,7 @@ def folded(
 
     A longer one is folded into the blocks that repeat in it, by the ``kinds`` of nodes and by how many values pass in
     front of each (``cuts``); what is too long still into runs of neighbours, named by the first and the last."""
-    root = _Folder("")
+    root = _DrawnFolder("")
     for node, path in enumerate(paths):
         folder = root
         for name in path:
@@ -64,7 +66,7 @@ def folded(
         entries = folder.entries
         if len(entries) > width and kinds:
             entries = _repeating(entries, kinds, cuts, width)
-        for entry in _narrow(entries, labels, width):
+        for entry in _folded_to_width(entries, labels, width):
             if isinstance(entry, int):
                 found.of[entry] = number
                 continue
@@ -75,28 +77,28 @@ def folded(
 
 
 def _repeating(
-    entries: list[_Folder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
-) -> list[_Folder | int]:  # fmt: skip
-    """The entries with folders of those that repeat as blocks."""
-    told = [_kinds(entry, kinds) for entry in entries]
-    row = blocks(told, [cuts[_first(entry)] for entry in entries])
+    entries: list[_DrawnFolder | int], kinds: Sequence[str], cuts: Sequence[int], width: int
+) -> list[_DrawnFolder | int]:  # fmt: skip
+    """Entries with folders for those that repeat as blocks (layers of an exporter that names none)."""
+    told = [_entry_kinds(entry, kinds) for entry in entries]
+    row = blocks(told, [cuts[_first_node(entry)] for entry in entries])
     units: dict[int, str] = {}
     counts: Counter[int] = Counter()
 
-    def of(part: int | Block) -> _Folder | int:
+    def of(part: int | Block) -> _DrawnFolder | int:
         if isinstance(part, int):
             return entries[part]
         counts[part.unit] += 1
         name = f"block {units.setdefault(part.unit, _letters(len(units)))}{counts[part.unit]}"
-        return _Folder(name, entries=[of(inner) for inner in part.parts])
+        return _DrawnFolder(name, entries=[of(inner) for inner in part.parts])
 
     made = [of(part) for part in row]
     if len(made) <= width:
         return made
-    found: list[_Folder | int] = []  # a row of one unit's blocks as one
+    found: list[_DrawnFolder | int] = []  # a row of one unit's blocks as one
     for unit, members in groupby(range(len(row)), key=lambda place: getattr(row[place], "unit", None)):
         some = [made[place] for place in members]
-        found += some if unit is None or len(some) < ROW else [_run(some, ())]
+        found += some if unit is None or len(some) < ROW else [_folder_of_run(some, ())]
     return found
 
 
@@ -106,30 +108,33 @@ def _letters(number: int) -> str:
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
 
-def _kinds(entry: _Folder | int, kinds: Sequence[str]) -> Hashable:
-    """What an entry is: the kind of a node, those in a folder."""
-    return kinds[entry] if isinstance(entry, int) else tuple(_kinds(inner, kinds) for inner in entry.entries)
+def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
+    """What an entry is, to be compared: the kind of a node, all those in a folder."""
+    return kinds[entry] if isinstance(entry, int) else tuple(_entry_kinds(inner, kinds) for inner in entry.entries)
 
 
-def _first(entry: _Folder | int) -> int:
+def _first_node(entry: _DrawnFolder | int) -> int:
     """The first node of an entry."""
-    return entry if isinstance(entry, int) else _first(entry.entries[0])
+    return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
-def _narrow(entries: list[_Folder | int], labels: Sequence[str], width: int) -> list[_Folder | int]:
+def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
+    """The entries, at most ``width``: neighbours go into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
-        entries = [run[0] if len(run) == 1 else _run(run, labels) for run in runs]
+        entries = [run[0] if len(run) == 1 else _folder_of_run(run, labels) for run in runs]
     return entries
 
 
-def _run(entries: list[_Folder | int], labels: Sequence[str]) -> _Folder:
-    first, last = (_label(entry, labels) for entry in (entries[0], entries[-1]))
-    return _Folder(f"{first} … {last}", entries=entries)
+def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
+    """A folder for some neighbours, named after its first and last one."""
+    first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
+    return _DrawnFolder(f"{first} … {last}", entries=entries)
 
 
-def _label(entry: _Folder | int, labels: Sequence[str]) -> str:
+def _entry_label(entry: _DrawnFolder | int, labels: Sequence[str]) -> str:
+    """The name of a node or folder; of a folder of neighbours that of the last."""
     if isinstance(entry, int):
         return labels[entry]
     first, _, last = entry.name.partition(" … ")
@@ -154,7 +159,7 @@ class Reasons:
     spans: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, op: Op, name: str) -> tuple[str, str]:
-        """Empty where nothing is known."""
+        """The rule and the reason of a node, two empty texts where nothing is known."""
         return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
@@ -205,10 +210,12 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
     Args:
         reasons: of nodes whose file does not say why; a node that is in both says what is given here.
     """
-    return _Artist(flow, reasons or Reasons()).drawing()
+    return _GraphArtist(flow, reasons or Reasons()).drawing()
 
 
-class _Artist:
+class _GraphArtist:
+    """Draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
+
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
         self.flow, self.reasons = flow, reasons
         self.outer = {target: source for source, target in flow.passed}
@@ -223,7 +230,7 @@ class _Artist:
         flow, found = self.flow, self.found
         for value in flow.scopes[0].inputs:
             if not flow.values[value].weight:
-                self.entry[value] = self._add(self._border(flow.values[value], INPUT), ())
+                self.entry[value] = self._add(self._boundary_box(flow.values[value], INPUT), ())
         for op in flow.ops:
             if not self._between(op):
                 self.number[op.id] = self._add(self._node(op), self._path(op))
@@ -236,14 +243,14 @@ class _Artist:
                 for value in scope.outputs:
                     self._connect(value, self.number[scope.op])
         for value in flow.scopes[0].outputs:
-            self._connect(value, self._add(self._border(flow.values[value], OUTPUT), ()))
+            self._connect(value, self._add(self._boundary_box(flow.values[value], OUTPUT), ()))
         found.folders = folded(
             self.paths, [node.name for node in found.nodes], [node.kind for node in found.nodes], self._cuts()
         )
         return found
 
     def _cuts(self) -> list[int]:
-        """How many values pass in front of each node."""
+        """How many values pass in front of each node: a block is best cut where they are few."""
         last: dict[int, int] = {}
         for edge in self.found.edges:
             last[edge.source] = max(last.get(edge.source, 0), edge.target)
@@ -255,6 +262,7 @@ class _Artist:
         return list(accumulate(steps))
 
     def _add(self, node: Box, path: tuple[str, ...]) -> int:
+        """Adds a box inside the folders of ``path``, and gives its number."""
         self.found.nodes.append(node)
         self.paths.append(path)
         return len(self.found.nodes) - 1
@@ -266,38 +274,44 @@ class _Artist:
             v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)
         )
 
-    def _border(self, value: Value, kind: str) -> Box:
+    def _boundary_box(self, value: Value, kind: str) -> Box:
+        """An input, output or stored tensor as a box."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
     def _node(self, op: Op) -> Box:
+        """An operator as a box, with its precision, its reason, and the bytes that it stores."""
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
         if not rule:
-            rule, reason = parted(_written(op))
+            rule, reason = parted(_reason_in_file(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
         span = self.reasons.spans.get(id(op.native), "")
-        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
+        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._output_name(op))
 
-    def _makes(self, op: Op) -> str:
-        """What a runtime knows the node by; empty in functions, whose names it changes."""
-        if not op.outputs or op.outputs[0] == NONE or self._called(op.scope):
+    def _output_name(self, op: Op) -> str:
+        """The output's name by which a runtime's graph knows the node; "" in functions, whose values it renames."""
+        if not op.outputs or op.outputs[0] == NONE or self._is_in_function(op.scope):
             return ""
         return self.flow.values[op.outputs[0]].name
 
-    def _called(self, scope: int) -> bool:
-        """Whether a scope is a function, or inside of one."""
+    def _is_in_function(self, scope: int) -> bool:
+        """Whether a scope is a function's, or inside one."""
         home = self.flow.scopes[scope]
-        return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
+        return home.kind == "function" or (
+            home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
+        )
 
     def _bytes(self, value: Value) -> int:
+        """Bytes of a stored tensor."""
         return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8
 
     def _path(self, op: Op) -> tuple[str, ...]:
+        """The folders around an operator: bodies and functions, then its layer."""
         layer = self.flow.layer(op)
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 
     def _around(self, scope: int) -> tuple[str, ...]:
-        """The folder of a body or function, beside the node that runs it."""
+        """The folder that shows a body or function, beside the node that runs it."""
         if scope == 0:
             return ()
         if scope not in self.bodies:
@@ -335,7 +349,7 @@ def parted(text: str) -> tuple[str, str]:
     return rule, why
 
 
-def _written(op: Op) -> str:
-    """What the file itself says of a node's precision."""
+def _reason_in_file(op: Op) -> str:
+    """The reason of a node's precision that the file itself has in its metadata."""
     metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
     return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""

@@ -70,13 +70,14 @@ class Page:
     met: bool = True
 
     def html(self) -> str:
-        """The same page has the same text."""
+        """The page as HTML; the same page gives the same text."""
         data = json.dumps(self._data(), ensure_ascii=True, separators=(",", ":"))
         words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}
         return _PLACE.sub(lambda found: words.get(found[1]) or _asset(found[1]), _asset("page.html"))
 
     def _data(self) -> JsonObject:
-        words = _Words()
+        """What the page's script draws, as JSON; texts are numbers of a table, as many come often."""
+        words = _TextTable()
         drawing = self.drawing
         nodes: list[Json] = [
             [*map(words, (n.name, n.kind, n.precision, n.rule, n.reason)), n.bytes, folder]
@@ -107,6 +108,7 @@ class Page:
         }
 
     def _scales(self) -> JsonObject:
+        """The length that stands for the whole width of each bar: bars of one kind share it."""
         most: dict[str, Json] = {}
         for bar in self.bars:
             kind = bar.label.split()[0]
@@ -114,14 +116,15 @@ class Page:
         return {bar.label: most[bar.label.split()[0]] for bar in self.bars}
 
     def _heat(self) -> Json:
+        """The number of each node that has one, None where nothing was measured."""
         if not self.heat:
             return None
         found: list[Json] = [[i, self.heat[n.name]] for i, n in enumerate(self.drawing.nodes) if n.name in self.heat]
         return {"title": self.heat_title, "nodes": found}
 
 
-class _Words:
-    """Texts by number, each stored once."""
+class _TextTable:
+    """The texts of a page, each stored once: calling it with a text gives its number."""
 
     def __init__(self) -> None:
         self.found: dict[str, int] = {}
@@ -133,6 +136,7 @@ class _Words:
 
 @cache
 def _asset(name: str) -> str:
+    """A script or style sheet that goes into the page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -170,12 +174,12 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
         "main": main,
         "elsewhere": places,
         "kernels": kernels,
-        "gone": [number for number, box in enumerate(drawing.nodes) if _counts(box) and number not in runs],
+        "gone": [number for number, box in enumerate(drawing.nodes) if _is_runtime_node(box) and number not in runs],
     }
 
 
-def _counts(box: Box) -> bool:
-    """Whether a node of the picture is one that a runtime would be seen to run."""
+def _is_runtime_node(box: Box) -> bool:
+    """Whether a box of the picture is a node that a runtime would run (no input, output or function)."""
     return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
 
 
@@ -185,12 +189,12 @@ SHARE = "part of the squared error"
 
 def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None) -> Page:
     """The page of `inspect`; reasons are those that the file says."""
-    drawing = draw(seen.flow, _noted(seen))
-    bars = [_nodes(found.nodes)]
-    bars += [_weights("weights before", original.census.weights)] if original else []
-    bars.append(_weights("weights after" if original else "weights", found.weights))
+    drawing = draw(seen.flow, _reasons_in_metadata(seen))
+    bars = [_node_bar(found.nodes)]
+    bars += [_weight_bar("weights before", original.census.weights)] if original else []
+    bars.append(_weight_bar("weights after" if original else "weights", found.weights))
     return Page(
-        f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards(drawing),
+        f"ampgraph inspect {seen.label}", drawing, found.lines(), bars, guards=_guards_in(drawing),
         target=on_target(found.fusions, drawing),
     )  # fmt: skip
 
@@ -206,12 +210,12 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
     drawing = draw(seen.flow, reasons)
     counts = {**found.nodes, "other": found.other}
     bars = [
-        _nodes(counts),
-        _weights("weights before", found.weights_before),
-        _weights("weights after", found.weights_after),
+        _node_bar(counts),
+        _weight_bar("weights before", found.weights_before),
+        _weight_bar("weights after", found.weights_after),
     ]
     return Page(
-        f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards(drawing),
+        f"ampgraph convert {seen.label}", drawing, found.lines(every=True), bars, guards=_guards_in(drawing),
         guards_said="" if found.guards else no_guard(found),
         verdict=f"check: {found.check}" if found.check else "", met=found.check is None or found.check.outcome == OK,
     )  # fmt: skip
@@ -220,17 +224,17 @@ def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Pag
 def verification_page(seen: Seen, found: Verification) -> Page:
     """The page of `verify`: the error behind each node in the sample that was looked at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
-    drawing = draw(seen.flow, _noted(seen))
+    drawing = draw(seen.flow, _reasons_in_metadata(seen))
     return Page(
         f"ampgraph verify {seen.label}", drawing, found.lines(),
-        [_nodes(drawing.counts()), _weights("weights", seen.census.weights)], heat=heat, heat_title=ERROR,
+        [_node_bar(drawing.counts()), _weight_bar("weights", seen.census.weights)], heat=heat, heat_title=ERROR,
         verdict=found.verdict, met=found.ok,
     )  # fmt: skip
 
 
 def tuning_page(seen: Seen, found: Tuning) -> Page:
     """The page of `tune`: the frontier, and each node's part of the error where that was measured."""
-    drawing = draw(seen.flow, _noted(seen))
+    drawing = draw(seen.flow, _reasons_in_metadata(seen))
     shares = {pattern: unit.share for unit in found.sensitivity or () for pattern in unit.patterns if unit.share}
     named = ((node.name, (literal(node.name), f"value:{literal(node.makes)}")) for node in drawing.nodes)
     heat = {name: shares[pattern] for name, patterns in named for pattern in patterns if pattern in shares}
@@ -240,27 +244,29 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
     ]
     return Page(
         f"ampgraph tune {seen.label}", drawing, found.lines(),
-        [_nodes(drawing.counts()), _weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE,
+        [_node_bar(drawing.counts()), _weight_bar("weights", seen.census.weights)], heat=heat, heat_title=SHARE,
         frontier=frontier, verdict=found.verdict, met=found.met,
     )  # fmt: skip
 
 
-def _noted(seen: Seen) -> Reasons:
-    """What a file of an IR version without metadata of nodes says of them in that of the model."""
+def _reasons_in_metadata(seen: Seen) -> Reasons:
+    """Reasons from the model's metadata, for a file whose IR version has none for nodes."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: parted(text) for name, text in notes.items()})
 
 
-def _guards(drawing: Drawing) -> list[str]:
-    """The rules that hold nodes in float32 and are guards."""
+def _guards_in(drawing: Drawing) -> list[str]:
+    """The names of the guards that hold nodes of the drawing in float32 (no list, cut or framework's rule)."""
     held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
-    return sorted(held - ORDINARY.keys() - set(names()))
+    return sorted(held - ORDINARY - set(names()))
 
 
-def _nodes(counts: Mapping[str, int]) -> Bar:
+def _node_bar(counts: Mapping[str, int]) -> Bar:
+    """The bar of nodes by precision."""
     return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
-def _weights(label: str, stored: Mapping[str, Stored]) -> Bar:
+def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
+    """A bar of bytes by type."""
     parts = {name: of.bytes for name, of in stored.items()}
     return Bar(label, parts, plural(sum(parts.values()), "byte"))

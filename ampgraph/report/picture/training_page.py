@@ -87,7 +87,7 @@ def _figure(
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most `POINTS`: of each piece the least and the largest, so that no peak is lost."""
+    """At most `POINTS` points: of each piece the least and the largest, so that no peak is lost."""
     if len(points) <= POINTS:
         return points
     size = math.ceil(2 * len(points) / POINTS)

@@ -31,18 +31,23 @@ class MaxAndMin(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:
+        """Every Clip without a kernel in the low type, whose bounds fit it and which the user's patterns do not
+        name."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("bounds")):
             if _lacks_a_kernel(known, op) and _has_low_bounds(known, op) and op.id not in named_ops(known):
                 yield cls("clip", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def supposes(self, known: Known) -> frozenset[str]:
+        """Kinds that a trial plan takes as if they had a kernel, to see whether the Clip would be low."""
         return frozenset(op.kind for op in self.ops(known.flow))
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Where a trial plan makes the Clip low: float32 has its kernel."""
         return all(is_low(unit) for op in self.ops(known.flow) for unit in op.slots.values())
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Max by the lower bound, then Min by the upper one; none for a bound that float32 never reaches."""
         (op,), (value,) = self.edited(editor), self.operands(editor, flow)
         limits = bounds(flow, op)
         self.refuse(len(op.outputs) == 1 and None not in limits)
@@ -73,7 +78,7 @@ class MaxAndMin(RewriteRule):
 
 
 def bounds(flow: Dataflow, op: Op) -> list[float | None]:
-    """The lower and the upper bound; None for one that is not known, infinite for one that is not there."""
+    """The lower and the upper bound of a Clip; None for one that is not known, infinite for one that is not there."""
     if len(op.inputs) == 1:
         given = [flow.number(op, name) for name in ("min", "max")]
         return [side * float("inf") if n is None else float(n) for side, n in zip((-1, 1), given, strict=True)]

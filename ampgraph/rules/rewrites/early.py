@@ -1,5 +1,9 @@
-"""Numbers that scale an operand of scores behind its Reshapes and Transposes, in front of these: TensorRT takes them
-into the kernel that adds the projection's bias there, and starts a kernel of its own for what is behind the moves."""
+"""Where the number stands that scales an operand of scores.
+
+In front of Reshapes and Transposes: TensorRT takes it into the kernel that adds the projection's bias there, and starts
+a kernel of its own for what is behind the moves. On the operand that another product reads too: TensorRT makes one
+product of two that read the same, and then no attention of the first one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import source
+from ...core.walk import source, upstream
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, is_inside
 
@@ -31,10 +35,12 @@ class ScaledEarly(RewriteRule):
 
     @property
     def gone(self) -> tuple[int, ...]:
+        """The scaling behind the moves; the moves stay."""
         return self.nodes[-1:]
 
     @property
     def result(self) -> str:
+        """The value that the moves make: it is scaled already then, and read instead."""
         return self.moved
 
     @property
@@ -43,7 +49,8 @@ class ScaledEarly(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ScaledEarly]:
-        """On both operands of the product whose result, shifted by a mask, a Softmax reads."""
+        """The scalings of both operands of a product whose result, shifted by a mask, a Softmax reads, each with the
+        moves behind it."""
         flow, traits = known.flow, known.traits
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.early}):
@@ -56,6 +63,7 @@ class ScaledEarly(RewriteRule):
                     yield cls("early", *cls.place(flow, *chain, scaling), *names)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Scales what the first move reads, and gives the readers of the scaled value what the last move makes."""
         *moves, scaling = self.edited(editor)
         moved, factor = self.operands(editor, flow)
         first, result = moves[0], scaling.outputs[0]
@@ -75,6 +83,82 @@ class ScaledEarly(RewriteRule):
             editor.remove(writer)  # unless others read it
         for op in moves:  # whoever compares values by name compares what they hold
             editor.rename(flow.values[op.outputs[0]], "scaled")
+
+
+@dataclass(frozen=True)
+class ScaledAcross(RewriteRule):
+    """A node that multiplies or divides ``moved``, an operand of scores, by ``factor``, a stored number, and their
+    product, whose other operand, ``other``, further products read. For this product ``other`` is scaled instead."""
+
+    moved: str
+    factor: str
+    other: str
+
+    names = ("across",)
+    reading = ("moved", "factor", "other")
+    rewires = True
+    tried = True
+
+    @property
+    def writes(self) -> str:
+        return "scaling of the other operand"
+
+    @property
+    def said(self) -> str:
+        return "makes scores of which a number scales the other operand now, which further products read unscaled"
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[ScaledAcross]:
+        flow, values = known.flow, known.flow.values
+        forms = known.options.kernels.attention
+        for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.across}):
+            for product in _scores_before(known, softmax):
+                for value, other in zip(product.inputs, product.inputs[::-1], strict=True):
+                    scaling = flow.writer(value)
+                    if scaling is not None and _scales_for(known, scaling, product, other):
+                        names = [values[v].name for v in (*scaling.inputs, other)]
+                        yield cls("across", *cls.place(flow, scaling, product), *names)
+                        break
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        scaling, product = self.edited(editor)
+        moved, factor, other = self.operands(editor, flow)
+        self.refuse(scaling.outputs[0] in product.inputs)
+        place, name = product.inputs.index(scaling.outputs[0]), f"{other.name}_scaled"
+        (scaled,) = editor.add(scaling.kind, [other, factor], [FLOAT32], scope=product.scope, name=name, of=scaling)
+        editor.give(moved, [(self.scope, product.index, place)])
+        editor.give(scaled, [(self.scope, product.index, 1 - place)])
+        self.refuse(editor.remove(scaling))
+
+
+def _scores_before(known: Known, softmax: Op) -> list[Op]:
+    """The products of two operands whose results, shifted, masked and moved, a Softmax reads."""
+    traits = known.traits
+    added, moved = traits.operators("additions"), traits.operators("reshapes")
+
+    def further(op: Op) -> list[int]:
+        if op.role in added or op.role in moved:
+            return [*op.inputs] if op.role in added else [*op.inputs[:1]]
+        masked = traits.has(op.role, "elementwise")
+        return [v for place, v in enumerate(op.inputs) if masked and traits.at(op.role, "joins", place)]
+
+    found = upstream(known.flow, softmax.inputs[:1], further)
+    return [op for op in found if traits.has(op.role, "multiplies_matrices") and op.slots and len(op.inputs) == 2]
+
+
+def _scales_for(known: Known, scaling: Op, product: Op, other: int) -> bool:
+    """Whether a node scales for a product alone what nobody else reads, and further products read what the product
+    reads beside: computed float32 of no fewer dimensions than the number."""
+    flow, traits, spoken = known.flow, known.traits, named_ops(known)
+    two = traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
+    if not two or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):
+        return False
+    alone = all(len(flow.uses[v]) == 1 for v in (scaling.inputs[0], scaling.outputs[0]))
+    shared = any(reader.role == product.role for reader in flow.readers(other) if reader is not product)
+    computed = flow.writer(other) is not None and flow.values[other].dtype == FLOAT32
+    ranks = len(flow.shape(scaling.inputs[1]) or ()), len(flow.shape(other) or ())
+    said = any(op.id in spoken for op in (scaling, product)) or scaling.scope != product.scope
+    return alone and shared and computed and ranks[0] <= ranks[1] and not said
 
 
 def _moves_before(known: Known, scaling: Op) -> list[Op]:

@@ -43,7 +43,8 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
-        return f"{len(self.exponents)} values scaled by powers of two, as {self.reason} ({self.name})"
+        values = f"{len(self.exponents)} value{'s' * (len(self.exponents) > 1)}"
+        return f"{values} scaled by powers of two, as {self.reason} ({self.name})"
 
     @property
     def said(self) -> str:
@@ -51,6 +52,7 @@ class Exponent(RewriteRule):
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, int]]:
+        """Values by name: the name that they get, and the exponent by which what they hold differs."""
         return {name: (f"{name}_scaled", exponent) for name, exponent in self.exponents}
 
     @classmethod
@@ -89,6 +91,8 @@ class Exponent(RewriteRule):
             yield from norms
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Scales the stored tensors that its nodes read, and a norm's epsilon, by the powers that keep every product
+        and sum right."""
         ops, by_name = self.edited(editor), dict(self.exponents)
         made = [v for op in ops for v in op.outputs if v != NONE and flow.values[v].name in by_name]
         found = {v: by_name[flow.values[v].name] for v in made}
@@ -109,6 +113,7 @@ class Exponent(RewriteRule):
             editor.drop(value)
 
     def finish(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Renames the scaled values, so that nothing that compares values by name takes them for the original ones."""
         by_name = dict(self.exponents)
         for op in self.edited(editor):
             for v in op.outputs:
@@ -130,7 +135,7 @@ class Exponent(RewriteRule):
 
 
 def _norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
-    """Norms that are to be written as one operator and read a scaled value, as they are then."""
+    """Norms that will be written as one operator and read a scaled value, with the epsilon that fits it."""
     kind = known_rewrites()["norm"]
     for norm in kind.find(known) if issubclass(kind, RewriteRule) else ():
         now = norm.rescaled(known.flow, taken) if norm.name in known.options.rewrites else None
@@ -139,8 +144,8 @@ def _norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
 
 
 def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[int, int] | None:
-    """By place of an operand the e by which it is multiplied by 2^-e, so that an operator reads and writes values of
-    some exponents; None where that cannot be."""
+    """Operand's place -> the e by which it is multiplied by 2^-e, so that an operator reads and writes values of some
+    exponents; None where that cannot be."""
     given = [exponents.get(v, 0) for v in op.inputs]
     out = exponents.get(op.outputs[0], 0)
     if known.has(op.role, "shapes"):
@@ -168,7 +173,8 @@ def edits(flow: Dataflow, known: Traits, op: Op, exponents: Exponents) -> dict[i
 
 
 def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: int) -> dict[int, int]:
-    """The stored one of two operands takes what is left, or else the second; what is added has the result's."""
+    """The edit of a product: its stored operand (else the second) takes the difference of exponents; what is added
+    takes the result's."""
     divides = known.has(op.role, "divides")
     left = out - given[0] - given[1] * (-1 if divides else 1)
     first = _is_scaling(known, op) and flow.values[op.inputs[0]].weight
@@ -184,7 +190,7 @@ def _is_scaling(known: Traits, op: Op) -> bool:
 
 
 def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
-    """Whether twice the operands give twice the result: an old Clip or Pad has numbers of its own."""
+    """Whether the result is scaled as the data are, f(a x) = a f(x); a Clip or Pad with numbers of its own is not."""
     old = known.has(op.role, "bounds") or known.has(op.role, "pads")
     own = any(flow.number(op, name) is not None for name in ("min", "max", "value"))
     reduces = known.has(op.role, "joins") and flow.attribute(op, "reduction") not in (None, "none", b"none", "add")
@@ -192,7 +198,7 @@ def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
 
 
 def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
-    """The p of an operator that is x^p."""
+    """The p of an operator that computes x^p, from its exponent or its kind; None for any other."""
     if known.has(op.role, "roots"):
         return 0.5
     if known.has(op.role, "divides") and len(op.inputs) == 1:
@@ -214,7 +220,8 @@ def _around(flow: Dataflow, value: int) -> list[Op]:
 
 
 def _powers(known: Known, degrees: Exponents, limit: float) -> dict[int, int]:
-    """Of values by degree their exponents: as small as their ranges allow, none where there is none."""
+    """Value of some degrees -> the exponent by which it is scaled: as small as measured ranges allow, none where there
+    is none."""
     most = 0
     for v, degree in degrees.items():
         if degree == 1 and known.measured.reach.get(v, 0.0) > limit:
@@ -298,7 +305,7 @@ class _Growth:
     # -- growing ------------------------------------------------------------------------------------------------------
 
     def _may_make(self, op: Op) -> bool:
-        """Whether an operator makes its result with another exponent for the asking, and who reads it can take it."""
+        """Whether an operator can give its result with any exponent that is asked for, and all readers can take it."""
         handled = ("homogeneous", "rescales", "stored_statistics", "linear_in", "scalings", "shapes")
         if not all(self._is_inner(v) for v in op.outputs if v != NONE and self.flow.uses[v]):
             return False
@@ -313,7 +320,7 @@ class _Growth:
         return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
 
     def _is_ready(self, v: int) -> bool:
-        """Whether an operand can come with another exponent: made so, or stored so."""
+        """Whether an operand can have another exponent: it is made so, or stored."""
         return v in self.makeable or self.flow.values[v].weight
 
     def _data(self, op: Op) -> list[int]:
@@ -327,7 +334,7 @@ class _Growth:
         return _is_scaling(self.traits, op) and any(self.flow.values[v].weight for v in op.inputs)
 
     def _force(self, seed: int) -> None:
-        """A value has degree one, and with it what makes it that can."""
+        """Gives a value degree one, and with it whatever makes it."""
         work = [seed]
         while work:
             v = work.pop()
@@ -406,7 +413,7 @@ class _Growth:
             raise _Ends
 
     def _force_one(self, op: Op) -> None:
-        """Of two computed operands, one has the degree of their product."""
+        """Has one of two computed operands take the degree of their product."""
         square = op.inputs[0] == op.inputs[1]
         choice = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
         if choice:
@@ -420,7 +427,7 @@ class _Growth:
 
 
 def _lost(array: Array) -> float:
-    """The share of a tensor that rounding to float16 takes, as the root of the mean of squares."""
+    """The error that rounding to float16 gives a tensor, relative, as the root of the mean of squares."""
     size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
     if not size:
         return 0.0

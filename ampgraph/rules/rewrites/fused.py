@@ -36,6 +36,7 @@ class Half(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Half]:
+        """Regions whose half has to stand last, or first, for the target to fuse them."""
         options = known.options
         for region in fused_regions(known):
             fused = options.kernels.fuses[region.kind]
@@ -48,7 +49,8 @@ class Half(RewriteRule):
 
     @classmethod
     def _found(cls, known: Known, region: Region, last: bool) -> Iterator[Half]:
-        """Of a GELU that multiplies by half a sum, or its sum by half the data."""
+        """A GELU that multiplies half a sum, or the sum with half the data, as the two products that exchange an
+        operand."""
         flow, inside, outer = known.flow, Inside(known, region), region.result
         for value, other in (outer.inputs, outer.inputs[::-1]) if inside.multiplies(outer) else ():
             inner = inside.only_for(value, outer)
@@ -68,6 +70,7 @@ class Half(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Half:
+        """The rewrite that a row of plan format 1 means, whose kind ended in the place of the half."""
         inner, outer = row["inputs"]
         return cls(name, scope, nodes, inner, outer, row["kind"].endswith("last"))
 
@@ -100,6 +103,7 @@ class Quotient(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Quotient]:
+        """Norms whose data are multiplied by an inverse, on targets that fuse only a division."""
         flow = known.flow
         for region in fused_regions(known):
             inside, normal = Inside(known, region), region.normal
@@ -114,12 +118,13 @@ class Quotient(RewriteRule):
                     break
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Div in the place of the product; the inverse is taken away."""
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, self.writes, self.reads, {})
 
 
 def _inverted(known: Known, op: Op) -> int:
-    """What an operator divides one by."""
+    """The divisor, if an operator divides one by it; else NONE."""
     places = known.traits.positions(op.role, "divides")
     ones = all(known.flow.scalar(v) == 1 for place, v in enumerate(op.inputs) if place not in places)
     return op.inputs[places[0]] if places and ones else NONE
@@ -145,6 +150,7 @@ class Gelu(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Gelu]:
+        """Regions that compute a GELU by erf or tanh and may become its operator."""
         flow = known.flow
         for region in fused_regions(known):
             if region.variant in APPROXIMATE and _may_go(known, region):
@@ -153,9 +159,11 @@ class Gelu(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Gelu:
+        """The rewrite that a row of plan format 1 means, whose kind named the approximation."""
         return cls(name, scope, nodes, row["inputs"][0], "tanh" if row["kind"] == "Gelu by tanh" else "none")
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """The operator Gelu in the place of the region."""
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, "Gelu", (self.source,), {"approximate": self.approximate})
 
@@ -194,17 +202,19 @@ class GeluOfSquares(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[GeluOfSquares]:
+        """GELUs by tanh that the target fuses only in this form: the cube as products, stored numbers at known
+        places."""
         flow = known.flow
         for region in fused_regions(known):
             if region.source == NONE or not _is_better(known, region) or len({op.scope for op in region.ops}) > 1:
                 continue
-            numbers = [_number(flow, region, number) for number in NUMBERS]
+            numbers = [_stored_number(flow, region, number) for number in NUMBERS]
             if NONE not in numbers:
                 source, cubic, factor, one, half = (flow.values[v].name for v in (region.source, *numbers))
                 yield cls("squares", *cls.place(flow, *whole(region)), source, cubic, factor, one, half)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        """By new operators but for the last one."""
+        """Writes the GELU by new operators but for the last one, which stays."""
         ops, (x, cubic, factor, one, half) = self.edited(editor), self.operands(editor, flow)
 
         def new(kind: str, *given: Value) -> Value:
@@ -235,7 +245,7 @@ def _is_better(known: Known, region: Region) -> bool:
     return wide or not by_power or (split and options.level.fp32 != "low")
 
 
-def _number(flow: Dataflow, region: Region, number: float) -> int:
-    """What a region reads a number from."""
+def _stored_number(flow: Dataflow, region: Region, number: float) -> int:
+    """The value in a region that is a stored number, this one to 1e-4; NONE if there is none."""
     read = (v for op in region.ops for v in op.inputs if v != NONE)
     return next((v for v in read if isclose(flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)

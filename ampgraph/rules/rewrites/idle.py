@@ -23,15 +23,17 @@ class IdleCast(Idle):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdleCast]:
+        """Casts that change nothing, alone or with those that cast back behind moves."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("casts")):
             if not is_inside(flow, op):
                 continue
-            back = _back(known, op)
+            back = _casts_back(known, op)
             if (back or _does_nothing(flow, op)) and not any(one.id in named_ops(known) for one in (op, *back)):
                 yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Bypasses the Casts; moves between them get the type of the source, a stored tensor that of the result."""
         first, *back = self.edited(editor)
         (source,), target = self.operands(editor, flow), flow.values[first.outputs[0]]
         gone = {op.id for op in (first, *back)}
@@ -49,8 +51,9 @@ class IdleCast(Idle):
 
 
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
+    """Whether a Cast gives the type that its operand has, or changes integers that are stored."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the border's, converted again
+    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the boundary's, converted again
         return True
     return _stored_integers(flow, op)
 
@@ -72,9 +75,9 @@ def _whole(dtype: str) -> np.dtype[np.generic] | None:
     return None if kind is None else np.dtype(kind)
 
 
-def _back(known: Known, op: Op) -> tuple[Op, ...]:
-    """The Casts back to the type that came in, where nothing but these, and moves before them, reads what one Cast
-    makes of whole numbers that both types hold: sizes, or any in a wider type."""
+def _casts_back(known: Known, op: Op) -> tuple[Op, ...]:
+    """The Casts back to the source's type, if only they, behind moves, read what a Cast makes of whole numbers that
+    both types hold (sizes, or any in a wider type); else empty."""
     flow, traits = known.flow, known.traits
     source, target, writer = flow.values[op.inputs[0]], flow.values[op.outputs[0]], flow.writer(op.inputs[0])
     before, between = _whole(source.dtype), _whole(target.dtype)
@@ -107,12 +110,14 @@ class IdlePad(Idle):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdlePad]:
+        """Pads by zero elements at every size that the input can have."""
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("pads")):
             if _is_idle(known, op) and op.id not in named_ops(known):
                 yield cls("pad", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Readers of the padded value read its source."""
         (op,) = self.edited(editor)
         self.operands(editor, flow)
         self.refuse(editor.bypass(op))

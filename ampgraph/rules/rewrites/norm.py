@@ -49,6 +49,8 @@ class Norm(RewriteRule):
             yield cls(name, *place, region.kind, source, stored[0], stored[1], axis, region.epsilon)
 
     def rescaled(self, flow: Dataflow, exponents: Mapping[int, int]) -> Norm | None:
+        """This rewrite where its source is held as 2^-e of itself: its epsilon times 4^-e. None where the source is not
+        scaled, or the result is too."""
         ops = self.ops(flow)
         found = {
             exponents.get(v, 0) for op in ops for v in op.inputs if v != NONE and flow.values[v].name == self.source
@@ -59,10 +61,12 @@ class Norm(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Norm:
+        """The rewrite that a row of plan format 1 means, whose inputs were source, scale and bias."""
         source, scale, bias = [*row["inputs"], ""][:3]
         return cls(name, scope, nodes, row["kind"], source, scale, bias, row["axis"], row["epsilon"])
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """The standard operator in the place of the region, between two Transposes unless the axis is the last."""
         ops, (data, *stored) = self.edited(editor), self.operands(editor, flow)
         attributes: dict[str, Attribute] = {"axis": -1, "epsilon": float(self.epsilon), "stash_type": 1}
         by_name = {value.name: value for value in stored}
@@ -81,7 +85,7 @@ class Norm(RewriteRule):
 
 
 def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataflow) -> Value:
-    """A stored tensor without its dimensions of one number, which these operators read in its place."""
+    """A stored tensor without its dimensions of size one, as the operators read it from now on."""
     if len(flow.shape(value.id) or ()) == 1:
         return value
     (row,) = editor.add("Squeeze", [value], [FLOAT32], scope=readers[-1].scope, behind=readers[0])

@@ -51,9 +51,11 @@ class StoredNumber(RewriteRule):
 
     @classmethod
     def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> StoredNumber:
+        """The rewrite that a row of plan format 1 means, which kept dimensions and number as axis and epsilon."""
         return cls(name, scope, nodes, row["axis"], row["epsilon"])
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """A Constant in the place of the nodes, of the type and rank that the value has."""
         value = self.edited(editor)[-1].outputs[0]
         self.refuse(self.dimensions == len(flow.shape(value) or ()))
         dtype = np.dtype(flow.values[value].dtype)
@@ -93,7 +95,7 @@ def _number_to_store(flow: Dataflow, made: Mapping[int, float | None], op: int) 
 
 
 def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
-    """The operators that go, each with the last of the numbers that it is read for."""
+    """Operators that can be taken away, each with the last number that is computed from it."""
     owners: dict[int, int] = {}
     for op in sorted(made, reverse=True):
         uses = flow.uses[flow.ops[op].outputs[0]]

@@ -22,6 +22,7 @@ class StoredMoves(Idle):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredMoves]:
+        """Chains of moves of a stored tensor that end at an addition in front of the target's attention."""
         flow, low = known.flow, known.options.dtype
         forms = known.options.kernels.attention
         for op in flow.with_roles({kind for kind, form in forms.items() if low in form.stored}):
@@ -37,6 +38,7 @@ class StoredMoves(Idle):
         return "moved a stored tensor, which is stored as it is added now"
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Stores the tensor as the moves leave it, and takes them away."""
         ops = self.edited(editor)
         (source,) = self.operands(editor, flow)
         array = flow.weights.array(source) if source.weight else None
@@ -64,6 +66,7 @@ def _moves(known: Known, value: int) -> list[Op]:
 
 
 def _moved(flow: Dataflow, op: Op, array: Array) -> Array:
+    """The stored numbers as a Transpose or Reshape leaves them."""
     perm = flow.integers(op, "perm")
     if perm is None and op.kind == "Transpose":
         perm = [*range(array.ndim)][::-1]

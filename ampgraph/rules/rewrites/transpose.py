@@ -34,6 +34,7 @@ class TransposeLast(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[TransposeLast]:
+        """Products that ONNX Runtime's CPU would crash with, and behind which the Transpose can go."""
         for found in _crashing(known):
             if chain := _movable(known, found):
                 source = known.flow.values[chain[0].inputs[0]].name
@@ -44,9 +45,11 @@ class TransposeLast(RewriteRule):
         return "stands in front of a Transpose that it stood behind, with which ONNX Runtime's CPU crashes"
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Where the Transpose is low: a Cast to float32 follows then, and ONNX Runtime moves it."""
         return _is_low(self.ops(known.flow)[:1], is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """Runs the chain on what the Transpose read, and transposes its result."""
         transpose, *chain = self.edited(editor)
         (value,) = self.operands(editor, flow)
         perm = flow.integers(transpose, "perm")
@@ -74,6 +77,7 @@ class ProductByEinsum(RewriteRule):
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ProductByEinsum]:
+        """Those of the same products whose Transpose cannot go behind, or may not."""
         flow = known.flow
         for found in _crashing(known) if flow.opset >= EINSUM_SINCE else ():
             if not _movable(known, found) or "transpose" not in known.options.rewrites:
@@ -82,10 +86,12 @@ class ProductByEinsum(RewriteRule):
                 yield cls("einsum", *cls.place(flow, found.product), left, right, found.equation, nodes)
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Where a Transpose in front of it is low."""
         scope = self.ops(known.flow)[0].scope
         return _is_low([op for op in known.flow.ops if op.scope == scope and op.index in self.transposes], is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """An Einsum in the place of the product."""
         self.edited(editor)
         self.operands(editor, flow)
         editor.replace(self.scope, self.nodes, "Einsum", self.reads, {"equation": self.equation})
@@ -103,6 +109,7 @@ class _Crash:
 
     @property
     def equation(self) -> str:
+        """The product as an Einsum: batch axes by letters from a, then row, summed axis and column."""
         batch = ascii_lowercase[: self.rank - 2]
         row, summed, column = (ascii_lowercase[self.rank - 2 + place] for place in range(3))
         if self.place:
@@ -113,7 +120,7 @@ class _Crash:
 
 
 def _crashing(known: Known) -> Iterator[_Crash]:
-    """Products that would crash if what is before them were low."""
+    """The products that would crash the runtime if what is before them were low."""
     flow, stay = known.flow, named_ops(known)
     moving = flow.with_roles(known.traits.operators("permutes"))
     if not any(len(flow.integers(op, "perm") or ()) in RANKS for op in moving):
@@ -171,13 +178,14 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
     if not transpose.slots or transpose.id in named_ops(known):
         return []
     chain = [transpose, op]
-    while (reader := _next(known, chain[-1])) is not None:
+    while (reader := _row_wise_reader(known, chain[-1])) is not None:
         chain.append(reader)
     return chain
 
 
-def _next(known: Known, op: Op) -> Op | None:
-    """The one reader of a result that computes each of its rows by itself, and all alike."""
+def _row_wise_reader(known: Known, op: Op) -> Op | None:
+    """The only reader of a result, if it computes each row by itself, all alike, so that a Transpose may go behind
+    it."""
     flow, uses = known.flow, known.flow.uses[op.outputs[0]]
     reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
     if reader is None or reader.scope != op.scope or reader.id in named_ops(known) or len(reader.inputs) != 2:
@@ -189,4 +197,5 @@ def _next(known: Known, op: Op) -> Op | None:
 
 
 def _is_low(ops: list[Op], is_low: IsLow) -> bool:
+    """Whether all slots of the operators are low in the trial plan."""
     return all(is_low(unit) for op in ops for unit in op.slots.values())

@@ -15,9 +15,9 @@ import onnx_ir as ir
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
 from ...core.plan import Note
+from ...formats.onnx.nodes import attribute, place_of
 from ...formats.onnx.origins import CLASSES
 from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
 from ..gradients.rules.norms import BATCH, KEEP
 from .read import STACK, signature
 from .residues import replace_value
@@ -41,9 +41,8 @@ class Average:
 
 
 def lost_for_inference(model: ir.Model) -> tuple[Note, ...]:
-    """What is said of a model that torch has exported for inference, which folds BatchNormalization into convolutions
-    and leaves Dropout out. Its older exporter gives such weights numbers for names, its newer one says what it fused,
-    and from where in the module each node is, which `export_for_training` takes out."""
+    """Notes on a model that torch exported for inference, where BatchNormalization is folded into convolutions and
+    Dropout left out: seen by weights with numbers for names (older exporter), or by what it says itself (newer one)."""
     if model.producer_name != "pytorch" or any(node.op_type == "Dropout" for node in model.graph):
         return ()
     found = [
@@ -90,14 +89,15 @@ def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Co
             if still and not exported_mode:
                 _set_inference(node)
             elif attribute(node, "training_mode", 0) or all(value is not None for value in stored):
-                _lower(b, node, running)
+                _lower_one(b, node, running)
             else:
                 _write_out(b, node)
     return [one for one in running if one.old.is_initializer() and one.old.name not in frozen]
 
 
 def is_trained(node: ir.Node, exported_mode: bool) -> bool:
-    """A BatchNormalization, and with ``exported_mode`` one that was exported for training."""
+    """Whether a node is a BatchNormalization that trains; ``exported_mode``: only where it was exported for
+    training."""
     norm = node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
     return norm and (not exported_mode or bool(attribute(node, "training_mode", 0)))
 
@@ -110,6 +110,7 @@ def initializer_of(value: ir.Value | None) -> ir.Value | None:
 
 
 def _set_inference(node: ir.Node) -> None:
+    """Makes a BatchNormalization one of inference: running outputs become the given statistics."""
     for old, value in zip(node.outputs[1:], node.inputs[3:5], strict=False):
         assert value is not None
         old.replace_all_uses_with(value, replace_graph_outputs=True)
@@ -118,10 +119,11 @@ def _set_inference(node: ir.Node) -> None:
 
 
 def _write_out(b: Builder, node: ir.Node) -> None:
-    """As simple operators: by statistics that the graph computes, which have gradients of their own."""
+    """Writes a BatchNormalization whose statistics the graph computes as simple operators, through which these get
+    gradients."""
     x, scale, bias, mean, variance = node.inputs
     assert x is not None and scale is not None and bias is not None and mean is not None and variance is not None
-    rank = _rank(b, node, x)
+    rank = _known_rank(b, node, x)
 
     def along(value: ir.Value) -> ir.Value:
         axes = range(1, rank - 1)
@@ -139,18 +141,21 @@ def _write_out(b: Builder, node: ir.Node) -> None:
     b.graph.remove(node, safe=True)
 
 
-def _rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
+def _known_rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
+    """The rank of the data. Raises AmpError AMP212 where it is not known."""
     if x.shape is None:
         message, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
         raise AmpError("AMP212", message, where=place_of(node), hint=hint)
     return b.rank(x)
 
 
-def _lower(b: Builder, node: ir.Node, running: list[Average]) -> None:
+def _lower_one(b: Builder, node: ir.Node, running: list[Average]) -> None:
+    """Computes the batch's mean and variance for one node, puts them in its statistics' place, and notes how the
+    running ones move."""
     x, _scale, _bias, *given = node.inputs
     old_mean, old_variance = (initializer_of(value) or value for value in given)
     assert x is not None and old_mean is not None and old_variance is not None
-    axes = [0, *range(2, _rank(b, node, x))]
+    axes = [0, *range(2, _known_rank(b, node, x))]
     x = b.cast(x, FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
     count = b.typed(b.count(x, axes), FLOAT)
     mean = b.typed(b.op("Div", b.sum(x, axes, keep=False), count), old_mean)

@@ -30,7 +30,7 @@ def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> t
     table, chosen = _table(unroll), dict[object, Function]()
     for node in program.graph.nodes:
         if _is_fourier(node):
-            chosen |= FOURIER | {node.target: _own(node.target)}
+            chosen |= FOURIER | {node.target: _torch_composition(node.target)}
         elif node.target in table:
             function, wanted = table[node.target]
             if wanted(node):
@@ -38,8 +38,9 @@ def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> t
     return program.run_decompositions(chosen) if chosen else program
 
 
-def _own(target: Any) -> Function:
-    """torch's composition of an operator, which `run_decompositions` would look for in this table again."""
+def _torch_composition(target: Any) -> Function:
+    """torch's own composition of an operator; to be called directly, as `run_decompositions` would look it up in this
+    table again."""
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *args, **named: target._op_dk(composite, *args, **named)
 
@@ -60,7 +61,7 @@ def _table(unroll: bool) -> dict[object, Apart]:
     plane = made[aten.grid_sampler_2d.default]
     table[aten.grid_sampler_2d.default] = plane, _always
     table[aten.grid_sampler.default] = _in_the_plane(plane), _always
-    table[aten.cross_entropy_loss.default] = _own(aten.cross_entropy_loss.default), _is_smoothed
+    table[aten.cross_entropy_loss.default] = _torch_composition(aten.cross_entropy_loss.default), _is_smoothed
     table[aten.ctc_loss.Tensor] = table[aten.ctc_loss.IntList] = aligned, _always
     table[aten.cdist.default] = distances, _always
     table[aten._cdist_forward.default] = distances, _always
@@ -74,7 +75,7 @@ def _table(unroll: bool) -> dict[object, Apart]:
 
 
 def _in_the_plane(plane: Function) -> Function:
-    """grid_sample of images; of volumes the exporter is left to it."""
+    """grid_sample by ``plane`` for pictures; for volumes torch's exporter has its own."""
 
     def run(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Any:
         return plane(x, grid, mode, padding, corners) if x.dim() == 4 else NotImplemented
@@ -83,6 +84,7 @@ def _in_the_plane(plane: Function) -> Function:
 
 
 def _always(node: torch.fx.Node) -> bool:
+    """Every node of an operator is written out."""
     return True
 
 
@@ -94,6 +96,7 @@ def _is_smoothed(node: torch.fx.Node) -> bool:
 
 
 def _without_heads(node: torch.fx.Node) -> bool:
+    """Whether an attention has no axis of heads, which torch's exporter needs."""
     query: Any = node.args[0]
     return bool(query.meta["val"].dim() != 4)
 
@@ -106,7 +109,7 @@ def plain_attention(
     *more: Any,
     **named: Any,
 ) -> Any:
-    """Of [batch, length, size], by that of one head: torch's exporter knows four axes only."""
+    """Attention of [batch, length, size] as that of one head: torch's exporter takes four axes only."""
     if query.dim() != 3:
         return NotImplemented
     wide = None if mask is None else mask.unsqueeze(1) if mask.dim() == 3 else mask
@@ -124,7 +127,7 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def distances(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
-    """Of all pairs of rows. The gradient of a distance of 0 is 0, as torch has it."""
+    """The distances of all pairs of rows (cdist). The gradient of a distance of 0 is 0, as torch has it."""
     away = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
         return (away != 0).to(away.dtype).sum(-1)
@@ -145,7 +148,7 @@ def is_projected(node: torch.fx.Node) -> bool:
 
 
 def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
-    """Layer by layer, Dropout between them: torch 2.13's decomposition of several layers leaves it out."""
+    """An LSTM of several layers as one of each, with Dropout between: torch 2.13's decomposition leaves that out."""
 
     def run(
         x: Tensor,
@@ -176,26 +179,27 @@ def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scattered(x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
-    """scatter_reduce by sums and counts: torch's exporter is wrong for means, and without ``include_self``."""
+    """torch's scatter_reduce by sums and counts: its exporter is wrong for means, and without ``include_self``."""
     if reduce == "mean":
-        return _mean(x, axis, index, source, include_self)
+        return _scattered_mean(x, axis, index, source, include_self)
     if include_self or reduce not in ("amax", "amin"):
         return NotImplemented
     worst = -torch.inf if reduce == "amax" else torch.inf
-    start = torch.where(_hits(x, axis, index, source) > 0, worst, x)
+    start = torch.where(_hits_by_place(x, axis, index, source) > 0, worst, x)
     return torch.scatter_reduce(start, axis, index, source, reduce, include_self=True)
 
 
-def _mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
-    hits = _hits(x, axis, index, source)
+def _scattered_mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include_self: bool) -> Tensor:
+    """scatter_reduce by mean: sums divided by how many numbers each place gets."""
+    hits = _hits_by_place(x, axis, index, source)
     if include_self:
         return x.scatter_add(axis, index, source) / (hits + 1)
     start = torch.where(hits > 0, 0.0, x)
     return start.scatter_add(axis, index, source) / hits.clamp(min=1)
 
 
-def _hits(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
-    """How many numbers each place gets."""
+def _hits_by_place(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
+    """How many numbers each place of the result gets."""
     return torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))
 
 
@@ -279,70 +283,80 @@ def aligned(
 
 
 def real_to_complex(x: Tensor, axes: Sequence[int], scaling: int, onesided: bool) -> Tensor:
-    """torch's _fft_r2c as products with cosines and sines; the last of the axes is that of real numbers."""
+    """torch's _fft_r2c (the Fourier transform of real numbers) as products with cosines and sines; the last of the axes
+    is that of real numbers."""
     *others, last = (axis % x.dim() for axis in axes)
     size = int(x.shape[last])
-    cosines, sines = _waves(size, size // 2 + 1 if onesided else size)
-    pair = _along(x, last, cosines), -_along(x, last, sines)
-    pair = _turned(pair, others, forward=True)
-    return _complex(pair, _factor(x, axes, scaling))
+    cosines, sines = _cosines_and_sines(size, size // 2 + 1 if onesided else size)
+    pair = _product_along(x, last, cosines), -_product_along(x, last, sines)
+    pair = _fourier(pair, others, forward=True)
+    return _as_complex(pair, _fft_scale(x, axes, scaling))
 
 
 def complex_to_complex(x: Tensor, axes: Sequence[int], scaling: int, forward: bool) -> Tensor:
-    return _complex(_turned(_pair(x), [axis % x.dim() for axis in axes], forward), _factor(x, axes, scaling))
+    """torch's _fft_c2c as products with cosines and sines, axis by axis."""
+    return _as_complex(
+        _fourier(_real_and_imaginary(x), [axis % x.dim() for axis in axes], forward), _fft_scale(x, axes, scaling)
+    )
 
 
 def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> Tensor:
-    """torch's _fft_c2r: the last axis has one half of the frequencies, the other is its mirror image."""
+    """torch's _fft_c2r (back to real numbers): the last axis has one half of the frequencies, the other is its mirror
+    image."""
     *others, last = (axis % x.dim() for axis in axes)
     count, size = size // 2 + 1, int(size)
-    real, imaginary = (part.narrow(last, 0, count) for part in _turned(_pair(x), others, forward=False))
+    real, imaginary = (part.narrow(last, 0, count) for part in _fourier(_real_and_imaginary(x), others, forward=False))
     twice = torch.where((2 * torch.arange(count)) % size == 0, 1.0, 2.0).unsqueeze(1)
-    cosines, sines = (wave.T * twice for wave in _waves(size, count))
-    made = _along(real, last, cosines) - _along(imaginary, last, sines)
-    return made * _factor(made, axes, scaling)
+    cosines, sines = (wave.T * twice for wave in _cosines_and_sines(size, count))
+    made = _product_along(real, last, cosines) - _product_along(imaginary, last, sines)
+    return made * _fft_scale(made, axes, scaling)
 
 
 def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
-    """Zeros around complex numbers."""
+    """A complex tensor with zeros around it (torch's constant_pad_nd)."""
     if not x.is_complex():
         return NotImplemented
     return torch.view_as_complex(torch.constant_pad_nd(torch.view_as_real(x), [0, 0, *amounts], value).contiguous())
 
 
-def _waves(size: int, count: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi n k / size: [size, count]."""
+def _cosines_and_sines(size: int, count: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of 2 pi n k / size, each [size, count]."""
     steps = torch.arange(size).unsqueeze(1) * torch.arange(count) % size
     angles = steps.to(torch.float32) * (2 * math.pi / size)
     return angles.cos(), angles.sin()
 
 
-def _along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
+def _product_along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
+    """The product of one axis with a matrix."""
     return (x.transpose(axis, -1) @ matrix).transpose(axis, -1)
 
 
-def _pair(x: Tensor) -> tuple[Tensor, Tensor]:
+def _real_and_imaginary(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A complex tensor as two real ones."""
     real, imaginary = torch.view_as_real(x).unbind(-1)
     return real, imaginary
 
 
-def _complex(pair: tuple[Tensor, Tensor], factor: float) -> Tensor:
+def _as_complex(pair: tuple[Tensor, Tensor], factor: float) -> Tensor:
+    """Two real tensors, times a factor, as a complex one."""
     return torch.view_as_complex(torch.stack([part * factor for part in pair], -1))
 
 
-def _turned(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) -> tuple[Tensor, Tensor]:
+def _fourier(pair: tuple[Tensor, Tensor], axes: Sequence[int], forward: bool) -> tuple[Tensor, Tensor]:
+    """The Fourier transform over some axes of a complex tensor in two real parts; ``forward``: with exp(-i)."""
     real, imaginary = pair
     for axis in axes:
         size = int(real.shape[axis])
-        cosines, sines = _waves(size, size)
+        cosines, sines = _cosines_and_sines(size, size)
         sines = -sines if forward else sines
-        parts = [_along(part, axis, wave) for part in (real, imaginary) for wave in (cosines, sines)]
+        parts = [_product_along(part, axis, wave) for part in (real, imaginary) for wave in (cosines, sines)]
         real, imaginary = parts[0] - parts[3], parts[1] + parts[2]
     return real, imaginary
 
 
-def _factor(x: Tensor, axes: Sequence[int], scaling: int) -> float:
-    """By torch's number: 0 none, 1 one over the root of the size, 2 one over the size."""
+def _fft_scale(x: Tensor, axes: Sequence[int], scaling: int) -> float:
+    """The factor of a Fourier transform by torch's number: 0 none, 1 one over the root of the size, 2 one over the
+    size."""
     size = math.prod(int(x.shape[axis]) for axis in axes)
     return (1.0, size**-0.5, 1.0 / size)[scaling]
 
@@ -375,6 +389,7 @@ class GradientsWritten(torch.nn.Module):
         self.add_module("traced by make_fx", traced)
 
     def forward(self, *args: object) -> object:
+        """Runs the traced function on the module's own parameters."""
         parameters = [self.get_parameter(name) for name in self.names]
         return self.get_submodule("traced by make_fx")(parameters, *args)
 

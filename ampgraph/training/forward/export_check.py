@@ -34,7 +34,7 @@ UNCHECKED = "or check=False exports it all the same"
 
 @contextmanager
 def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
-    """A module as it trains or as it is evaluated; each part has its own mode afterwards."""
+    """Puts a module into training or evaluation mode inside; afterwards each part has its own mode again."""
     modes = [(part, part.training) for part in module.modules()]
     module.train(training)
     try:
@@ -56,12 +56,12 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
         return
     graph = _in_evaluation_mode(model)
     del graph.outputs[own:]
-    feeds = _feeds(graph, args)
+    feeds = _feeds_of(graph, args)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
     wanted, slopes, sums = _evaluated(module, args, trained)
     if feeds is None or len(wanted) != len(graph.outputs):
         return
-    found = _run(graph, [value.name or "" for value in graph.outputs], feeds)
+    found = _run_graph(graph, [value.name or "" for value in graph.outputs], feeds)
     if found is None:
         return
     for name, here, there in zip(found, found.values(), wanted, strict=True):
@@ -75,6 +75,8 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
 
 
 def _difference(here: Array, there: Array) -> str:
+    """How an output of the exported graph differs from the module's, in words; "" where it does not, beyond
+    `TOLERANCE`."""
     if here.shape != there.shape:
         return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
     if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():
@@ -87,6 +89,7 @@ def _difference(here: Array, there: Array) -> str:
 
 
 def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
+    """Raises AmpError AMP214 where a gradient of the exported graph differs from the module's by more than `SLOPE`."""
     largest = max((float(np.abs(array).max(initial=0)) for array in wanted.values()), default=0.0)
     if not np.isfinite(largest):
         return
@@ -101,6 +104,7 @@ def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
 
 
 def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
+    """The graph with Dropout switched off."""
     copy = read_forward(model)
     for node in copy.graph.all_nodes():
         if node.op_type == "Dropout":
@@ -108,13 +112,16 @@ def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
     return copy.graph
 
 
-def _feeds(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
+def _feeds_of(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
+    """The examples by input of the graph; None where their number is another one."""
     given = [value.detach().cpu().numpy() for value in _tensors(args)]
     names = [value.name or "" for value in graph.inputs]
     return dict(zip(names, given, strict=True)) if len(names) == len(given) else None
 
 
-def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
+def _run_graph(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
+    """The values named, by ONNX Runtime; None where it is not installed. Raises AmpError AMP214 where it refuses the
+    graph."""
     try:
         import onnxruntime
     except ImportError:
@@ -132,7 +139,8 @@ def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
 
 
 def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
-    """Of those that the graph gives one; None where a rule is missing."""
+    """Gradients that the exported graph gives, of a weighted sum of its outputs; None where a gradient rule is
+    missing."""
     try:
         lower_losses(graph)
         b, parts = Builder(graph, "check"), []
@@ -156,7 +164,7 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
         end = b.op("Identity", gradient)
         end.type, end.shape, end.name = value.type, value.shape, f"gradient of {value.name}"
         graph.outputs.append(end)
-    run = _run(graph, [value.name or "" for value in graph.outputs], feeds)
+    run = _run_graph(graph, [value.name or "" for value in graph.outputs], feeds)
     return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
 
 
@@ -191,6 +199,7 @@ def _evaluated(
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
+    """The tensors in nested arguments, in order."""
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

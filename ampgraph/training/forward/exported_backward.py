@@ -36,7 +36,7 @@ class ExportedBackward:
 
 
 def parse_gradients(words: Iterable[str]) -> dict[str, str]:
-    """``PARAM=OUTPUT``, repeated. Raises AmpError AMP305."""
+    """Parameter name -> output name, from words ``PARAM=OUTPUT``. Raises AmpError AMP305 for other words."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, output = word.rpartition("=")
@@ -59,14 +59,14 @@ def read_exported_backward(
     Raises AmpError AMP213 for a loss, AMP215 for gradients and seeds that the graph does not have.
     """
     graph = model.graph
-    found = _gradients(model, gradients or {})
+    found = _gradient_outputs(model, gradients or {})
     if not found:
         if seed is not None:
             hint = "name the outputs that are gradients: --gradient PARAM=OUTPUT"
             raise AmpError("AMP215", f"--seed-input {seed}: no output is a parameter's gradient", hint=hint)
         return None
-    named = _loss(model, loss, {*found.values(), *mutations(model).values()})
-    return ExportedBackward(named, found, _seed(graph, named, found, seed))
+    named = _loss_output(model, loss, {*found.values(), *mutations(model).values()})
+    return ExportedBackward(named, found, _seed_input(graph, named, found, seed))
 
 
 def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
@@ -98,7 +98,7 @@ def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
     copy = model.clone()
     graph, backward = copy.graph, set(exported.gradients.values())
     seed = next((value for value in graph.inputs if value.name == exported.seed), None)
-    scaled = _reached(graph, seed)
+    scaled = _values_behind(graph, seed)
     kept = [value for value in graph.outputs if value.name not in backward and value not in scaled]
     graph.outputs.clear()
     graph.outputs.extend(kept)
@@ -109,9 +109,8 @@ def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
 
 
 def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Value]) -> None:
-    """An exporter that folds constants gives the backward a transposed copy of a weight, which would stay as it is
-    while the weight is trained. Raises AmpError AMP215 for a float tensor of the backward with a parameter's numbers.
-    """
+    """Raises AmpError AMP215 for a tensor of the backward with a parameter's numbers: an exporter that folds constants
+    writes a transposed copy of a weight, which would not be trained."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if name in forward.graph.initializers or tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -128,7 +127,7 @@ def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Va
 
 
 def start_from(b: Builder, name: str, start: ir.Value) -> None:
-    """The gradients start from a scalar instead of from the input ``name``."""
+    """Has the gradients start from a scalar of the graph instead of from the input ``name``."""
     graph = b.graph
     seed = next(value for value in graph.inputs if value.name == name)
     value = b.op("Reshape", start, b.ints(*[1] * len(seed.shape))) if seed.shape else start
@@ -148,8 +147,8 @@ def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
     return {value.name or "": value for value in graph.outputs}
 
 
-def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
-    """Parameter -> output: what is named, then what torch says, then what outputs are called."""
+def _gradient_outputs(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
+    """The output that is each parameter's gradient: as the user named it, as torch says it, or by the output's name."""
     graph = model.graph
     outputs, stored = _outputs(graph), [name for name, value in graph.initializers.items() if value.dtype in FLOATS]
     for name, output in named.items():
@@ -171,7 +170,7 @@ def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
+def _loss_output(model: ir.Model, named: str | None, taken: set[str]) -> str:
     """The loss: as named, as torch says it, or the only float scalar. Raises AmpError AMP213 for none or several."""
     outputs = _outputs(model.graph)
     others = [name for name in outputs if name not in taken]
@@ -189,7 +188,7 @@ def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
     return found[0]
 
 
-def _seed(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str | None) -> str:
+def _seed_input(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str | None) -> str:
     """The input that the gradients are proportional to. An input that is named must be one, another may be data."""
     inputs = {value.name or "": value for value in graph.inputs}
     if named is not None and named not in inputs:
@@ -213,14 +212,14 @@ def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[st
     """Why an input cannot be the seed; empty if it can."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
         return f"it is not a float32 scalar but {described(value)}"
-    outputs, reached = _outputs(graph), _reached(graph, value)
+    outputs, reached = _outputs(graph), _values_behind(graph, value)
     free = [name for name in gradients.values() if outputs[name] not in reached]
     if free:
         return f"the gradient '{free[0]}' does not depend on it"
     return f"the loss '{loss}' depends on it too" if outputs[loss] in reached else ""
 
 
-def _reached(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
+def _values_behind(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
     """Values that depend on one; the graph is sorted."""
     reached = set() if start is None else {start}
     for node in graph if reached else ():

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, kind_of, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
-from ..gradients.registry import attribute, kind_of, place_of
 from .residues import replace_value
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
@@ -42,7 +42,7 @@ def cross_entropy(
     axis = _class_axis(logits, labels) if axis is None else axis % rank
     with b.float32(KEEP):
         dims = list(logits.shape or ())
-        logarithms = b.typed(b.op("LogSoftmax", _float(b, logits), axis=axis), FLOAT, *dims)
+        logarithms = b.typed(b.op("LogSoftmax", _as_float32(b, logits), axis=axis), FLOAT, *dims)
         return negative_log_likelihood(b, logarithms, labels, axis=axis, ignore_index=ignore_index)
 
 
@@ -86,6 +86,7 @@ def negative_log_likelihood(
 
 
 def _reduced(b: Builder, losses: ir.Value, weights: ir.Value, reduction: str) -> ir.Value:
+    """Losses summed, or divided by the sum of ``weights`` (1 where that is 0), as ``reduction`` says."""
     if reduction == "none":
         return losses
     axes = range(b.rank(losses))
@@ -101,25 +102,27 @@ def mse(b: Builder, output: ir.Value, target: ir.Value) -> ir.Value:
     """The mean of squared differences, a float32 scalar. ``target`` has the shape of the output."""
     with b.float32(KEEP):
         dims = list(output.shape or ())
-        away = b.typed(b.op("Sub", _float(b, output), _float(b, target)), FLOAT, *dims)
+        away = b.typed(b.op("Sub", _as_float32(b, output), _as_float32(b, target)), FLOAT, *dims)
         squares = b.typed(b.op("Mul", away, away), FLOAT, *dims)
         axes = range(b.rank(output))
         return b.typed(b.op("Div", b.typed(b.sum(squares, axes, keep=False), FLOAT), b.count(away, axes)), FLOAT)
 
 
 def _class_axis(logits: ir.Value, labels: ir.Value) -> int:
+    """The axis of the classes: the second one, if the others are those of the labels; else the last."""
     assert logits.shape is not None and labels.shape is not None
     found = list(logits.shape)
-    return 1 if _alike([found[0], *found[2:]], list(labels.shape)) else len(found) - 1
+    return 1 if _same_sizes([found[0], *found[2:]], list(labels.shape)) else len(found) - 1
 
 
-def _alike(one: Sequence[int | ir.SymbolicDim], other: Sequence[int | ir.SymbolicDim]) -> bool:
-    """No two sizes that are known, or have a name, differ."""
+def _same_sizes(one: Sequence[int | ir.SymbolicDim], other: Sequence[int | ir.SymbolicDim]) -> bool:
+    """Whether no two sizes that are known or named differ."""
     sizes = ([dim if isinstance(dim, int) else dim.value for dim in dims] for dims in (one, other))
     return all(x == y or x is None or y is None for x, y in zip(*sizes, strict=True))
 
 
-def _float(b: Builder, value: ir.Value) -> ir.Value:
+def _as_float32(b: Builder, value: ir.Value) -> ir.Value:
+    """The value cast to float32; itself if it is."""
     if value.dtype == FLOAT:
         return value
     return b.typed(b.op("Cast", value, to=int(FLOAT)), FLOAT, *(value.shape or ()))
@@ -134,7 +137,8 @@ def is_loss(node: ir.Node) -> bool:
 
 
 def lower_losses(graph: ir.Graph) -> int:
-    """Rewrites every such node of a flat graph, and returns how many.
+    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat graph; returns how
+    many.
 
     Raises AmpError AMP212 for one of whose inputs the rank is not known.
     """
@@ -143,7 +147,7 @@ def lower_losses(graph: ir.Graph) -> int:
     for node in found:
         b.before, b.scope = node, node.name or node.op_type
         try:
-            _lower(b, node)
+            _lower_loss(b, node)
         except ValueError as error:
             hint = "give the input shapes when you export it"
             raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
@@ -151,7 +155,8 @@ def lower_losses(graph: ir.Graph) -> int:
     return len(found)
 
 
-def _lower(b: Builder, node: ir.Node) -> None:
+def _lower_loss(b: Builder, node: ir.Node) -> None:
+    """Writes a loss node in simple operators, in float32."""
     scores, labels, weight = (*node.inputs, None)[:3]
     assert scores is not None and labels is not None
     b.rank(labels)
@@ -198,4 +203,5 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
 
 
 def _same_numbers(node: ir.Node) -> bool:
+    """Whether a node hands numbers on, reshaped or in another type."""
     return has(kind_of(node), "casts") or has(kind_of(node), "reshapes")

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
+from ...formats.onnx.nodes import kind_of
 from ...oplists.traits import at, has
-from ..gradients.registry import kind_of
 from .read import FLOATS, signature
 
 
@@ -21,7 +21,7 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
     Raises AmpError AMP305 for a pattern that matches nothing, AMP211 for a parameter that the exporter named and the
     graph does not hold, AMP205 for one that is not float32.
     """
-    stored, frozen = _stored(model.graph), frozen_names(model, freeze)
+    stored, frozen = _float_initializers(model.graph), frozen_names(model, freeze)
     trained = [name for name in parameter_names(model) if name not in frozen]
     missing = [name for name in trained if name not in stored]
     if missing:
@@ -44,11 +44,11 @@ def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
     Raises AmpError AMP305 for one that matches nothing.
     """
     buffers = re.findall(r"\bBUFFER target='([^']*)'", signature(model))
-    known = list(dict.fromkeys([*_stored(model.graph), *_named(model), *buffers]))
+    known = list(dict.fromkeys([*_float_initializers(model.graph), *_listed_parameters(model), *buffers]))
     return {name for pattern in freeze for name in _matches(pattern, known)}
 
 
-def _stored(graph: ir.Graph) -> dict[str, ir.Value]:
+def _float_initializers(graph: ir.Graph) -> dict[str, ir.Value]:
     """The float initializers that are no inputs."""
     return {
         value.name or "": value
@@ -81,10 +81,10 @@ def parameter_names(model: ir.Model) -> list[str]:
     - a single number, unless it is a weight of a product, a convolution, a norm or PRelu, or is added to the result
       of a product or a convolution.
     """
-    named, stored = _named(model), _stored(model.graph)
+    named, stored = _listed_parameters(model), _float_initializers(model.graph)
     if named:
         return named
-    data = _data(model.graph)
+    data = _raw_data(model.graph)
     return [name for name, value in stored.items() if _is_parameter(value, data)]
 
 
@@ -92,15 +92,15 @@ LARGE = 1e4  # -1e4, -1e9 and -inf leave a place out of a softmax; weights are f
 
 
 def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
-    """Whether a stored tensor is one that training would move: no statistic, shape, mask or constant."""
-    tensor, reads = value.const_value, list(_reads(value))
+    """Whether training would move a stored tensor: it is no statistic, shape, mask or constant."""
+    tensor, reads = value.const_value, list(_readers_through_views(value))
     if tensor is None or len(tensor.shape) == 0 or tensor.size == 0:
         return False
     if any(node.op_type == "BatchNormalization" and index in (3, 4) for node, index in reads):
         return False
     if reads and all(_gets_no_gradient(node, index) or _normalizes(node, index, data) for node, index in reads):
         return False
-    if tensor.size == 1 and not any(_is_weight(node, index) for node, index in reads):
+    if tensor.size == 1 and not any(_is_learnt_number(node, index) for node, index in reads):
         return False
     return bool(np.abs(tensor.numpy()).max() < LARGE)
 
@@ -110,17 +110,17 @@ def _gets_no_gradient(node: ir.Node, index: int) -> bool:
     return at(kind_of(node), "without_gradient", index)
 
 
-def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Who reads a value or a view of it, and as which input."""
+def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """The nodes that read a value or a view of it, each with the place of the input."""
     for node, index in value.uses():
         if has(kind_of(node), "keeps_all") and index == 0 and not node.outputs[0].is_graph_output():
-            yield from _reads(node.outputs[0])
+            yield from _readers_through_views(node.outputs[0])
         else:
             yield node, index
 
 
-def _data(graph: ir.Graph) -> set[ir.Value]:
-    """Graph inputs as they are fed: viewed, shifted and divided."""
+def _raw_data(graph: ir.Graph) -> set[ir.Value]:
+    """Graph inputs, and what is made of them by views, shifts and divisions: still the model's raw data."""
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")
@@ -135,12 +135,13 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
-    """Whether an input is what the model's data is shifted or divided by, as it is fed: a mean of pixels, say."""
+    """Whether a stored tensor is what raw data is shifted or divided by (a mean of pixels), and no parameter."""
     return has(kind_of(node), "normalizes") and index == 1 and node.inputs[0] in data
 
 
-def _is_weight(node: ir.Node, index: int) -> bool:
-    """Whether a single number is learnt there: of a product, a learnt scale, or added to a product's result."""
+def _is_learnt_number(node: ir.Node, index: int) -> bool:
+    """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
+    result."""
     if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
@@ -148,6 +149,6 @@ def _is_weight(node: ir.Node, index: int) -> bool:
     return maker is not None and has(kind_of(maker), "products")
 
 
-def _named(model: ir.Model) -> list[str]:
-    """What the exporter says that the parameters are called; empty where it says nothing."""
+def _listed_parameters(model: ir.Model) -> list[str]:
+    """The names of parameters by the exporter's own list; empty where the file has none."""
     return re.findall(r"\bPARAMETER target='([^']*)'", signature(model))

@@ -20,8 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import INT64, Builder
-from ..gradients.registry import attribute, place_of
 from .residues import replace_value
 
 FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.UINT64
@@ -35,6 +35,7 @@ LEAST, LARGEST, CHANCES = -(2**31), 2.0**31 - 1, 2.0**32  # of int32
 
 
 def _int64(b: Builder, number: int) -> ir.Value:
+    """An int64 constant."""
     return b.constant(np.array(number, np.int64))
 
 
@@ -54,7 +55,8 @@ def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.V
 
 
 def stream_key(seed: int, number: int) -> int:
-    """As the paper wants keys: odd, and the hexadecimal digits of either half differ from each other and from 0."""
+    """A key for Squares as its paper wants them: odd, and the hexadecimal digits of either half differ from each other
+    and from 0."""
     noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     key = 0
     for half in range(2):
@@ -70,13 +72,12 @@ def stream_key(seed: int, number: int) -> int:
 # -- Dropout -----------------------------------------------------------------------------------------------------------
 
 
-def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: bool = False) -> int:
+def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
     """Rewrites every Dropout of a flat graph, and returns how many drop something.
 
     Args:
         step_counter: an int64 scalar, another one in each step.
         seed: other seeds, other masks.
-        force: those that were exported for inference drop too.
 
     Raises:
         AmpError: AMP205 if the mode of a Dropout is computed by the graph.
@@ -86,10 +87,10 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: 
     count = 0
     for number, node in enumerate(found):
         b.before, b.scope = node, node.name or node.op_type
-        if force or _trains(b, node):
+        if _trains(b, node):
             made, count = _dropped(b, node, step_counter, stream_key(seed, number)), count + 1
         else:
-            made = _kept(b, node)
+            made = _dropping_nothing(b, node)
         for old, new in zip(node.outputs, made, strict=False):
             replace_value(b, old, new)
         graph.remove(node, safe=True)
@@ -97,6 +98,7 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: 
 
 
 def _trains(b: Builder, node: ir.Node) -> bool:
+    """Whether a Dropout is active. Raises AmpError AMP205 where the graph computes that."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     given = b.given(mode)
     if mode is not None and given is None:
@@ -105,7 +107,8 @@ def _trains(b: Builder, node: ir.Node) -> bool:
     return given is not None and bool(given.reshape(()))
 
 
-def _kept(b: Builder, node: ir.Node) -> list[ir.Value]:
+def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
+    """The outputs of a Dropout that drops nothing: its data, and a mask of True."""
     x = node.inputs[0]
     assert x is not None
     found = [b.typed(b.op("Identity", x), x)]
@@ -115,60 +118,65 @@ def _kept(b: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
-    """x times a mask of 1 / (1 - ratio) and zeros: torch's, which makes NaN of an infinite number that is dropped."""
+    """What Dropout gives: x times a mask of 1 / (1 - ratio) and zeros; as torch's, it makes NaN of an infinite number
+    that is dropped."""
     x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert x is not None
-    border, factor = _given(b, x, ratio) or _computed(b, x, ratio)
-    flat = kept(b, border, x, step, key)
+    threshold, factor = _threshold_and_factor(b, x, ratio) or _computed_threshold(b, x, ratio)
+    flat = kept(b, threshold, x, step, key)
     keep = b.typed(b.op("Reshape", flat, b.shape(x), allowzero=1), BOOL, *(x.shape or ()))
     mask = b.typed(b.op("Where", keep, factor, b.number(0, x)), x)
     return [b.typed(b.op("Mul", x, mask), x), keep]
 
 
-def _given(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """What a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that is computed."""
+def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that the graph
+    computes."""
     given = np.array(0.5) if ratio is None else b.given(ratio)
     if given is None:
         return None
     share = float(given.reshape(()))
-    border = min(round(share * CHANCES) + LEAST, LARGEST)
-    return b.constant(np.array(border, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
+    threshold = min(round(share * CHANCES) + LEAST, LARGEST)
+    return b.constant(np.array(threshold, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
 
 
-def _computed(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+def _computed_threshold(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """What `_threshold_and_factor` gives, computed in the graph from a ratio that the graph computes."""
     wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
-    place = b.op("Add", b.op("Mul", wide, _wide(b, CHANCES)), _wide(b, LEAST))
-    border = b.op("Cast", b.op("Min", place, _wide(b, LARGEST)), to=int(INT32))
-    rest = b.op("Max", b.op("Sub", _wide(b, 1), wide), _wide(b, 1 / CHANCES))
+    place = b.op("Add", b.op("Mul", wide, _float64(b, CHANCES)), _float64(b, LEAST))
+    threshold = b.op("Cast", b.op("Min", place, _float64(b, LARGEST)), to=int(INT32))
+    rest = b.op("Max", b.op("Sub", _float64(b, 1), wide), _float64(b, 1 / CHANCES))
     factor = b.op("Cast", b.op("Reciprocal", rest), to=int(x.dtype or ir.DataType.FLOAT))
-    return border, b.typed(factor, x.dtype or ir.DataType.FLOAT)
+    return threshold, b.typed(factor, x.dtype or ir.DataType.FLOAT)
 
 
-def _wide(b: Builder, number: float) -> ir.Value:
+def _float64(b: Builder, number: float) -> ir.Value:
+    """A float64 constant."""
     return b.constant(np.array(number, np.float64))
 
 
-def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
-    """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``border``, a scalar."""
-    count, size = _sizes(b, x)
+def kept(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
+    """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``threshold``, a scalar."""
+    count, size = _word_counts(b, x)
     wide = b.op("Sub", random_numbers(b, count, step, key), _int64(b, 2**31))
     words = b.op("Cast", wide, to=int(INT32))
     column, more = _halves(b, words, 0, 2 * COLUMNS, (2, 1, COLUMNS))
     factor, term = _halves(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
-    t = b.op("Add", b.op("Mul", _odd(b, factor), column), term)
-    drawn = b.op("Mul", t, b.op("Add", t, _odd(b, more)))
-    flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, border), b.ints(-1))
+    t = b.op("Add", b.op("Mul", _times_two_plus_one(b, factor), column), term)
+    drawn = b.op("Mul", t, b.op("Add", t, _times_two_plus_one(b, more)))
+    flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, threshold), b.ints(-1))
     return flat if size is None else b.op("Slice", flat, b.ints(0), size, b.ints(0))
 
 
 def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int, ...]) -> list[ir.Value]:
-    """The first words of some columns or rows, and the second ones."""
+    """The words from ``start`` to ``end`` in ``shape``, whose first axis is 2, as its two halves."""
     mine = b.op("Slice", words, b.ints(start), b.ints(end), b.ints(0))
     return b.ops("Split", 2, b.op("Reshape", mine, b.ints(*shape)), b.ints(1, 1), axis=0)
 
 
-def _sizes(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """How many words there are, a scalar, and how many elements, a vector of one; None where all rows are full.
+def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """How many random words are drawn for ``x``, a scalar, and how many elements it has, a vector of one; None where
+    all rows are full.
 
     Constants where the shape is known; else three operators on the host, where sizes are.
     """
@@ -182,7 +190,8 @@ def _sizes(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     return b.op("Add", half, half), size_of
 
 
-def _odd(b: Builder, value: ir.Value) -> ir.Value:
+def _times_two_plus_one(b: Builder, value: ir.Value) -> ir.Value:
+    """2 x + 1, an odd number for any int32."""
     two, one = (b.constant(np.array(number, np.int32)) for number in (2, 1))
     return b.op("Add", b.op("Mul", value, two), one)
 
@@ -191,6 +200,7 @@ def _odd(b: Builder, value: ir.Value) -> ir.Value:
 
 
 def is_random(node: ir.Node) -> bool:
+    """Whether a node draws random numbers (Dropout aside)."""
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
@@ -209,13 +219,14 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
         keys = [stream_key(seed, STREAMS + 2 * number + stream) for stream in range(2)]
         old = node.outputs[0]
         with b.float32(KEEP):
-            new = _drawn(b, node, step_counter, keys)
+            new = _random_tensor(b, node, step_counter, keys)
         replace_value(b, old, new)
         graph.remove(node, safe=True)
     return len(found)
 
 
-def _drawn(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
+def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
+    """The result of a random node (uniform, normal, Bernoulli) as a function of the step and a key."""
     like = node.inputs[0] if node.inputs else None
     sizes = attribute(node, "shape", ()) if like is None else like.shape
     dims = None if sizes is None else list(sizes)

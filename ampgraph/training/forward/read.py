@@ -91,34 +91,36 @@ def fix_batch(model: ir.Model, batch: int) -> None:
     Raises AmpError AMP301 where no input leaves its first axis open, or the size is another one.
     """
     fed = [value for value in model.graph.inputs if not value.is_initializer() and value.shape and len(value.shape)]
-    open_ones = [value for value in fed if not isinstance(_first(value), int)]
+    open_ones = [value for value in fed if not isinstance(_first_size(value), int)]
     if not open_ones:
-        sizes = {_first(value) for value in fed}
+        sizes = {_first_size(value) for value in fed}
         if batch in sizes:
             return
         said = ", ".join(map(str, sorted(size for size in sizes if isinstance(size, int)))) or "no inputs"
         hint = "omit it, or export the model with an open batch"
         raise AmpError("AMP301", f"batch={batch} does not fit a model whose batch is fixed: {said}", hint=hint)
-    name = _symbol(open_ones[0])
+    name = _batch_symbol(open_ones[0])
     for value in open_ones:
-        if _symbol(value) in (name, ""):
+        if _batch_symbol(value) in (name, ""):
             assert value.shape is not None
             value.shape = ir.Shape([batch, *value.shape[1:]])
-    _settle(model, name, batch)
+    _fix_dimension(model, name, batch)
 
 
-def _first(value: ir.Value) -> int | ir.SymbolicDim:
+def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
+    """The size of the first axis."""
     assert value.shape is not None
     return value.shape[0]
 
 
-def _symbol(value: ir.Value) -> str:
-    first = _first(value)
+def _batch_symbol(value: ir.Value) -> str:
+    """The name of the first axis where it is open; "" for a number."""
+    first = _first_size(value)
     return str(first.value or "") if isinstance(first, ir.SymbolicDim) else ""
 
 
-def _settle(model: ir.Model, name: str, batch: int) -> None:
-    """The name becomes the size in inputs and outputs, and what is open in between is forgotten."""
+def _fix_dimension(model: ir.Model, name: str, batch: int) -> None:
+    """Gives a named dimension a size in inputs and outputs; shapes in between that had it are inferred anew."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is not None and name:
             sizes = [batch if isinstance(d, ir.SymbolicDim) and d.value == name else d for d in value.shape]

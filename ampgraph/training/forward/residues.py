@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
 
 
 def replace_value(b: Builder, old: ir.Value, new: ir.Value) -> None:
@@ -38,7 +38,8 @@ def lower_residues(graph: ir.Graph) -> int:
     return len(found)
 
 
-def _cast_like(b: Builder, node: ir.Node) -> None:
+def _lower_cast_like(b: Builder, node: ir.Node) -> None:
+    """CastLike as the Cast that it is; AmpError AMP210 where the type is unknown."""
     x, like = node.inputs
     assert x is not None and like is not None
     if like.dtype is None:
@@ -49,7 +50,8 @@ def _cast_like(b: Builder, node: ir.Node) -> None:
     _replace(b, node, made)
 
 
-def _split(b: Builder, node: ir.Node) -> None:
+def _lower_split_to_sequence(b: Builder, node: ir.Node) -> None:
+    """SplitToSequence, whose pieces are read by SequenceAt, as one Split; AmpError AMP210 for other readers."""
     x, axis, sequence = node.inputs[0], attribute(node, "axis", 0), node.outputs[0]
     sizes = b.given(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
     if x is None or sizes is None or x.shape is None or not attribute(node, "keepdims", 1):
@@ -76,6 +78,7 @@ def _split(b: Builder, node: ir.Node) -> None:
 
 
 def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
+    """Has readers of the node's result read ``new``, and removes the node."""
     old = node.outputs[0]
     if old.is_graph_output():  # a piece may be several outputs
         new = b.typed(b.op("Identity", new), new)
@@ -84,13 +87,14 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
 
 
 def _refused(node: ir.Node, message: str) -> AmpError:
+    """The error for a form that cannot be rewritten, with how to export instead."""
     hint = "export with ampgraph.export_for_training, which writes Cast and Split"
     return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
 
 
-def _product(b: Builder, node: ir.Node) -> None:
-    """A transposed matrix and a vector, as matrices: ONNX Runtime 1.31 moves the Transpose into a kernel that then
-    reads the matrix wrongly."""
+def _lower_transposed_product(b: Builder, node: ir.Node) -> None:
+    """Writes a product of a transposed matrix and a vector with the vector as a matrix: ONNX Runtime 1.31 computes the
+    other form wrongly."""
     x, y = node.inputs
     assert x is not None and y is not None and x.shape is not None and y.shape is not None
     first, axis = len(x.shape) == 1, -2 if len(x.shape) == 1 else -1
@@ -102,6 +106,7 @@ def _product(b: Builder, node: ir.Node) -> None:
 
 
 def _is_transposed_by_vector(node: ir.Node) -> bool:
+    """Whether a MatMul multiplies a transposed matrix and a vector."""
     pair = [value for value in node.inputs if value is not None and value.shape is not None]
     if node.op_type != "MatMul" or len(pair) < 2 or min(len(value.shape or ()) for value in pair) != 1:
         return False
@@ -109,4 +114,8 @@ def _is_transposed_by_vector(node: ir.Node) -> bool:
     return any(maker is not None and maker.op_type == "Transpose" for maker in makers)
 
 
-_LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split, "MatMul": _product}
+_LOWERED = {
+    "CastLike": _lower_cast_like,
+    "SplitToSequence": _lower_split_to_sequence,
+    "MatMul": _lower_transposed_product,
+}

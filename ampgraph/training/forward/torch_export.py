@@ -138,13 +138,14 @@ def _exported(
                     raise
                 return _with_inner_gradients(torch, module, args, shapes, unroll)
         except Exception as error:  # torch.export raises many kinds
-            message = f"torch cannot export the module: {first_line(_root(error))}"
+            message = f"torch cannot export the module: {first_line(_first_cause(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
 
 
 def _program(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
 ) -> ir.Model:
+    """The model that torch's exporter writes, not optimised; ``shapes``: torch.export's dynamic shapes."""
     from .decompositions import decomposed
 
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
@@ -174,8 +175,8 @@ def _with_inner_gradients(
     return model
 
 
-def _root(error: BaseException) -> BaseException:
-    """What went wrong first: the exporter wraps it in advice."""
+def _first_cause(error: BaseException) -> BaseException:
+    """The first error of a chain: torch's exporter wraps it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -213,13 +214,13 @@ def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
-    """Name -> the first name of the same parameter."""
+    """The first name under which the module has each parameter, by any of its names (tied weights have several)."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
 
 
 def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """One initializer for each parameter, under the first of its names."""
+    """Leaves one initializer for each parameter, under the first of its names."""
     for name, first in _first_names(parameters).items():
         value = graph.initializers.get(name)
         if value is None or name == first:
@@ -237,7 +238,8 @@ def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> Non
 
 
 def _train_dropout(graph: ir.Graph) -> None:
-    """Dropout inside of scaled_dot_product_attention trains too: the exporter forgets to say so, and it is removed."""
+    """Has Dropout inside of scaled_dot_product_attention train: the exporter forgets to say so, and it would be
+    removed."""
     b = Builder(graph, "export")
     for node in graph:
         if node.op_type == "Dropout" and len(node.inputs) < 3:
@@ -246,7 +248,7 @@ def _train_dropout(graph: ir.Graph) -> None:
 
 
 def _optimize(model: ir.Model, states: Collection[str]) -> None:
-    """onnxscript's optimizer, which cannot touch what is an input: running statistics, and ``states``."""
+    """Runs onnxscript's optimizer with running statistics and ``states`` as inputs, which it cannot touch."""
     import onnxscript.optimizer
 
     graph = model.graph
@@ -268,7 +270,7 @@ def _optimize(model: ir.Model, states: Collection[str]) -> None:
 
 
 def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """The exporter's list of parameters, without second names and without those that are not trained."""
+    """Reduces the exporter's list of parameters to those that are trained, under one name each."""
     first = _first_names(parameters)
     trained = {first[name] for name, parameter in parameters.items() if parameter.requires_grad}
     for props in (model.graph.metadata_props, model.metadata_props):
@@ -289,7 +291,7 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
 
     norm = torch.nn.utils.parametrizations._SpectralNorm
     ways = [
-        (torch.nn.modules.transformer, "_detect_is_causal_mask", _told),
+        (torch.nn.modules.transformer, "_detect_is_causal_mask", _mask_is_causal),
         (norm, "_power_method", _detached(norm._power_method)),
         (torch, "cdist", distances),
         (torch, "ctc_loss", aligned),
@@ -309,11 +311,14 @@ def refuse_old_forms(module: torch.nn.Module) -> None:
             raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
 
 
-def _told(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+def _mask_is_causal(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Stands in for nn.Transformer's look at a mask: what the caller says."""
     return bool(is_causal)
 
 
 def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
+    """The power iteration of spectral_norm with its weight detached."""
+
     def run(self: object, weight: Any, iterations: int) -> None:
         iterate(self, weight.detach(), iterations)
 
@@ -321,7 +326,7 @@ def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
 
 
 def mark_padding(graph: ir.Graph) -> None:
-    """Tells each Gather of an embedding which row, its ``padding_idx``, gets no gradient from it."""
+    """Marks each Gather of an embedding with its ``padding_idx``, the row that gets no gradient."""
     for node in graph:
         found = PADDED.search(node.metadata_props.get(CALL, "")) if node.op_type == "Gather" else None
         if found:
@@ -393,7 +398,7 @@ def quiet_logs() -> Iterator[None]:
 
 def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
     """The hint for an error of torch's exporter, by what it says itself."""
-    if _stood_in(error, "torch/nn/utils/rnn.py") or _held(error, "PackedSequence"):
+    if _came_through(error, "torch/nn/utils/rnn.py") or _had_local(error, "PackedSequence"):
         return PACKED
     text = "\n".join(map(str, _chain(error)))
     if takes_gradients(error):
@@ -405,26 +410,28 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
 
 
 def takes_gradients(error: BaseException) -> bool:
-    """Whether it was raised because forward takes gradients itself."""
-    return _stood_in(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
+    """Whether the export failed since forward takes gradients itself."""
+    return _came_through(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
+    """The stack frames that an error came through, those of its causes included."""
     for part in _chain(error):
         yield from (frame for frame, _ in walk_tb(part.__traceback__))
 
 
-def _stood_in(error: BaseException, file: str) -> bool:
-    """Whether the error came through a file of torch."""
+def _came_through(error: BaseException, file: str) -> bool:
+    """Whether an error came through this file of torch."""
     return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
 
 
-def _held(error: BaseException, kind: str) -> bool:
-    """Whether a function that it came through had a local value of this class."""
+def _had_local(error: BaseException, kind: str) -> bool:
+    """Whether a function that the error came through had a local value of this class."""
     return any(type(value).__name__ == kind for frame in _frames(error) for value in frame.f_locals.values())
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__

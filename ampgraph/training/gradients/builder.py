@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -28,7 +29,7 @@ REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
 
 
 class NodeBuilder:
-    """Appends to ``graph``; names start with ``prefix`` and are unique in it."""
+    """Appends nodes to ``graph``; their names start with ``prefix`` and are unique in it."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         self.graph, self.prefix = graph, prefix
@@ -36,18 +37,18 @@ class NodeBuilder:
         self.trained: set[ir.Value] = set()  # initializers that are no constants
         self.rectified: set[ir.Value] = set()  # gradients that are 0 already where a Relu in front lets nothing through
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
-        self.fresh = FreshNames(_names(graph))
+        self.fresh = FreshNames(_names_in_graph(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._kept = HELD, ""
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Term | ir.Value | None, **attributes: Attribute) -> ir.Value:
-        """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
+        """One node with one output. ``kind`` as `formats.onnx.nodes.kind_of` names it; attributes as Python values."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """One node with several outputs."""
+        """Adds one node with several outputs; these."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -64,7 +65,7 @@ class NodeBuilder:
         return values
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """The operator of a node, with its attributes, of other inputs."""
+        """A node of the same operator and attributes with other inputs; its output."""
         kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         return self.op(kind, *inputs, **node.attributes)
 
@@ -134,7 +135,7 @@ class NodeBuilder:
         return self._constants[key]
 
     def drop_unused_constants(self, kept: set[ir.Value]) -> None:
-        """Those that no node reads and nobody keeps."""
+        """Removes constants that were made here and that no node reads, but for ``kept``."""
         for key, value in list(self._constants.items()):
             if value not in kept and not value.uses() and value.name is not None:
                 del self._constants[key], self.graph.initializers[value.name]
@@ -149,7 +150,7 @@ class NodeBuilder:
         return self.constant(np.array(number, dtype))
 
     def given(self, value: ir.Value | None) -> Array | None:
-        """The numbers of an initializer or a Constant, None for anything else: what is trained is none."""
+        """The numbers of a constant; None for anything else, a trained initializer too."""
         if value is None or value.is_graph_input() or value in self.trained:
             return None
         tensor = ir.convenience.get_const_tensor(value)
@@ -157,6 +158,7 @@ class NodeBuilder:
 
 
 def _binary(kind: str, swapped: bool = False) -> Callable[[Term, Operand], Term]:
+    """A method for a Python operator that adds the node ``kind``; ``swapped``: for the reflected operator (2 - x)."""
     return lambda one, other: one.made(kind, other, one) if swapped else one.made(kind, one, other)
 
 
@@ -178,7 +180,7 @@ class Term:
         return Term(self.b, self.b.constant(array), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> Term:
-        """In another type; itself if it has that."""
+        """The value in another type; itself if it has that."""
         return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
@@ -186,6 +188,7 @@ class Term:
         return self.made(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
+        """``chosen`` where this truth value holds, else ``other``."""
         return self.op("Where", chosen, other)
 
     def __neg__(self) -> Term:
@@ -212,29 +215,42 @@ class Eager:
 
 
 class EagerTerm(Term):
-    """The same formula, computed at once: numbers and no nodes."""
+    """A number in a formula: the same operators as `Term`, computed by numpy at once."""
 
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
+        """Computes the operator by numpy, at once."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
 
     def number(self, number: float | Array) -> EagerTerm:
+        """A constant of this term's type."""
         return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> EagerTerm:
+        """The numbers as another type."""
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
+class Placed(NamedTuple):
+    """What lies between so many zeros along one axis."""
+
+    piece: ir.Value
+    axis: int
+    before: int
+    behind: int
+
+
 class Builder(NodeBuilder):
-    """Adds to `NodeBuilder` what asks for the type and the shape of values."""
+    """A `NodeBuilder` that also asks for types and shapes of values, as gradient rules do."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)
         self._shapes: dict[ir.Value, ir.Value] = {}
         self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
+        self.placed: dict[ir.Value, Placed] = {}  # gradients of pieces that were cut out along one axis
 
     def terms(self, *values: ir.Value | None) -> list[Term]:
         """Values to compute with, those that there are; numbers beside them have the type of the first one."""
@@ -251,7 +267,7 @@ class Builder(NodeBuilder):
         return inner
 
     def input(self, like: ir.Value, dims: Sequence[int | ir.SymbolicDim] | None = None) -> ir.Value:
-        """A new input of the graph, by default in the shape of ``like``."""
+        """A new input of the graph; its type and, without ``dims``, its shape are those of ``like``."""
         shape = like.shape if dims is None else ir.Shape(dims)
         value = ir.Value(name=self.fresh(f"{self.prefix}/row"), type=like.type, shape=shape)
         self.graph.inputs.append(value)
@@ -290,17 +306,17 @@ class Builder(NodeBuilder):
         return self._sizes[value, axis]
 
     def plus(self, size: ir.Value, number: int) -> ir.Value:
-        """A size of `size` and a number."""
+        """A size, as `size` gives it, plus a number."""
         known = self.given(size)
         return self.op("Add", size, self.ints(number)) if known is None else self.ints(int(known[0]) + number)
 
     def counted(self, count: ir.Value) -> ir.Value:
-        """0, 1, ... below an int64 scalar."""
+        """The int64 vector 0, 1, ... below the scalar ``count``."""
         zero, one = (self.constant(np.array(number, np.int64)) for number in (0, 1))
         return self.typed(self.op("Range", zero, count, one), INT64, None)
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """How many elements a sum over axes adds up, as a float scalar of the value's type.
+        """How many elements a sum over axes adds up, as a scalar of the value's float type.
 
         A size that only a run shows is a sum of ones: numbers that are made of sizes lie on the host, and would have to
         be copied. It is exact up to 2^24.
@@ -340,7 +356,7 @@ class Builder(NodeBuilder):
         return self.op("Reshape", gradient, self.shape(like), allowzero=1)
 
     def padded(self, value: ir.Value, rank: int, begin: ir.Value, end: ir.Value, axes: ir.Value) -> ir.Value:
-        """Zeros in front of and behind a value along some axes; what is negative cuts off.
+        """A value with zeros added in front of it and behind it along some axes; a negative amount cuts off.
 
         Pad could name the axes itself, but ONNX Runtime moves Transposes through it as if the amounts were for all.
         """
@@ -348,7 +364,10 @@ class Builder(NodeBuilder):
         if before is not None and behind is not None and chosen is not None:
             amounts = np.zeros((2, rank), np.int64)
             amounts[:, chosen % rank] = before, behind
-            return self.op("Pad", value, self.ints(*amounts.reshape(-1).tolist()))
+            padded = self.op("Pad", value, self.ints(*amounts.reshape(-1).tolist()))
+            if chosen.size == 1 and min(before[0], behind[0]) >= 0:
+                self.placed[padded] = Placed(value, int(chosen[0] % rank), int(before[0]), int(behind[0]))
+            return padded
         if chosen is not None:
             pieces = [self.ints(0)] * (2 * rank)
             for n, axis in enumerate((chosen % rank).tolist()):
@@ -366,7 +385,7 @@ class Builder(NodeBuilder):
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
-        """The sum over axes; nothing for no axes."""
+        """The sum of a value over axes; the value itself for no axes."""
         if not axes:
             return value
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
@@ -423,7 +442,8 @@ def _at_run_time(b: Builder, gradient: ir.Value, value: ir.Value) -> ir.Value:
     return b.op("Reshape", summed, shape, allowzero=1)
 
 
-def _names(graph: ir.Graph) -> Iterator[str | None]:
+def _names_in_graph(graph: ir.Graph) -> Iterator[str | None]:
+    """All names that a graph uses, so that new ones are free."""
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers
     for node in graph.all_nodes():

@@ -7,16 +7,18 @@ gradients of all its outputs are complete. Gradients have the type and the shape
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import onnx_ir as ir
 
 from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
+from ...formats.onnx.nodes import kind_of, place_of
 from ...formats.onnx.walk import bodies, captured
 from . import rules  # noqa: F401
 from .builder import FLOATS, Builder, sum_to
-from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
+from .registry import DETACHED, GradientRule, Unsupported, rule_of
 from .rules.control import through_bodies
 
 
@@ -49,6 +51,9 @@ def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
 
 
 class _Differentiation:
+    """One differentiation of a graph: ``wanted`` are the values whose gradients are asked for; ``pending`` collects, by
+    value, the gradients that arrived."""
+
     def __init__(self, graph: ir.Graph, wanted: Sequence[ir.Value]) -> None:
         self.graph, self.wanted = graph, wanted
         self.nodes = list(graph)
@@ -58,7 +63,7 @@ class _Differentiation:
         self.pending: dict[ir.Value, list[ir.Value]] = {}
 
     def _influenced(self) -> set[ir.Value]:
-        """Values that a wanted one reaches through float values."""
+        """Values that depend on a wanted one through float values: only they need gradients."""
         active = set(self.wanted)
         for node in self.nodes:
             if DETACHED in node.metadata_props:
@@ -68,6 +73,8 @@ class _Differentiation:
         return active
 
     def run(self, loss: ir.Value, seed: ir.Value | None) -> list[ir.Value]:
+        """The gradient of ``loss`` by each wanted value, in their order; ``seed``: what it is multiplied by, 1 if None.
+        AmpError AMP211 where the loss does not depend on one."""
         found = self.sweep([(loss, self.builder.number(1, loss) if seed is None else seed)])
         missing = [value.name for value, gradient in zip(self.wanted, found, strict=True) if gradient is None]
         if missing:
@@ -82,7 +89,7 @@ class _Differentiation:
         return made
 
     def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
-        """The gradients of what is wanted, from those of some values; None where nothing flows back."""
+        """The gradients of the wanted values, from given gradients of others; None where nothing flows back."""
         for value, gradient in seeds:
             self.pending.setdefault(value, []).append(gradient)
         for node in reversed(self.nodes):
@@ -99,6 +106,8 @@ class _Differentiation:
         self.builder.drop_unused_constants(kept)
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
+        """Goes back through one node by its gradient rule; the gradients of its inputs wait until all readers were
+        visited."""
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if bodies(node):
@@ -127,15 +136,17 @@ class _Differentiation:
                 raise _without_rule(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
 
     def _step_through_bodies(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
+        """Goes back through an If, Loop or Scan, whose bodies are differentiated inside."""
         self.builder.scope = node.name or node.op_type
         try:
-            found = through_bodies(self.builder, node, gradients, self.active, _inside)
+            found = through_bodies(self.builder, node, gradients, self.active, _inner_gradients)
         except Unsupported as error:
             raise _without_rule(node, str(error)) from error
         for value, gradient in found:
             self.pending.setdefault(value, []).append(gradient)
 
     def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
+        """Adds a reader's share to the gradient of ``value``, summed to its shape where the operator broadcast it."""
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
         if gradient.dtype is None:
@@ -143,22 +154,43 @@ class _Differentiation:
         self.pending.setdefault(value, []).append(gradient)
 
     def _complete(self, value: ir.Value) -> ir.Value | None:
-        """The sum of what arrived for a value; nothing arrives later."""
+        """The sum of the gradients that arrived for a value; called when none can arrive any more."""
         parts = self.pending.get(value)
         if not parts:
             return None
         self.builder.scope = value.name or ""
-        total = parts[0]
-        for part in parts[1:]:
+        total, *others = _neighbours_joined(self.builder, parts, value)
+        for part in others:
             total = self.builder.typed(self.builder.op("Add", total, part), value)
         self.pending[value] = [total]
         return total
 
 
-def _inside(
+def _neighbours_joined(b: Builder, parts: Sequence[ir.Value], value: ir.Value) -> list[ir.Value]:
+    """The gradients that arrived for a value, those of neighbouring pieces of it joined instead of added up between
+    zeros: half of the time of an encoder's step on an H100 was Pad (benchmarks/gpu.md)."""
+    placed = [part for part in parts if part in b.placed and b.dim(value, b.placed[part].axis) is not None]
+    placed.sort(key=lambda part: (b.placed[part].axis, b.placed[part].before))
+    found = [part for part in parts if part not in placed]
+    for axis, alike in groupby(placed, key=lambda part: b.placed[part].axis):
+        whole, runs = b.dim(value, axis) or 0, list[list[ir.Value]]()
+        for part in alike:
+            follows = bool(runs) and b.placed[part].before == whole - b.placed[runs[-1][-1]].behind
+            runs = [*runs[:-1], [*runs[-1], part]] if follows else [*runs, [part]]
+        found += [run[0] for run in runs if len(run) == 1]
+        for run in (run for run in runs if len(run) > 1):
+            joined, first, last = b.joined([b.placed[part].piece for part in run], axis), run[0], run[-1]
+            before, behind = b.placed[first].before, b.placed[last].behind
+            if before or behind:
+                joined = b.padded(joined, b.rank(value), b.ints(before), b.ints(behind), b.ints(axis))
+            found.append(b.typed(joined, value))
+    return found
+
+
+def _inner_gradients(
     graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
 ) -> list[ir.Value | None]:
-    """`control.Inside`: names are those of the graph around too."""
+    """Differentiates a body, as `control` asks for it; names are new in the graph around as well."""
     body = _Differentiation(graph, wanted)
     body.builder.fresh = fresh
     found = body.sweep(seeds)
@@ -167,6 +199,7 @@ def _inside(
 
 
 def _without_rule(node: ir.Node, message: str) -> AmpError:
+    """The error for an operator that cannot be differentiated, with what to do instead."""
     hint = (
         "export it written out in simpler operators, freeze what is in front of it, or register a rule: "
         f'@ampgraph.gradient("{kind_of(node)}")'

@@ -18,6 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...formats.onnx.nodes import kind_of, place_of
 from .builder import Builder, Term
 
 Gradients = Sequence[ir.Value | Term | None] | ir.Value | Term | None
@@ -101,41 +102,18 @@ def gradient(
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = GradientRule(kind, _nothing, constant=ALL)
+        _RULES[kind] = GradientRule(kind, _no_gradient_rule, constant=ALL)
 
 
-def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
-    return None
-
-
-def kind_of(node: ir.Node) -> str:
-    """``Add``; outside of ONNX's own domain ``com.microsoft::Gelu``."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
-
-
-def place_of(node: ir.Node) -> str:
-    """Where an error is: the node by its name, or by the first value that it writes."""
-    written = next((value.name for value in node.outputs if value.name), "")
-    return f"node '{node.name}'" if node.name else f"the node that writes '{written}'"
+def _no_gradient_rule(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
+    """The rule of an operator whose inputs get no gradient (Shape, comparisons, index arithmetic)."""
 
 
 def rule_of(node: ir.Node) -> GradientRule | None:
+    """The rule of a node's operator, None where it has none."""
     return _RULES.get(kind_of(node))
 
 
 def kinds() -> Iterator[str]:
     """All operators with a rule by which something flows back, sorted."""
     yield from sorted(kind for kind, rule in _RULES.items() if rule.constant is not ALL)
-
-
-def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """The value of an attribute, or the default."""
-    found = node.attributes.get(name)
-    return default if found is None else found.value
-
-
-def operand(node: ir.Node, index: int = 0) -> ir.Value:
-    """An input that no node may leave out."""
-    value = node.inputs[index]
-    assert value is not None
-    return value

@@ -27,7 +27,6 @@ from ...formats.mindir.step import NOT_IN_A_FILE, STANDS_FOR
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import TENSOR_KINDS
 
-MONADS = (schema.UMONAD, schema.IOMONAD)
 LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}
 _numbers = itertools.count()
 
@@ -59,15 +58,19 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
         raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
     if not any(kind(node) in NOT_IN_A_FILE for node in model.graph.node):
         return cell, parameters
-    return _Pieces(ms, str(path), model, kind, kinds).function(parameters), parameters
+    return _GraphPieces(ms, str(path), model, kind, kinds).function(parameters), parameters
 
 
 def _not_cut(path: Any, why: str) -> AmpError:
+    """The error for a file that MindSpore cannot differentiate, even in pieces."""
     message = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
     return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
 
 
-class _Pieces:
+class _GraphPieces:
+    """Cuts the nodes of a loaded graph into steps: pieces that are loaded as files, and live operators between.
+    ``kind``: the operator of a node."""
+
     def __init__(
         self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
     ) -> None:
@@ -85,6 +88,8 @@ class _Pieces:
         self.result = self.origin(model.graph.output[0].name)
 
     def _sort_in(self, node: Any) -> None:
+        """Puts a node where it belongs: constants and tuples aside, live operators into steps of their own, the rest
+        into the last step."""
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node
@@ -104,6 +109,7 @@ class _Pieces:
             self._put(node, len(self.steps) - 1)
 
     def _put(self, node: Any, place: int) -> None:
+        """Adds a node to a step, and notes the shape of its result."""
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
         shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
@@ -111,6 +117,7 @@ class _Pieces:
             self.tensors[node.output[0]] = shapes[0].tensors[0]
 
     def _writes(self, node: Any) -> bool:
+        """Whether a node writes a parameter in place."""
         primitive = self.primitives.get(node.op_type.removeprefix("REF::"))
         return primitive is not None and any(entry.name == "side_effect_mem" for entry in primitive.attribute)
 
@@ -131,10 +138,11 @@ class _Pieces:
         return found
 
     def _constant(self, name: str) -> Any:
+        """The Python value of a constant that a node reads. Raises AmpError AMP205 for a computed one."""
         origin = self.origin(name)
         if origin not in self.constants:
             raise _not_cut(self.path, f"'{name}' is not a constant")
-        return _value(self.constants[origin].attribute[0])
+        return _attribute_value(self.constants[origin].attribute[0])
 
     # -- the function -------------------------------------------------------------------------------------------------
 
@@ -169,6 +177,7 @@ class _Pieces:
         return _compiled(lines, scope)
 
     def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
+        """The source lines that call a live operator and take its results apart."""
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
@@ -178,7 +187,7 @@ class _Pieces:
         return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
 
     def _holder(self, parameters: dict[str, Any]) -> Any:
-        """A Cell with the Parameters as attributes: how a function may read them."""
+        """A Cell that has the Parameters as attributes, as which a compiled function may read them."""
         holder = self.ms.nn.Cell()
         for i, tensor in enumerate(self.weights.values()):
             setattr(holder, f"w{i}", parameters[tensor.ref_key or tensor.name])
@@ -190,11 +199,17 @@ class _Pieces:
         if kind == "BatchNorm":
             training, epsilon, momentum, layout = (self._constant(name) for name in list(node.input)[5:9])
             return ops.BatchNorm(bool(training), epsilon, momentum, LAYOUTS.get(layout, layout))
-        given = {entry.name: _value(entry) for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute}
+        given = {
+            entry.name: _attribute_value(entry)
+            for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute
+        }
         try:
             if kind == "MaxPool":
-                return ops.MaxPool(*(_plane(given, name) for name in ("kernel_size", "strides")), *_layout(given))
-            stride, dilation = _plane(given, "stride"), _plane(given, "dilation")
+                return ops.MaxPool(
+                    *(_height_and_width(given, name) for name in ("kernel_size", "strides")),
+                    *_padding_and_format(given),
+                )
+            stride, dilation = _height_and_width(given, "stride"), _height_and_width(given, "dilation")
             sizes = given["out_channel"], given["kernel_size"], given["mode"]
             padding = given["pad_mode"], given["pad"]
             return ops.Conv2D(*sizes, *padding, stride, dilation, given["group"], given["format"])
@@ -232,20 +247,21 @@ class _Pieces:
         return piece
 
 
-def _plane(given: dict[str, Any], name: str) -> tuple[int, ...]:
+def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
     """Height and width of a size that the file keeps for four dimensions."""
     sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
-def _layout(given: dict[str, Any]) -> tuple[str, str]:
+def _padding_and_format(given: dict[str, Any]) -> tuple[str, str]:
+    """Padding mode and layout of a convolution or pool."""
     return given["pad_mode"], given["format"]
 
 
-def _value(entry: Any) -> Any:
+def _attribute_value(entry: Any) -> Any:
     """An Attribute message as Python has it."""
     if entry.type == schema.TUPLE:
-        return tuple(map(_value, entry.values))
+        return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:
         return (entry.s or next(iter(entry.strings), b"")).decode()
     if entry.type == schema.FLOAT:

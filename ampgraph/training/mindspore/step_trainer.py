@@ -35,25 +35,29 @@ RATE, COUNT = "learning_rate", "global_step"
 
 
 class MindirInputs(StepInputs):
-    """What a step file takes; whole numbers may come in a wider type than the file's."""
+    """Checks what a MindIR step file is fed; whole numbers may come in a wider type than the file's."""
 
     def __init__(self, layout: StepLayout, ports: Mapping[str, Port]) -> None:
         self.layout, self.parts, self.ports = layout, 1, dict(ports)
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
+        """A batch as arrays of the file's types. Raises AmpError AMP503."""
         return super().checked(self._narrowed(batch))
 
-    def _whole(self, arrays: Feeds) -> dict[str, Array]:
-        return super()._whole(self._narrowed(arrays))
+    def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
+        """Arrays of all samples, checked, in the file's types."""
+        return super()._checked_whole(self._narrowed(arrays))
 
     def _narrowed(self, arrays: Feeds) -> Feeds:
-        """Raises AmpError AMP503 for a number that the file's type does not hold."""
+        """The arrays in the types of the file, float64 and int64 narrowed. Raises AmpError AMP503 for a number that the
+        file's type does not hold."""
         if not isinstance(arrays, Mapping):
             return arrays
         return {name: _narrow(self.ports[name], a) if name in self.ports else a for name, a in arrays.items()}
 
 
 def _narrow(port: Port, value: Any) -> Any:
+    """Whole numbers in the port's type. Raises AmpError AMP503 for one that it does not hold."""
     array = value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
     if array is None or not port.dtype.startswith(("int", "uint")) or not array.size:
         return value
@@ -97,13 +101,13 @@ class MindirTrainer:
         with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
             made = self._cell(*tensors)
         if not isinstance(made, tuple):
-            return StepResult(_number, made)
+            return StepResult(_as_number, made)
         loss, overflow, scale = made
-        return StepResult(_number, loss, _Finite(overflow), scale)
+        return StepResult(_as_number, loss, _FiniteFlag(overflow), scale)
 
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
-        """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
-        and for what is no row of numbers from 0."""
+        """Sets the learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its
+        own, and for what is no row of numbers from 0."""
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
             message = "the step has its own schedule of learning rates"
             raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
@@ -152,6 +156,7 @@ class MindirTrainer:
             self._assign(name, state[name])
 
     def _assign(self, name: str, value: Any) -> None:
+        """Writes a parameter on the device."""
         parameter = self.parameters[name]
         array = np.asarray(value).reshape(parameter.shape)
         self._ms.ops.assign(parameter, self._ms.Tensor(array, parameter.dtype))
@@ -169,17 +174,19 @@ class MindirTrainer:
         return {}
 
 
-class _Finite:
+class _FiniteFlag:
     """The opposite of an overflow flag, read when it is asked for."""
 
     def __init__(self, overflow: Any) -> None:
         self.overflow = overflow
 
     def asnumpy(self) -> Array:
+        """Whether all gradients were finite, as an array."""
         return np.asarray(np.logical_not(self.overflow.asnumpy()))
 
 
-def _number(value: Any) -> Any:
+def _as_number(value: Any) -> Any:
+    """A MindSpore tensor of one element as a scalar."""
     return value.asnumpy().reshape(())
 
 

@@ -126,19 +126,21 @@ class TrainStep:
         tensors = runtime.tensors_of(self._ms, self._ports.check({**given, **named}))
         with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
             if self._state is None:
-                return StepResult(_number, *self._step(*tensors))
+                return StepResult(_as_array, *self._step(*tensors))
             scale = self._ms.Tensor(np.float32(self._state.scale))
             return self._updated(*self._step(scale, *tensors))
 
     def _updated(self, loss: Any, finite: Any) -> StepResult[Any]:
+        """The result of a step; a loss scale of ours is updated on the host. Raises AmpError AMP506 when its patience
+        ends."""
         policy, state = self._scale, self._state
         if isinstance(policy, DynamicLossScale) and state is not None:
-            finite = bool(_number(finite))
+            finite = bool(_as_array(finite))
             state = self._state = policy.update(state, finite)
             if policy.exhausted(state):
                 message = f"{state.overflows} steps in a row overflowed; the loss scale is down to {state.scale:g}"
                 raise AmpError("AMP506", message, hint="look for NaN in the data, or lower the learning rate")
-        return StepResult(_number, loss, finite, state.scale if state else 1.0)
+        return StepResult(_as_array, loss, finite, state.scale if state else 1.0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all.
@@ -151,7 +153,7 @@ class TrainStep:
             try:
                 self._ms.save_checkpoint(kept, str(temporary))
             except Exception as error:  # MindSpore raises several kinds
-                message = f"cannot be written: {runtime.fault(error)}"
+                message = f"cannot be written: {runtime.error_words(error)}"
                 raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -165,7 +167,7 @@ class TrainStep:
         try:
             found = self._ms.load_checkpoint(str(path))
         except Exception as error:  # MindSpore raises several kinds
-            message = f"is not a checkpoint, or is cut short: {runtime.fault(error)}"
+            message = f"is not a checkpoint, or is cut short: {runtime.error_words(error)}"
             raise AmpError("AMP109", message, where=str(path), hint="step.save(path) writes one") from error
         wanted = self._kept()
         for name, data in wanted.items():
@@ -196,6 +198,7 @@ class TrainStep:
 
 
 def _parameters_of(ms: ModuleType, scaler: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters of a loss scaler, by name."""
     for name, value in vars(scaler).items():
         if isinstance(value, ms.Parameter):
             yield name, value
@@ -204,6 +207,7 @@ def _parameters_of(ms: ModuleType, scaler: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _checkpoint_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a checkpoint. Raises AmpError AMP105 for a name that MindSpore would change."""
     if Path(path).suffix != ".ckpt":
         raise AmpError("AMP105", "MindSpore's checkpoints are named *.ckpt", where=str(path), hint="name it so")
     return Path(path)
@@ -227,6 +231,8 @@ def _scale_of(ms: ModuleType, given: Any) -> Any:
 
 
 def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> None:
+    """Raises AmpError AMP322 for what is no optimizer, has a loss scale of its own, or holds other parameters than the
+    file's."""
     if not isinstance(optimizer, ms.nn.Optimizer):
         message = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
         raise AmpError("AMP322", message, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")
@@ -241,5 +247,6 @@ def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> No
         raise AmpError("AMP322", message, hint="use the list that the function is given, or a part of it")
 
 
-def _number(value: Any) -> Any:
+def _as_array(value: Any) -> Any:
+    """A MindSpore tensor as an array; a number as it is."""
     return value.asnumpy() if hasattr(value, "asnumpy") else value

@@ -81,19 +81,22 @@ class AccumulatingBinding(Binding):
         self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, options)
         self._of_gradients: Any = self._gradients.io_binding()
         self.total = self._buffer()
-        self._adding: _Sum | None = None
+        self._adding: _GradientSum | None = None
         if self.parts > 1:
-            self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
+            self._adding = _GradientSum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
 
     def _split(self, step: TrainingStep) -> CutStep:
+        """The step as two graphs, gradients and update; gradients stay unrounded until they are summed where that was
+        asked for."""
         made = cut(step)
         return rounded_once(made) if self._wide else made
 
     def _buffer(self) -> FlatBuffer:
+        """Zeros for the sum of the gradients, on the device."""
         return FlatBuffer(self._cut.summed, self.memory)
 
     def _state(self) -> dict[str, Held]:
-        """What the gradients read of the state."""
+        """The state that the gradients read: parameters and running statistics, by name."""
         return {entry.name: self.held(entry.name) for entry in self._cut.gradients.layout.states}
 
     def run(self, batch: Mapping[str, Array]) -> Made:
@@ -113,7 +116,7 @@ class AccumulatingBinding(Binding):
         moved: dict[str, OrtTensor] = {}
         old = {new: name for name, new in self._cut.moved.items()}
         for piece in pieces:
-            self._of_piece(state, piece)
+            self._prepare_piece(state, piece)
             into = self.total if self._adding is None or not before else self._adding.now
             loss, moved = self._part(piece.batch, state, into)
             state |= {old[name]: value for name, value in moved.items()}
@@ -123,8 +126,8 @@ class AccumulatingBinding(Binding):
             losses += piece.share * float(as_numpy(loss))
         return losses, moved, before
 
-    def _of_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
-        """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
+    def _prepare_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
+        """Prepares a micro-batch: its loss scale is its share of the whole, and its Dropout masks are its own."""
         if name := self.whole.scale:
             scale = self.get(name)
             state[name] = device_value(scale * scale.dtype.type(piece.share), self.memory)
@@ -143,14 +146,15 @@ class AccumulatingBinding(Binding):
             binding.bind_output(name, *view.place)
         for name in self._cut.moved.values():
             binding.bind_output(name, self.memory)
-        _run(self._gradients, binding, self.device)
+        _run_bound(self._gradients, binding, self.device)
         value = import_onnxruntime().OrtValue
         loss, *made = map(value, binding.get_outputs_as_ortvaluevector())
         return loss, dict(zip(self._cut.moved.values(), made[len(into.parts) :], strict=True))
 
 
-class _Sum:
-    """Adds the buffer ``now`` to the total in place; both weighted where there is no loss scale to weigh them."""
+class _GradientSum:
+    """A session that adds the buffer ``now`` to the total in place; both weighted where there is no loss scale to weigh
+    them."""
 
     def __init__(
         self, total: FlatBuffer, shapes: Mapping[str, tuple[int, ...]], memory: str, providers: Any, weighted: bool
@@ -167,15 +171,16 @@ class _Sum:
         self._binding.bind_ortvalue_output("sum", total.value)
 
     def run(self, before: float, share: float) -> None:
-        """total = total * before + now * share, or total + now."""
+        """Adds: total = total * before + now * share, or total + now if it is unweighted."""
         given = {"before": before, "share": share} if self.weighted else {}
         held = {name: device_value(np.array(number, np.float32), self._memory) for name, number in given.items()}
         for name, value in held.items():  # held until the run ends: a binding alone does not keep them
             self._binding.bind_ortvalue_input(name, value)
-        _run(self._session, self._binding, self._memory)
+        _run_bound(self._session, self._binding, self._memory)
 
 
 def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
+    """An ONNX model that adds one vector to another; ``weighted``: sum = total * before + now * share."""
     more, body = "", "sum = Add (total, now)"
     if weighted:
         more = ", float before, float share"
@@ -185,7 +190,9 @@ def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {graph}')
 
 
-def _run(session: Any, binding: Any, device: str) -> None:
+def _run_bound(session: Any, binding: Any, device: str) -> None:
+    """Runs a session by its IO binding; what ONNX Runtime raises becomes one AmpError, and the old state still
+    holds."""
     try:
         session.run_with_iobinding(binding)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -220,11 +227,12 @@ def weighed(
     for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False)):
         share = float(weights[start:end].sum() / whole)
         if share and (wanted is None or number in wanted):
-            found.append(MicroBatch(first + number, _rows(batch, start, end), share))
+            found.append(MicroBatch(first + number, _sample_range(batch, start, end), share))
     return found
 
 
-def _rows(batch: Mapping[str, Array], start: int, end: int) -> Mapping[str, Array]:
+def _sample_range(batch: Mapping[str, Array], start: int, end: int) -> Mapping[str, Array]:
+    """Samples ``start`` to ``end`` of a batch, along the first axis of each input."""
     if isinstance(batch, Drawn):
         return batch.part(start, end)
     return {name: array[start:end] for name, array in batch.items()}
@@ -236,7 +244,7 @@ def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Arra
     Raises AmpError AMP503 for inputs that differ in their number of samples, and for labels left out of one part of a
     loss only.
     """
-    count = _samples(batch)
+    count = _sample_count(batch)
     rows = np.ones(count)
     labels = batch.column(layout.labels) if isinstance(batch, Drawn) else batch.get(layout.labels)
     if labels is None or labels.dtype.kind != "i" or not count:
@@ -247,7 +255,8 @@ def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Arra
     return (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64), rows
 
 
-def _samples(batch: Mapping[str, Array]) -> int:
+def _sample_count(batch: Mapping[str, Array]) -> int:
+    """Samples in a batch, by the first axis of its inputs; AmpError AMP503 where inputs differ."""
     if isinstance(batch, Drawn):
         return batch.samples
     sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}

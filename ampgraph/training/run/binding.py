@@ -31,6 +31,7 @@ from ...runtime.onnxruntime_session import (
 from ..step.aliasing import in_place
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING, StateTensor
 from ..step.training_step import TrainingStep, session_model
+from .long_splits import with_slices
 from .options import RunOptions
 from .step_inputs import StepInputs
 
@@ -53,7 +54,7 @@ class BufferPart:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What onnxruntime.IOBinding binds, behind the name."""
+        """The arguments of onnxruntime.IOBinding's bind methods behind the name: device, type, shape, address."""
         return self.memory, 0, self.kind, list(self.shape), self.address
 
 
@@ -63,7 +64,7 @@ Made = tuple[dict[str, OrtTensor], OrtTensor | None]
 
 
 def bind_given(binding: Any, name: str, value: Held) -> None:
-    """An input that is on the device already."""
+    """Binds an input that lies on the device already."""
     if isinstance(value, BufferPart):
         binding.bind_input(name, *value.place)
     else:
@@ -141,7 +142,7 @@ class Binding:
             raise
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
-        """Other values for tensors that steps only read; said twice, it is the same."""
+        """Binds other values for tensors that steps only read."""
         for name, value in values.items():
             self._places[name] = value, value
             for binding in self._bindings:
@@ -177,7 +178,7 @@ class Binding:
         return BufferPart(held, held.device_name(), dims, held.data_ptr(), held.element_type())
 
     def held(self, name: str) -> OrtTensor:
-        """The runtime's own value of a tensor of this state, a vector where the graph takes one."""
+        """The runtime's own value of a state tensor, without a copy; a vector where the graph takes one."""
         self._refuse_torn()
         scale = self._scale if name == self._scale_name else None
         return self._places[name][self._turn] if scale is None else scale
@@ -212,7 +213,7 @@ class Binding:
         return self._step(batch, {entry.name: self._lent(entry) for entry in self._shared()})
 
     def run_own(self, batch: Mapping[str, Array]) -> Made:
-        """The same on the part of a batch that is this process's own: all of it."""
+        """One step on this process's part of a batch: all of it, where there is one process."""
         return self.run(batch)
 
     def _step(self, batch: Mapping[str, Array], given: Mapping[str, Held]) -> Made:
@@ -254,6 +255,7 @@ class Binding:
         return dict(zip(self._results, values, strict=True)), scale
 
     def _refuse_torn(self) -> None:
+        """Raises AMP504 if a run was stopped while it wrote over the state, which is then half old and half new."""
         if self._torn:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
@@ -290,27 +292,31 @@ class CapturedBinding(Binding):
         return [(name, graphs) if name == "CUDAExecutionProvider" else name for name in providers]
 
     def put(self, state: Mapping[str, Array]) -> None:
+        """Puts the state, and makes new places for results; both turns are recorded anew."""
         self._fed: dict[str, Any] = {}
         self._made = [self._results_places(), self._results_places()]
         super().put(state)
         self._recorded += 2  # other addresses
 
     def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
+        """Binds values at other addresses, so that the CUDA graphs of both turns are recorded anew."""
         super()._rebind(values)
         self._recorded += 2
 
     def _results_places(self) -> dict[str, OrtTensor]:
+        """A place on the device for each result of the step, at which its CUDA graph will write."""
         known = {value.name: value for value in self._session.get_outputs()}
         return {name: self.value(_empty(known[name])) for name in self._results}
 
     def _bound(self, turn: int) -> Any:
+        """The IO binding of a turn, whose results go to the places made for that turn."""
         binding = super()._bound(turn)
         for name, place in self._made[turn].items():
             binding.bind_ortvalue_output(name, place)
         return binding
 
     def run(self, batch: Mapping[str, Array]) -> Made:
-        """As `Binding.run`, whole or not at all: the old state is left as it is until the step is done."""
+        """One step, as `Binding.run`: the old state stays as it is until the step is done."""
         self._refuse_torn()
         turn = self._turn
         for name, array in batch.items():
@@ -331,13 +337,15 @@ class CapturedBinding(Binding):
         return made, device_value(self.get(scale), "cpu") if scale else None
 
     def _run_options(self, turn: int) -> Any:
+        """Names the CUDA graph of a turn: ONNX Runtime records it at the first run under a name, and launches it
+        afterwards."""
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry(GRAPH, str(self._recorded + turn))
         return options
 
 
 def _empty(output: Any) -> Array:
-    """An array as an output of the session."""
+    """An array of an output's type and shape."""
     names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
     dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
     return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))
@@ -357,7 +365,7 @@ def open_graph(
         how.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     crashing = CRASHING if device == "cpu" else None
     try:
-        content = proto.SerializeToString()
+        content = (with_slices(proto) if device == "cuda" else proto).SerializeToString()
         return ort.InferenceSession(content, how, providers=list(providers), disabled_optimizers=crashing), proto
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         hint = (

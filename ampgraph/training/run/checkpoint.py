@@ -59,8 +59,9 @@ class Position:
 LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
-def _place(position: Position) -> JsonObject:
-    """Its fields as the file holds them; those that older files lack are written only where they are not at `LATER`."""
+def _place_fields(position: Position) -> JsonObject:
+    """A place in the data as the file holds it; fields that older files lack are left out at their usual value
+    (`LATER`)."""
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 
@@ -91,7 +92,7 @@ class Checkpoint(Generic[Stored]):
 
 
 def digest(step: TrainingStep) -> str:
-    """Changes with the graph and with what it holds beside the state; not with the state, nor with names of nodes."""
+    """A digest of a step graph: of its nodes and constants, not of its state or the names of nodes."""
     graph, state = step.model.graph, {entry.name for entry in step.layout.states}
     made = hashlib.blake2b(digest_size=16)
     for value in (*graph.inputs, *graph.outputs):
@@ -113,20 +114,21 @@ def digest(step: TrainingStep) -> str:
 
 
 def digest_of(state: Mapping[str, Array | Late]) -> str:
-    """Changes with every bit of a state."""
+    """A digest of every bit of some arrays."""
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
         made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
-        made.update(_words(np.asarray(array)))
+        made.update(_safetensors_bytes(np.asarray(array)))
     return made.hexdigest()
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> None:
-    """Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays then."""
+    """Writes a checkpoint. Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays
+    then."""
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
-    head = {"version": VERSION, "step": checkpoint.digest, "position": _place(checkpoint.position), WORDS: words}
+    head = {"version": VERSION, "step": checkpoint.digest, "position": _place_fields(checkpoint.position), WORDS: words}
     head[CHECKSUM] = ZEROS
     try:
         with whole_file(path, durable=True) as beside:
@@ -139,8 +141,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
 
 
 def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
-    """The safetensors format: the size of the header, the header, the numbers. Raises OSError for everything that the
-    file system refuses."""
+    """Writes the safetensors format: the size of the header, the header, the numbers. Raises OSError for everything
+    that the file system refuses."""
     header: dict[str, Any] = {"__metadata__": metadata}
     order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
     for name in order:
@@ -156,7 +158,7 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
         made.update(front)
         file.write(front)
         for name in order:
-            words = _words(np.asarray(tensors[name]))
+            words = _safetensors_bytes(np.asarray(tensors[name]))
             made.update(words)
             file.write(words)
             del words  # before the next one is fetched
@@ -181,13 +183,15 @@ def _refuse_damaged(path: Path) -> None:
         raise ValueError("its checksum is another one")
 
 
-def _words(array: Array) -> memoryview:
+def _safetensors_bytes(array: Array) -> memoryview:
+    """The bytes of a tensor as safetensors stores them, little-endian; bfloat16 as its 16 bits."""
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
-    """Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is cut short."""
+    """Reads a checkpoint. Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is
+    cut short."""
     path = Path(path)
     if not path.is_file():
         message = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"

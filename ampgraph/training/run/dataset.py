@@ -37,6 +37,7 @@ PIECE = 1 << 24  # bytes of the samples that are looked at together
 
 
 def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The `Prepare` of data that need none."""
     return dict(arrays)
 
 
@@ -50,7 +51,7 @@ class Dataset:
     note: str = ""  # what `prepare` does beyond types and axes
 
     def then(self, more: Prepare, note: str) -> Dataset:
-        """The same samples, and ``more`` done to their rows; ``note`` tells it from others."""
+        """The samples, and ``more`` done to their rows; ``note`` tells the result from others."""
         first = self.prepare
         return replace(self, prepare=lambda rows: more(first(rows)), note=f"{self.note}{note}\n")
 
@@ -93,6 +94,7 @@ class Drawn(Mapping[str, Array]):
 
     @property
     def samples(self) -> int:
+        """Number of samples that were drawn, read or not."""
         return len(self._rows)
 
     def part(self, start: int, end: int) -> dict[str, Array]:
@@ -124,21 +126,26 @@ class Stream(Dataset):
     named: Callable[[object], dict[str, Array]] = lambda batch: {}
 
     def digest(self) -> str:
-        """That of its size: another order is other data, and it may be shuffled."""
+        """A digest of its size alone: its order may be another one each time."""
         return f"stream of {self.samples}" + self.note
 
     def then(self, more: Prepare, note: str) -> Dataset:
+        """The stream with batches prepared by ``more`` too; ``note`` says so in the checkpoint's digest."""
         named = self.named
         return replace(self, named=lambda given: more(named(given)), note=f"{self.note}{note}\n")
 
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
     ) -> Iterator[Mapping[str, Array]]:
+        """Batches in the iterable's own order (it cannot be shuffled), from number ``skip`` on; ``last``: with the
+        short one at the end."""
         for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
             if number >= skip:
                 yield batch
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
+        """Batches of ``batch_size`` samples put together from the iterable's; ``whole``: without the short one at the
+        end."""
         held: list[dict[str, Array]] = []
         for given in self.source:
             held.append(self.named(given))
@@ -160,6 +167,7 @@ def rows_at_once(arrays: Mapping[str, Array]) -> int:
 
 
 def _rows(part: Mapping[str, Array]) -> int:
+    """Samples in a batch."""
     return len(next(iter(part.values())))
 
 
@@ -194,7 +202,7 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
     paths = [given] if given.is_file() else sorted(given.iterdir() if given.is_dir() else map(Path, glob.glob(text)))
     found: dict[str, Array] = {}
     for path in paths:
-        for name, array in _read(path, inputs, labels).items():
+        for name, array in _read_arrays(path, inputs, labels).items():
             if name in inputs and name in found:
                 hint = f"name the files of one set by a pattern: '{path.parent}/{path.name[:5]}*'"
                 raise AmpError("AMP503", f"two files hold '{name}', the second is {path.name}", where=text, hint=hint)
@@ -204,8 +212,8 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
     return by_input(found, inputs, inputs)
 
 
-def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """By name; nothing for a file of another kind."""
+def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
+    """The arrays of one file by input name; empty for a file of another kind."""
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith(".npy"):
@@ -216,7 +224,7 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
                 return mapped_npz(file)
         if name.endswith(".csv"):
             with opened(path) as file:
-                return _table(file, inputs, labels)
+                return _read_table(file, inputs, labels)
         if IDX.search(name):
             with opened(path) as file:
                 array = mapped_idx(file)
@@ -229,9 +237,10 @@ def _read(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
     return {}
 
 
-def _table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
-    """A column that has the name of an input is its own; of the others the last, or the one named ``labels``, holds the
-    labels, and the rest in their order are the only other input. Raises ValueError for what is no number."""
+def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:
+    """The arrays of a table (.csv): a column with an input's name is that input; of the others the last, or the one
+    named ``labels``, holds the labels, and the rest is the only other input. Raises ValueError for what is no
+    number."""
     first = file.readline().decode().strip()
     names = [name.strip(" \"'") for name in first.split(",")]
     if re.fullmatch(r"[-+.,\deE\s]+", first):  # numbers: there are no names
@@ -250,6 +259,8 @@ def _table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, A
 
 
 def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
+    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only other
+    input."""
     if stem in inputs:
         return stem
     others = [name for name in inputs if name != labels]
@@ -281,7 +292,7 @@ def mapped_npz(file: IO[bytes]) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.filename.endswith(".npy"):
-                found[info.filename.removesuffix(".npy")] = _member(archive, info, file)
+                found[info.filename.removesuffix(".npy")] = _npz_member(archive, info, file)
     return found
 
 
@@ -296,7 +307,8 @@ def mapped_idx(file: IO[bytes]) -> Array:
     return _mapped(file, np.dtype(IDX_TYPES[start[2]]), tuple(map(int, sizes)), "C")
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
+def _npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) -> Array:
+    """An array of a .npz archive, mapped where it is stored plainly; a packed one is unpacked to a temporary file."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
         with archive.open(info) as member, _unpacked(member) as plain:
             return mapped_npy(plain)
@@ -310,6 +322,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) ->
 
 
 def _unpacked(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
+    """What a packed file holds, in a temporary file that can be mapped."""
     plain = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     shutil.copyfileobj(packed, plain)
     plain.flush()

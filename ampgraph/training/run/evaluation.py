@@ -42,7 +42,7 @@ def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool 
             hint = "build the step with an average: --ema 0.999"
             raise AmpError("AMP206", "keeps no running average of the weights", hint=hint)
         tensors |= {name.removeprefix(EMA): state[name] for name in entries}
-    wide = ({name: _wide(array) for name, array in arrays.items()} for arrays in (tensors, kept))
+    wide = ({name: _to_float32(array) for name, array in arrays.items()} for arrays in (tensors, kept))
     model = unpack(text, *wide)
     for node in model.graph.all_nodes():  # as they work after the training
         if node.op_type == "Dropout" and len(node.inputs) > 2:
@@ -60,13 +60,14 @@ def save_trained(
     OnnxGraph(trained_model(step, state, average)).save(path)
 
 
-def _wide(array: Array) -> Array:
+def _to_float32(array: Array) -> Array:
     """The forward graph is float32; O3 stores parameters low."""
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 
 class Evaluator:
-    """The forward graph in float32, opened once; weights are fed, so that nothing is built anew for each evaluation."""
+    """The forward graph of a step in float32, opened once; weights are fed, so that an evaluation builds nothing
+    anew."""
 
     def __init__(self, step: TrainingStep, device: str) -> None:
         self.step, self.feeds = step, StepInputs(step)
@@ -89,7 +90,7 @@ class Evaluator:
         ``accuracy`` where labels are classes."""
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
-        weights = {name: _wide(state[name]) for name in self.weights}
+        weights = {name: _to_float32(state[name]) for name in self.weights}
         asked = list(dict.fromkeys(self.outputs.values()))
         sums, samples = {kind: np.zeros(3) for kind in self.terms}, 0
         for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
@@ -98,7 +99,7 @@ class Evaluator:
             labels, count = batch.get(self.step.layout.labels), len(batch[self.fed[0]])
             samples += count
             for kind, sum_ in sums.items():
-                sum_ += _summed(kind, results[self.outputs[kind]], labels, count)
+                sum_ += _batch_sums(kind, results[self.outputs[kind]], labels, count)
         if not samples:
             raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
         means = {kind: (loss / max(count, 1), right / max(count, 1)) for kind, (loss, count, right) in sums.items()}
@@ -107,8 +108,8 @@ class Evaluator:
         return {"samples": float(samples), "loss": loss, **accuracy}
 
 
-def _summed(kind: str, result: Array, labels: Array | None, samples: int) -> tuple[float, int, int]:
-    """Of a batch, in float64: a sum of losses, of how many, and how many labels are right."""
+def _batch_sums(kind: str, result: Array, labels: Array | None, samples: int) -> tuple[float, int, int]:
+    """The sum of losses of a batch, in float64, of how many, and how many labels are right."""
     if labels is None or kind not in ("cross_entropy", "mse"):
         return float(result.reshape(())) * samples, samples, 0
     scores = result.astype(np.float64)

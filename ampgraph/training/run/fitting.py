@@ -52,6 +52,7 @@ class Epoch:
     parts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
+        """As plain data, for JSON."""
         return asdict(self)
 
 
@@ -114,7 +115,7 @@ def fit(
     is lost, AMP509 where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two
     steps.
     """
-    run = _Run(trainer, data, validate, options, group)
+    run = _TrainingRun(trainer, data, validate, options, group)
     with contextlib.ExitStack() as held:
         if run.file is not None:
             group.from_first(functools.partial(claim, run.file, held))
@@ -122,7 +123,9 @@ def fit(
         return run.run(on_step, on_epoch)
 
 
-class _Run:
+class _TrainingRun:
+    """One call of `fit`: what it trains, where it is in the data, and what was seen of the steps so far."""
+
     def __init__(
         self,
         trainer: Fittable,
@@ -212,6 +215,8 @@ class _Run:
         return found
 
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
+        """Trains to the last epoch, or on from the checkpoint; gives the history of all epochs, those before it
+        included."""
         options, epochs, total = self.options, [], self.steps * self.options.epochs
         while self.epoch < options.epochs:
             for batch in self.data.shuffled(
@@ -221,7 +226,7 @@ class _Run:
                     hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
                     self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
                 if options.last_batch == "pad":
-                    batch = _padded(batch, options.batch_size, self.trainer.layout.labels)
+                    batch = _padded_batch(batch, options.batch_size, self.trainer.layout.labels)
                 result = self.trainer.step_checked(batch)
                 self.batch += 1
                 self.waiting.append(result)
@@ -246,6 +251,8 @@ class _Run:
         return History(epochs, losses, finite, 0 if self.last else self.rest, self.before)
 
     def _epoch_done(self, scale: float) -> Epoch:
+        """What is said of the epoch that ended: mean loss of its finite steps, what validation found, parts of the
+        loss."""
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
@@ -275,13 +282,15 @@ class _Run:
             raise AmpError("AMP504", f"{row} steps in a row overflowed: training is lost", hint=LOST)
 
     def _check_epoch(self, scale: float) -> None:
-        """A scale below 1 protects nothing any more: what overflows then is not the scaling's doing."""
+        """Raises AmpError AMP504 where no step of the epoch was finite and the loss scale is below 1: what overflows
+        then is not the scaling's doing."""
         if scale < 1 and not any(self.finite[-self.steps :]):
             message = f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}"
             raise AmpError("AMP504", f"{message}: training is lost", hint=LOST)
 
     def _check_scale(self, scale: float) -> None:
-        """A scale whose inverse is no number makes weights infinite; one that is infinite skips every step.
+        """Raises AmpError for a loss scale whose inverse is no number, which makes weights infinite, or that is
+        infinite, which skips every step.
 
         A float64 scale just beyond float32 is neither: the next step overflows, is skipped, and shrinks it.
         """
@@ -292,6 +301,7 @@ class _Run:
             raise AmpError("AMP504", f"the loss scale has become {scale:g}: training is lost", hint=hint)
 
     def _save(self) -> None:
+        """Writes a checkpoint from the first rank, if one was asked for; the results that wait are read before."""
         if self.file is None:
             return
         self._read()
@@ -301,7 +311,7 @@ class _Run:
         self.group.from_first(functools.partial(files.save, self.file, made))
 
 
-def _padded(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
+def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
     """A batch of ``size``: its first rows again, with labels that count for nothing."""
     count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
     if count == size:

@@ -32,7 +32,7 @@ class Normalized:
     input: str = ""
 
     def __post_init__(self) -> None:
-        mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
+        mean, std = _finite_numbers("mean", self.mean), _finite_numbers("std", self.std)
         if not is_number(self.scale) or not math.isfinite(self.scale) or not self.scale:
             raise AmpError("AMP325", f"scale={self.scale} cannot scale data", hint="--scale 1/255")
         if min(std) <= 0:
@@ -50,7 +50,7 @@ class Normalized:
         mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         shape = [1] * len(ports[name].shape)
         if (count := max(mean.size, std.size)) > 1:
-            shape[_axis(ports[name], count)] = count
+            shape[_channel_axis(ports[name], count)] = count
         factor, offset = ((self.scale / std) + 0 * mean).astype(np.float32), (0 - mean / std).astype(np.float32)
         factor, offset = factor.reshape(shape), offset.reshape(shape)
 
@@ -60,6 +60,7 @@ class Normalized:
         return normalized, f"{name}: {self.scale!r} {self.mean} {self.std}"
 
     def _chosen(self, names: Sequence[str]) -> str:
+        """The input that is normalised: the one named, or the only float32 one; AmpError AMP325 otherwise."""
         if self.input:
             if self.input not in names:
                 message = f"'{self.input}' is not a float32 input to normalise"
@@ -76,30 +77,32 @@ def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str]
 
     Raises AmpError AMP325.
     """
-    factors = dict(_named("--scale", text) for text in scales or ())
-    centres = dict(_named("--normalize", text) for text in normalize or ())
+    factors = dict(_input_and_rest("--scale", text) for text in scales or ())
+    centres = dict(_input_and_rest("--normalize", text) for text in normalize or ())
     made: str | Normalized = data
     for name in dict.fromkeys((*factors, *centres)):
         mean, comma, std = centres.get(name, "0,1").partition(",")
         if not comma:
             raise AmpError("AMP325", f"--normalize {mean} is not MEAN,STD", hint=HINT)
-        scale = _number("--scale", factors.get(name, "1"))
-        made = Normalized(made, scale, _row(mean), _row(std), name)
+        scale = _parse_factor("--scale", factors.get(name, "1"))
+        made = Normalized(made, scale, _parse_row(mean), _parse_row(std), name)
     return made
 
 
-def _named(option: str, text: str) -> tuple[str, str]:
+def _input_and_rest(option: str, text: str) -> tuple[str, str]:
+    """INPUT and the rest of an option's text INPUT=REST; the name is empty where none is given."""
     name, equals, rest = text.rpartition("=")
     if equals and not name:
         raise AmpError("AMP325", f"{option} {text} names no input", hint=f"{option} INPUT={rest}")
     return name.strip(), rest
 
 
-def _row(text: str) -> list[float]:
-    return [_number("--normalize", word) for word in text.split()]
+def _parse_row(text: str) -> list[float]:
+    """The numbers of a text, separated by spaces."""
+    return [_parse_factor("--normalize", word) for word in text.split()]
 
 
-def _number(option: str, text: str) -> float:
+def _parse_factor(option: str, text: str) -> float:
     """A number, or a fraction like 1/255."""
     above, _, below = text.partition("/")
     try:
@@ -108,7 +111,8 @@ def _number(option: str, text: str) -> float:
         raise AmpError("AMP325", f"{option}: '{text}' is not a number", hint=HINTS[option]) from None
 
 
-def _numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
+def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
+    """``mean`` or ``std`` as a tuple of finite numbers; AmpError AMP325 names the option otherwise."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     numbers: list[object] = list(cast("Iterable[object]", given)) if several else [given]
     if not numbers or not all(is_number(number) and math.isfinite(cast(float, number)) for number in numbers):
@@ -116,7 +120,7 @@ def _numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
     return tuple(float(cast(float, number)) for number in numbers)
 
 
-def _axis(port: Port, count: int) -> int:
+def _channel_axis(port: Port, count: int) -> int:
     """The axis of the channels. Raises AmpError AMP325 where none or two may be it."""
     found = {axis for axis in (1, len(port.shape) - 1) if 0 < axis < len(port.shape) and port.shape[axis] == count}
     if len(found) == 1:

@@ -27,9 +27,9 @@ class RunOptions:
     cuda_graph: bool = False
 
     def __post_init__(self) -> None:
-        _whole(self, "threads", 0, "threads=0 takes all")
-        _whole(self, "accumulate", 1, "accumulate=4 makes four micro-batches of each batch")
-        _one_of(self, "communicate", COMMUNICATED)
+        _check_whole(self, "threads", 0, "threads=0 takes all")
+        _check_whole(self, "accumulate", 1, "accumulate=4 makes four micro-batches of each batch")
+        _check_one_of(self, "communicate", COMMUNICATED)
 
     def place(self) -> tuple[str, Sequence[str]]:
         """The device and ONNX Runtime's providers. Raises AmpError AMP321, AMP323 and AMP505."""
@@ -55,21 +55,23 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
-            _whole(self, name, least, f"{name}={least}")
-        _one_of(self, "last_batch", LAST)
+            _check_whole(self, name, least, f"{name}={least}")
+        _check_one_of(self, "last_batch", LAST)
         if self.checkpoint is None and (self.resume or self.checkpoint_every):
             hint = "name the folder of the checkpoint: --checkpoint DIR"
             raise AmpError("AMP325", "no checkpoint folder is given to resume from or write to", hint=hint)
 
 
-def _whole(options: object, name: str, least: int, hint: str) -> None:
+def _check_whole(options: object, name: str, least: int, hint: str) -> None:
+    """Checks that an option is a whole number from ``least`` on, and makes it an int (a numpy integer too)."""
     value = getattr(options, name)
     if not is_whole(value) or value < least:
         raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=hint)
     object.__setattr__(options, name, int(value))
 
 
-def _one_of(options: object, name: str, words: tuple[str, ...]) -> None:
+def _check_one_of(options: object, name: str, words: tuple[str, ...]) -> None:
+    """Checks that an option is one of ``words``; the hint names the nearest."""
     value = getattr(options, name)
     if value not in words:
         hint = nearest(str(value), list(words)) or f"{name}={words[1]!r}"

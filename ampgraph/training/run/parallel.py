@@ -67,6 +67,7 @@ class SharedBuffer(FlatBuffer):
     tensor: torch.Tensor
 
     def _held(self, zeros: Array, memory: str) -> OrtTensor:
+        """Zeros in torch's memory, as the value of ONNX Runtime that shares it."""
         import torch
 
         self.tensor = torch.zeros(zeros.shape, device=memory)
@@ -82,7 +83,7 @@ class SharedBuffer(FlatBuffer):
 
 
 def _as_torch(value: OrtTensor) -> torch.Tensor:
-    """A tensor of ONNX Runtime, where it lies."""
+    """A tensor of ONNX Runtime as torch's, sharing memory."""
     from torch.utils.dlpack import from_dlpack
 
     shared: torch.Tensor = from_dlpack(value)
@@ -90,7 +91,7 @@ def _as_torch(value: OrtTensor) -> torch.Tensor:
 
 
 def _from_torch(tensor: torch.Tensor) -> OrtTensor:
-    """A tensor of torch, where it lies."""
+    """A tensor of torch as ONNX Runtime's, sharing memory."""
     value: OrtTensor = import_onnxruntime().OrtValue.from_dlpack(tensor)
     return value
 
@@ -120,6 +121,7 @@ class ParallelBinding(AccumulatingBinding):
         self.low = self._low(options.communicate)
 
     def _buffer(self) -> SharedBuffer:
+        """A buffer for the sum of the gradients that torch.distributed can sum over the ranks."""
         return SharedBuffer(self._cut.summed, self.memory)
 
     def _low(self, kind: str) -> torch.Tensor | None:
@@ -129,6 +131,7 @@ class ParallelBinding(AccumulatingBinding):
         return None if kind == "float32" else torch.empty_like(self.total.tensor, dtype=getattr(torch, kind))
 
     def put(self, state: Mapping[str, Array]) -> None:
+        """Puts the state; that all ranks hold the same is compared before the next update."""
         self._compared = False
         super().put(state)
 
@@ -157,6 +160,8 @@ class ParallelBinding(AccumulatingBinding):
         return self._update_of(weighed(batch, self.parts, weights, whole, self.parts * self.group.rank))
 
     def _update_of(self, pieces: list[MicroBatch]) -> Made:
+        """One update by the micro-batches of all ranks, which may be none on this one: sums are reduced, then each rank
+        updates."""
         if not self._compared:
             self.compare()
         loss, moved, unweighted = self._summed(pieces, self._state())
@@ -174,10 +179,12 @@ class ParallelBinding(AccumulatingBinding):
         return self._applied({**self.total.parts, **self.rest.parts, **first})
 
     def _applied(self, given: dict[str, Held]) -> Made:
+        """Runs the update graph on the summed gradients."""
         return self._step({}, given)
 
     def _reduce(self) -> None:
-        """Sums what the ranks have made. A gradient that overflows in a low type is infinite in the sum too."""
+        """Sums over all ranks the gradients and whatever else each has made. A gradient that overflows in a low type is
+        infinite in the sum too."""
         if self.low is None:
             self.group.sum(self.total.tensor, self.rest.tensor)
             return
@@ -208,6 +215,7 @@ class ShardedBinding(ParallelBinding):
         self._all = SharedBuffer(self._parameters, self.memory)
 
     def _split(self, step: TrainingStep) -> CutStep:
+        """The update cut to this rank's share of the elements; the gradients stay whole."""
         made = super()._split(step)
         sizes = {name: array.size for name, array in self._first.items()}
         self._plan = shares(made.update, sizes, self.group.world)
@@ -219,6 +227,7 @@ class ShardedBinding(ParallelBinding):
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, Array]) -> None:
+        """Puts this rank's share of the state, and the whole of each parameter into the buffer that ranks exchange."""
         import torch
 
         super().put({entry.name: self._mine(entry.name, state[entry.name]) for entry in self.layout.states})
@@ -226,24 +235,26 @@ class ShardedBinding(ParallelBinding):
             self._flat(name).copy_(torch.from_numpy(np.array(state[name], order="C").reshape(-1)))
 
     def _mine(self, name: str, array: Array) -> Array:
-        """Of what is divided, this rank's part."""
+        """This rank's part of an array that is shared out; any other array whole."""
         if name not in self._plan.divided:
             return array
         start, end = self._plan.spans[name][self.group.rank]
         return array.reshape(-1)[start:end]
 
     def _flat(self, name: str) -> torch.Tensor:
-        """A parameter where it lies, as a vector."""
+        """A parameter as a vector, in the buffer that ranks exchange."""
         return self._all.view(name).view(-1)
 
     def get(self, name: str) -> Array:
+        """A state tensor, whole: parameters from this rank, slots collected from all ranks, which call this
+        together."""
         if name in self._all.parts:
             found: Array = self._flat(name).cpu().numpy().copy()
             return found.reshape(self._first[name].shape)
         return self._collected(name) if name in self._plan.spans else super().get(name)
 
     def _collected(self, name: str) -> Array:
-        """A slot, of which every rank has a part: every rank asks for it."""
+        """A whole slot, of which every rank holds a part; all ranks call this together."""
         import torch
 
         whole = torch.empty(self._first[name].size, device=self.memory)
@@ -257,14 +268,17 @@ class ShardedBinding(ParallelBinding):
         return found
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of the whole tensor, not that of this rank's share."""
         return self._first[name].shape if name in self._plan.spans else super().shape(name)
 
     def reader(self) -> Callable[[str], Array]:
-        """`get`, for which all slots are collected now: every rank asks for it."""
+        """A function as `get`, for which the parts of slots are collected from all ranks now; all ranks call this
+        together."""
         slots = {name: self.get(name) for name in self._plan.spans if name not in self._all.parts}
         return lambda name: slots[name] if name in slots else self.get(name)
 
     def _state(self) -> dict[str, Held]:
+        """What the gradients read: parameters from the buffer that ranks exchange, the rest from the update's state."""
         names, sent = [entry.name for entry in self._cut.gradients.layout.states], self._all.parts
         return {name: sent[name] if name in sent else self.held(name) for name in names}
 

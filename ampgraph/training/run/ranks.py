@@ -80,8 +80,8 @@ class TorchGroup(Ranks):
 
     def sum(self, *tensors: torch.Tensor) -> None:
         """Sums tensors over all ranks where they lie. Raises AmpError AMP509 for a rank that is gone."""
-        distributed = _torch().distributed
-        with _told():
+        distributed = _torch_distributed().distributed
+        with _torch_errors_reported():
             work = [distributed.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors]
             for one in work:
                 one.wait()
@@ -89,18 +89,21 @@ class TorchGroup(Ranks):
 
     def sum_numbers(self, *numbers: float) -> list[float]:
         """Numbers, each summed over all ranks. Raises AmpError AMP509."""
-        tensor = _torch().tensor([float(number) for number in numbers], dtype=_torch().float64, device=self.memory)
+        tensor = _torch_distributed().tensor(
+            [float(number) for number in numbers], dtype=_torch_distributed().float64, device=self.memory
+        )
         self.sum(tensor)
         found: list[float] = tensor.tolist()
         return found
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
-        """A tensor of rank ``source``, into the one that is given. Raises AmpError AMP509."""
-        with _told():
-            _torch().distributed.broadcast(tensor, group=self.group, group_src=source)
+        """Sends a tensor of rank ``source`` into the given one on every rank. Raises AmpError AMP509."""
+        with _torch_errors_reported():
+            _torch_distributed().distributed.broadcast(tensor, group=self.group, group_src=source)
         self._finish()
 
     def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, sent to all ranks; an AmpError that it raises there is raised on all."""
         made: tuple[T | None, tuple[str, str, str, str] | None] = None, None
         if self.first:
             try:
@@ -113,10 +116,13 @@ class TorchGroup(Ranks):
         return found  # type: ignore[return-value]
 
     def refuse_difference(self, text: str, what: str, hint: str) -> None:
+        """Raises AMP509 on all ranks if ``text`` is another one on some rank; compared by 128 bits of its hash."""
         made = hashlib.blake2b(text.encode(), digest_size=16).digest()
         mine = [int.from_bytes(made[start : start + 4], "little") for start in range(0, 16, 4)]
-        gathered = _torch().zeros(self.world, len(mine), dtype=_torch().int64, device=self.memory)
-        gathered[self.rank] = _torch().tensor(mine)
+        gathered = _torch_distributed().zeros(
+            self.world, len(mine), dtype=_torch_distributed().int64, device=self.memory
+        )
+        gathered[self.rank] = _torch_distributed().tensor(mine)
         self.sum(gathered)
         rows = gathered.tolist()
         other = next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
@@ -125,7 +131,7 @@ class TorchGroup(Ranks):
 
     def _sent(self, value: T) -> T:
         """Any object of rank 0, on all ranks."""
-        torch = _torch()
+        torch = _torch_distributed()
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8) if self.first else None
         size = torch.tensor([0 if data is None else len(data)], device=self.memory)
         self.broadcast(size)
@@ -136,9 +142,9 @@ class TorchGroup(Ranks):
         return sent
 
     def _finish(self) -> None:
-        """ONNX Runtime runs on a stream of its own: what it reads next must be there."""
+        """Waits until sums on torch's stream are done: ONNX Runtime reads the buffer on a stream of its own."""
         if self.memory != "cpu":
-            _torch().cuda.synchronize()
+            _torch_distributed().cuda.synchronize()
 
 
 def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
@@ -147,9 +153,9 @@ def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
     auto = isinstance(distributed, str) and distributed == AUTO  # what an array is equal to is an array
     if distributed is None or (auto and launched()[1] == 1):
         return ALONE
-    torch = _torch()
+    torch = _torch_distributed()
     if auto:
-        distributed = _started(torch, memory)
+        distributed = _start_group(torch, memory)
     elif not all(callable(getattr(distributed, name, None)) for name in ("rank", "size", "allreduce")):
         given = repr(distributed) if isinstance(distributed, (str, int)) else f"a {type(distributed).__name__}"
         message = f"distributed={given} is not a process group"
@@ -158,12 +164,12 @@ def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
     return TorchGroup(distributed, memory)
 
 
-def _started(torch: ModuleType, memory: str) -> ProcessGroup:
+def _start_group(torch: ModuleType, memory: str) -> ProcessGroup:
     """The group of all processes that the launcher has started."""
     distributed = torch.distributed
     if not distributed.is_initialized():
         kind = "cpu:gloo" if memory == "cpu" else "cpu:gloo,cuda:nccl"
-        with _told():
+        with _torch_errors_reported():
             store, rank, world = next(distributed.rendezvous("env://", timeout=REACHED))
             # torchrun may keep its store when it starts ranks again: addresses of those that ended would be found there
             store = distributed.PrefixStore(f"ampgraph/{os.environ.get(RESTARTS, '0')}", store)
@@ -174,8 +180,8 @@ def _started(torch: ModuleType, memory: str) -> ProcessGroup:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What torch.distributed raises, as an AmpError AMP509."""
+def _torch_errors_reported() -> Iterator[None]:
+    """Turns what torch.distributed raises into AmpError AMP509."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -184,7 +190,8 @@ def _told() -> Iterator[None]:
         raise AmpError("AMP509", message, hint=hint) from error
 
 
-def _torch() -> ModuleType:
+def _torch_distributed() -> ModuleType:
+    """torch with torch.distributed; AmpError AMP501 where it is missing."""
     os.environ.setdefault(FEWER_WORDS, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch

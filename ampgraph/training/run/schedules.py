@@ -89,6 +89,8 @@ class Schedule:
         return made
 
     def _factor(self, t: int, steps: int) -> float:
+        """What the full rate is multiplied by at update ``t`` of ``steps``, counted behind the warmup; inf where it
+        overflows."""
         if self.kind == "linear":
             return 1 + (self.end - 1) * t / steps
         if self.kind == "cosine":
@@ -184,7 +186,7 @@ def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule])
 
 
 def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collection[str]) -> Mapping[str, OneSchedule]:
-    """What is given for each group, by its pattern; a mapping may leave some out."""
+    """The schedule of each group by its pattern; a mapping may leave groups out."""
     if not isinstance(given, Mapping):
         if len(patterns) > 1 and not isinstance(given, (str, Schedule)):
             names = ", ".join(f"'{name}'" for name in patterns)
@@ -199,17 +201,17 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
 
 
 def after(tables: Tables, past: int) -> Tables:
-    """The tables of a state that has seen ``past`` updates before."""
+    """The tables behind the ``past`` updates that a state has seen."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 
 def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
     """``SCHEDULE``, the last of several, or ``PATTERN=SCHEDULE`` repeated. Raises AmpError AMP324 for both at once."""
-    if not any(_pattern(word) for word in words):
+    if not any(_group_pattern(word) for word in words):
         return words[-1] if words else None
     found: dict[str, str] = {}
     for word in words:
-        pattern = _pattern(word)
+        pattern = _group_pattern(word)
         if not pattern or pattern in found:
             message = "is given twice" if pattern else "is not PATTERN=SCHEDULE"
             hint = "one schedule for all, or for each group its own: --lr-schedule 'head.*=cosine'"
@@ -236,13 +238,13 @@ def described(given: Given) -> str:
 def stretches(message: str) -> str:
     """The kind of schedule that ends with the training, of what `described` says; empty for none."""
     for one in message.split(EACH):
-        word = one[len(pattern) + 1 :] if (pattern := _pattern(one)) else one
+        word = one[len(pattern) + 1 :] if (pattern := _group_pattern(one)) else one
         if word != "none" and not word.startswith("a table") and parse_schedule(word).stretches:
             return word.partition(":")[0]
     return ""
 
 
-def _pattern(word: str) -> str:
+def _group_pattern(word: str) -> str:
     """What stands in front of a schedule; empty where it is all. A pattern may hold = and :, an option = after a :."""
     front, equals, rest = word.partition("=")
     if not equals or (":" in front and front.partition(":")[0] in KINDS):

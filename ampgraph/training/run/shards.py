@@ -21,9 +21,9 @@ from .accumulation import ALIGNED
 SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
-class _Unit:
-    """A run and the numbers of its parameters. ``others``: the state that is cut with them, and the first parameter of
-    each; ``whole``: it must not be cut."""
+class _ShardUnit:
+    """A run of parameters as it is cut among ranks. ``others``: the state that is cut with them, and the first
+    parameter of each; ``whole``: it must not be cut."""
 
     def __init__(self, run: Run, sizes: Mapping[str, int]) -> None:
         self.parameters, self.sizes = run.parameters, [sizes[name] for name in run.parameters]
@@ -33,7 +33,8 @@ class _Unit:
         self.others = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
 
     def cut(self, share: float) -> int:
-        """The element nearest to a share of it at which it may be cut: parts begin where a buffer is aligned."""
+        """The element at which to cut a run for a share of it: the nearest one at which a buffer may begin
+        (alignment)."""
         if self.whole:
             return self.numbers * (share > 0.5)
         wanted, before = share * self.numbers, 0
@@ -53,13 +54,13 @@ class Shares:
     divided: frozenset[str]  # state of which some rank has a part
 
     def away(self, rank: int) -> set[str]:
-        """What a rank does not hold."""
+        """Names of the state of which a rank has no element."""
         return {name for name, spans in self.spans.items() if spans[rank][0] == spans[rank][1]}
 
 
 def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares:
     """Shares out what is updated; ``sizes``: the numbers of every state."""
-    units = [_Unit(run, sizes) for run in update.layout.runs]
+    units = [_ShardUnit(run, sizes) for run in update.layout.runs]
     order = tuple(name for unit in units for name in unit.parameters)
     starts = dict(zip(order, accumulate((sizes[name] for name in order), initial=0), strict=False))
     borders = [0, *_borders(units, sizes, ranks), sum(unit.numbers for unit in units)]
@@ -81,8 +82,8 @@ def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares
     return Shares(order, spans, frozenset(divided))
 
 
-def _borders(units: Sequence[_Unit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
-    """Where one rank's elements end and the next one's begin."""
+def _borders(units: Sequence[_ShardUnit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
+    """The element at which each rank's part ends, by position in all runs."""
     slots = [sum(sizes[name] for name in unit.others) for unit in units]
     if not any(slots):
         slots = [unit.numbers for unit in units]
@@ -104,7 +105,7 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     """The update of one rank's part; its model is changed. What is divided is vectors there."""
     layout, graph = update.layout, update.model.graph
     away = plan.away(rank)
-    _slice(update, plan, rank)
+    _slice_update(update, plan, rank)
     states = tuple(
         StateTensor(entry.name, entry.kind, entry.output) if entry.name in plan.divided else entry
         for entry in layout.states
@@ -122,8 +123,8 @@ def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     )
 
 
-def _slice(update: TrainingStep, plan: Shares, rank: int) -> None:
-    """What is divided becomes this rank's part of it."""
+def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
+    """Reduces what is shared out to this rank's part, in place."""
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}
     known = {name or "": value.shape for name, value in inputs.items() if value.shape is not None}

@@ -30,7 +30,7 @@ class StepInputs:
         self.layout: StepLayout = step.layout
         self.parts = parts
         found = {value.name: value for value in step.model.graph.inputs}
-        self.ports = {name: _of_parts(_port(found[name]), parts) for name in step.layout.inputs}
+        self.ports = {name: _whole_batch_port(_port(found[name]), parts) for name in step.layout.inputs}
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
@@ -57,9 +57,9 @@ class StepInputs:
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
         count = self._count(arrays, where)
         try:
-            if any(_widens(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
+            if any(_holds_exactly(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
                 return self._mapped({name: np.asarray(array) for name, array in arrays.items()}, where)
-            whole = self._whole(arrays)
+            whole = self._checked_whole(arrays)
             _refuse_nan(whole)
             return Dataset(whole, count)
         except AmpError as error:
@@ -84,12 +84,14 @@ class StepInputs:
             sizes = [size for size in port.shape[1:] if isinstance(size, int)]
             if len(sizes) == len(port.shape) - 1 and _only_flatter(sizes, array.shape[1:]):
                 array = array.reshape(len(array), *sizes)
-            made[name] = np.asarray(array, np.float32) if _widens(port, array) else array
+            made[name] = np.asarray(array, np.float32) if _holds_exactly(port, array) else array
             if made[name].dtype.byteorder == ">":
                 made[name] = made[name].astype(made[name].dtype.newbyteorder("="))
-        return self._whole(made)
+        return self._checked_whole(made)
 
     def _stream(self, data: Iterable[object]) -> Dataset:
+        """An iterable of batches as a data set: it is read once to check every batch and to count the steps of an
+        epoch."""
         if iter(data) is data:
             hint = "give an object that begins anew every time that it is iterated: a list, a DataLoader"
             raise AmpError("AMP503", f"data is a {type(data).__name__}, which one epoch uses up", hint=hint)
@@ -112,7 +114,7 @@ class StepInputs:
         return self._prepared({name: np.asarray(array) for name, array in given.items() if name in self.ports})
 
     def _count(self, arrays: Mapping[str, ArrayLike], where: str) -> int:
-        """How many samples there are. Raises AmpError AMP503 for arrays that are missing or differ in it."""
+        """The number of samples. Raises AmpError AMP503 where arrays are missing or differ in it."""
         refuse_missing(self.ports, arrays, "the step", where)
         sizes = {name: np.shape(array)[0] if np.ndim(array) else 0 for name, array in arrays.items()}
         if not sizes:
@@ -124,8 +126,8 @@ class StepInputs:
                 raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
         return count
 
-    def _whole(self, arrays: Feeds) -> dict[str, Array]:
-        """All samples at once: the first axis may have any size."""
+    def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:
+        """Arrays of all samples, checked; the first axis may have any size."""
         free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
         return _checked(self.layout, free, arrays)
 
@@ -159,12 +161,14 @@ def _refuse_nan(arrays: Mapping[str, Array]) -> None:
 
 
 def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
+    """A batch as arrays of the types that the step takes; AmpError AMP503 for another shape, empty inputs, wrong
+    labels."""
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
     _refuse_rows(layout, ports, batch)
     arrays = check_feeds(
-        ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
+        ports, {name: _to_port_type(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
     )
     if different := contradiction(ports, arrays):
         raise AmpError("AMP503", different, hint="feed rows that belong together")
@@ -177,7 +181,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dic
     return arrays
 
 
-def _cast(port: Port, value: object) -> object:
+def _to_port_type(port: Port, value: object) -> object:
     """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
@@ -203,6 +207,7 @@ def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) ->
 
 
 def _check_labels(labels: Array, row: ClassInput) -> None:
+    """Raises AMP503 for a label that is neither a class nor the ignored one, and says where it is."""
     wrong = labels < 0
     if row.classes:
         wrong |= labels >= row.classes
@@ -216,19 +221,20 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
         raise AmpError("AMP503", message, hint=classes + more)
 
 
-def _widens(port: Port, array: object) -> bool:
-    """Whether integers are given where float32 is taken, which holds each of them: pixels."""
+def _holds_exactly(port: Port, array: object) -> bool:
+    """Whether integers are given for a float32 input that holds all of them exactly, as pixels."""
     small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
     return port.dtype == "float32" and small
 
 
-def _of_parts(port: Port, parts: int) -> Port:
-    """A step that was exported at a fixed batch size takes that many samples in each part."""
+def _whole_batch_port(port: Port, parts: int) -> Port:
+    """A port for a whole batch: of a step with a fixed batch size, ``parts`` times as many samples."""
     fixed = port.shape[0] if port.shape else None
     return Port(port.name, port.dtype, (fixed * parts, *port.shape[1:])) if isinstance(fixed, int) else port
 
 
 def _port(value: ir.Value) -> Port:
+    """An input of the step as it is checked: name, numpy type, sizes (None or a name where open)."""
     sizes: tuple[int | str | None, ...] = ()
     if value.shape is not None:
         sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)

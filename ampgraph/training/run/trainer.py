@@ -114,15 +114,15 @@ class Trainer:
         Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops, AMP509
         where another process is gone.
         """
-        return _result(self.layout, *self._binding.run_own(self._own_feeds.checked(batch)))
+        return _step_result(self.layout, *self._binding.run_own(self._own_feeds.checked(batch)))
 
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
         """A step on arrays that `StepInputs` has checked: the whole batch, on every rank."""
-        return _result(self.layout, *self._binding.run(batch))
+        return _step_result(self.layout, *self._binding.run(batch))
 
     def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
-        """The learning rate of every update from the first on; the last one holds for all that follow. For a step with
-        several groups of parameters: such a table by the pattern of a group.
+        """Sets the learning rate of every update from the first on; the last one holds for all that follow. For a step
+        with several groups of parameters: a table by the pattern of each group.
 
         Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
         """
@@ -239,14 +239,16 @@ class Trainer:
 
 
 def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
-    """Tables of the step have a row for each counter that there may be: a device reads others without a word."""
+    """Raises AmpError AMP405 for a counter beyond the table that the step looks it up in: a device would read past its
+    end silently."""
     policy, name = parse_loss_scale(str(layout.options.get("loss_scale", "none"))), layout.find(SCALE, "step/counter")
     if isinstance(policy, DynamicLossScale) and name and not 0 <= int(state[name]) < policy.interval:
         message = f"state '{name}' is {int(state[name])}: the scale may grow every {policy.interval} steps"
         raise AmpError("AMP405", message, hint=f"it is 0 to {policy.interval - 1}")
 
 
-def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
+def _step_result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
+    """The outputs of a step by what they are (loss, finite, norm, parts of the loss), still on the device."""
     parts = {name: values[output] for name, output in layout.parts if output in values}
     finite, norm = values.get(layout.finite), values.get(layout.norm)
     return StepResult(as_numpy, values[layout.loss], finite, scale, norm, parts)
@@ -272,7 +274,7 @@ def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, th
     if mine.device != theirs.device:
         message = f"a step on {mine.device} cannot share the state of one on {theirs.device}"
         raise AmpError("AMP325", message, hint=f"device='{theirs.device}' for both")
-    names = _common(step, other_step)
+    names = _common_state(step, other_step)
     _refuse_constants(step, other_step)
     _refuse_constants(other_step, step)
     mine.holders = theirs.holders
@@ -280,8 +282,8 @@ def _join_states(step: TrainingStep, mine: Binding, other_step: TrainingStep, th
         mine.holders.setdefault(name, theirs)
 
 
-def _common(step: TrainingStep, other: TrainingStep) -> list[str]:
-    """Names of the state that both have."""
+def _common_state(step: TrainingStep, other: TrainingStep) -> list[str]:
+    """Names of the state that both steps have and may share."""
     mine, theirs = step.initial_state, other.initial_state
     others = {entry.name for entry in other.layout.of(*SHARED)}
     names = [entry.name for entry in step.layout.of(*SHARED) if entry.name in others]
@@ -299,7 +301,7 @@ def _common(step: TrainingStep, other: TrainingStep) -> list[str]:
 
 
 def _refuse_constants(step: TrainingStep, other: TrainingStep) -> None:
-    """What the other step trains must be no constant of this one: it would stay as it was."""
+    """Raises AmpError where a constant of this step is trained by the other one: it would stay as it was."""
     trained = {entry.name for entry in other.layout.of(PARAMETER)}
     stored = trained_model(step, step.initial_state).graph.initializers
     frozen = [name for name in stored if name in trained and name not in step.initial_state]

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from ...formats.onnx.nodes import kind_of
 from ...oplists.traits import Trait, has
-from ..gradients.registry import kind_of
 from .state_tensors import StateTensor
 
 
@@ -23,7 +23,7 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
     outputs = {value.name: value for value in graph.outputs}
     cases = []
     for entry in entries:
-        old, writer = inputs[entry.name], _writer(outputs[entry.output]) if entry.output else None
+        old, writer = inputs[entry.name], _real_writer(outputs[entry.output]) if entry.output else None
         if writer is not None and (others := _other_readers(old, writer)) is not None:
             cases.append((entry.name, writer, others))
     before = _Precedence(graph, [node for _, _, others in cases for node in others])
@@ -31,22 +31,29 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
 
 
 def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
-    """Who else reads a state; None where it is unsafe whatever the order."""
+    """The other nodes that read a state; None where it is unsafe whatever the order."""
     if not has(kind_of(writer), "elementwise") or old.is_graph_output():
         return None
-    if any(_viewed(value, "views") is old and _viewed(value, "stays_in_place") is not old for value in writer.inputs):
+    if any(
+        _behind_views(value, "views") is old and _behind_views(value, "stays_in_place") is not old
+        for value in writer.inputs
+    ):
         return None
     # a runtime may fuse a product with the writer behind it: it reads elements again after it has written some
-    products = [value.producer() for given in writer.inputs if (value := _viewed(given, "views")) is not None]
+    products = [value.producer() for given in writer.inputs if (value := _behind_views(given, "views")) is not None]
     for node in products:
-        if node is not None and has(kind_of(node), "products") and old in [_viewed(v, "views") for v in node.inputs]:
+        if (
+            node is not None
+            and has(kind_of(node), "products")
+            and old in [_behind_views(v, "views") for v in node.inputs]
+        ):
             return None
-    return _readers(old, writer)
+    return _buffer_readers(old, writer)
 
 
-def _writer(new: ir.Value) -> ir.Node | None:
-    """The node that makes the numbers: an Identity in front of an output is removed by a runtime, and what makes what a
-    Split takes apart may be the one that writes its parts."""
+def _real_writer(new: ir.Value) -> ir.Node | None:
+    """The node that really makes the next value, seen through Identities, and through a Split to what makes its
+    parts."""
     node = new.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -54,7 +61,7 @@ def _writer(new: ir.Value) -> ir.Node | None:
     return node if parted is None else parted.producer()
 
 
-def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
+def _buffer_readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
     """Every node but the writer that may read the buffer of a state, through views of it too; None where a view is an
     output."""
     found: dict[ir.Node, None] = {}
@@ -72,16 +79,19 @@ def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_view(node: ir.Node, trait: Trait) -> bool:
+    """Whether a node hands its input on under a trait that a runtime may fold away, as a move or a constant factor."""
     kind = kind_of(node)
     return has(kind, trait) or (has(kind, "scalings") and any(_is_constant(value) for value in node.inputs))
 
 
 def _is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is a number stored in the graph, an initializer or a Constant."""
     return value is not None and not value.is_graph_input() and ir.convenience.get_const_tensor(value) is not None
 
 
-def _viewed(value: ir.Value | None, trait: Trait) -> ir.Value | None:
-    """What a value may be a view of, by nodes with a trait, and by scalings with a constant."""
+def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
+    """The value behind all views (nodes with this trait, scalings by constants), the value itself if it is none; None
+    for what is made of constants alone."""
     while value is not None:
         node = value.producer()
         if node is None or not _is_view(node, trait):
@@ -105,4 +115,5 @@ class _Precedence:
             self.needed[node] = total
 
     def all_precede(self, readers: Iterable[ir.Node], node: ir.Node) -> bool:
+        """Whether every one of the readers runs before ``node`` in any order of execution."""
         return all(self.bits[reader] & self.needed.get(node, 0) for reader in readers)

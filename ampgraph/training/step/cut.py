@@ -49,23 +49,24 @@ class CutStep:
 
 
 def cut(step: TrainingStep) -> CutStep:
-    """Both graphs of a step. Raises AmpError AMP206 for one that does not say what its gradients are."""
+    """The two graphs of a step, gradients and update. Raises AmpError AMP206 for a step that does not say what its
+    gradients are."""
     proto, folder = session_model(step)
     model = onnx_io.deserialize(proto, Path(folder) if folder else None)
     infer(model)
     other, handed = model.clone(), [name for run in step.layout.runs for name in run.gradients]
-    gradients, update = _Side(model.graph), _Side(other.graph)
-    summed = {name: _shape(gradients.value(name)) for name in handed}
+    gradients, update = _StepSide(model.graph), _StepSide(other.graph)
+    summed = {name: _known_shape(gradients.value(name)) for name in handed}
     if not summed:
-        raise _uncut("nothing says what its gradients are")
+        raise _not_cuttable("nothing says what its gradients are")
     moved = {state: made for name, states in step.layout.moved for state, made in gradients.given_out(name, states)}
     of_gradients = _gradients(model, gradients, step.layout, [*summed, *moved.values()])
     of_update, loss = _update(other, update, step.layout, list(summed), moved)
     return CutStep(of_gradients, of_update, summed, moved, loss)
 
 
-class _Side:
-    """A copy of the whole step that becomes one side of it."""
+class _StepSide:
+    """A copy of the whole step, from which one of its two graphs is made."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph, self.b = graph, Builder(graph, "cut")
@@ -74,15 +75,15 @@ class _Side:
     def value(self, name: str) -> Value:
         """What a node makes. Raises AmpError AMP206 where none does."""
         if name not in self._made:
-            raise _uncut(f"no node makes '{name}'")
+            raise _not_cuttable(f"no node makes '{name}'")
         return self._made[name]
 
     def given_out(self, name: str, states: tuple[str, ...]) -> list[tuple[str, str]]:
-        """Running statistics and the value that is the next one of each, taken out of the vector of several."""
+        """Running statistics with their next values, taken out of the vector that holds several."""
         if len(states) == 1:
             return [(states[0], name)]
         inputs = {value.name: value for value in self.graph.inputs}
-        sizes = [_shape(inputs[state])[0] for state in states]
+        sizes = [_known_shape(inputs[state])[0] for state in states]
         pieces = self.b.ops("Split", len(sizes), self.value(name), self.b.ints(*sizes), axis=0)
         for state, piece, count in zip(states, pieces, sizes, strict=True):
             self.b.typed(piece, FLOAT, count).name = name = self.b.fresh(f"cut/next/{state}")
@@ -90,7 +91,7 @@ class _Side:
         return [(state, piece.name or "") for state, piece in zip(states, pieces, strict=True)]
 
     def replaced_by_inputs(self, name: str, pieces: Mapping[str, str]) -> None:
-        """Inputs take the place of a value: of several running statistics, whose names are given, one each."""
+        """Makes inputs of a value that the other side computes; several running statistics get one each."""
         value = self.value(name)
         inputs = {one.name: one for one in self.graph.inputs}
         if len(pieces) < 2:
@@ -103,11 +104,11 @@ class _Side:
         self.graph.inputs.extend(parts)
 
 
-def _gradients(model: ir.Model, side: _Side, layout: StepLayout, names: list[str]) -> TrainingStep:
+def _gradients(model: ir.Model, side: _StepSide, layout: StepLayout, names: list[str]) -> TrainingStep:
     """The step reduced to its gradients: the loss and the values ``names`` are its outputs, what makes no part of them
     is dropped, and state is only read. All that the layout says of an update is blank: there is none here.
 
-    It is dropped before `_read_apart`, which then looks at no node of the update, and after it, since the vectors of
+    It is dropped before `_split_reads`, which then looks at no node of the update, and after it, since the vectors of
     state that it takes apart are unread only then.
     """
     graph = model.graph
@@ -116,7 +117,7 @@ def _gradients(model: ir.Model, side: _Side, layout: StepLayout, names: list[str
     graph.outputs.clear()
     graph.outputs.extend([loss, *made])
     drop_unread(model)
-    _read_apart(side.b)
+    _split_reads(side.b)
     drop_unread(model)
     graph.sort()
     have = {value.name for value in graph.inputs}
@@ -125,8 +126,8 @@ def _gradients(model: ir.Model, side: _Side, layout: StepLayout, names: list[str
     return TrainingStep(model, told)
 
 
-def _read_apart(b: Builder) -> None:
-    """What is read out of more state side by side is put together by itself: the gradients do not read the rest."""
+def _split_reads(b: Builder) -> None:
+    """Splits what the gradients read of vectors of state, so that they do not read the rest."""
     inputs = set(b.graph.inputs)
     for node in [node for node in b.graph if node.op_type == "Split"]:
         source, sizes = node.inputs[0], b.given(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -144,7 +145,7 @@ def _read_apart(b: Builder) -> None:
 
 
 def _update(
-    model: ir.Model, side: _Side, layout: StepLayout, summed: Iterable[str], moved: Mapping[str, str]
+    model: ir.Model, side: _StepSide, layout: StepLayout, summed: Iterable[str], moved: Mapping[str, str]
 ) -> tuple[TrainingStep, str]:
     """The step reduced to its update: what the gradients' graph makes comes in; also the name of the loss there."""
     graph = model.graph
@@ -165,17 +166,17 @@ def _update(
     graph.sort()
     read = [value.name for value in graph.inputs if value.name in layout.inputs]
     if read:
-        raise _uncut(f"its update reads input '{read[0]}'")
+        raise _not_cuttable(f"its update reads input '{read[0]}'")
     inputs = (*summed, *moved.values(), given.name or "")
     told = replace(layout, inputs=inputs, labels="", classes=0, class_inputs=(), parts=())
     return TrainingStep(model, told), inputs[-1]
 
 
-def _shape(value: Value) -> tuple[int, ...]:
-    """Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
+def _known_shape(value: Value) -> tuple[int, ...]:
+    """The shape of a value. Raises AmpError AMP206 for what is no float32 tensor of a known shape."""
     dims = None if value.shape is None else list(value.shape)
     if value.dtype != FLOAT or dims is None or not all(isinstance(dim, int) for dim in dims):
-        raise _uncut(f"'{value.name}' is {value.dtype} {dims}")
+        raise _not_cuttable(f"'{value.name}' is {value.dtype} {dims}")
     return tuple(int(str(dim)) for dim in dims)
 
 
@@ -183,7 +184,7 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
     """Nodes, initializers and inputs that nothing reads, but for some inputs."""
     for node in reversed(list(model.graph)):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            _read_nothing(node)
+            _disconnect_bodies(node)
             model.graph.remove(node, safe=True)
     common.RemoveUnusedNodesPass()(model)
     names = set(kept)
@@ -192,33 +193,34 @@ def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
             model.graph.inputs.remove(value)
 
 
-def _read_nothing(node: ir.Node) -> None:
-    """The bodies of a node that goes: what they read counts as read else, and so stays."""
+def _disconnect_bodies(node: ir.Node) -> None:
+    """Disconnects the bodies of a node that is removed, so that what they read does not count as read."""
     for inner in (one for body in bodies(node) for one in body):
         for place in range(len(inner.inputs)):
             inner.replace_input_with(place, None)
-        _read_nothing(inner)
+        _disconnect_bodies(inner)
     for body in bodies(node):
         body.outputs.clear()
 
 
-def _uncut(why: str) -> AmpError:
+def _not_cuttable(why: str) -> AmpError:
+    """The error for a step that was not built to be cut in two."""
     hint = "build it again with ampgraph build-step"
     return AmpError("AMP206", f"cannot be cut into gradients and update: {why}", hint=hint)
 
 
 def rounded_once(made: CutStep) -> CutStep:
-    """The same step, its models changed: low gradients leave the first graph in float32, and the second rounds them."""
-    wide = _Wide(made.gradients.model.graph)
+    """The cut step, its models changed: low gradients leave the first graph in float32, and the second rounds them."""
+    wide = _UnroundedCopies(made.gradients.model.graph)
     low = {name: dtype for name in made.summed if (dtype := wide.output(name)) is not None}
     drop_unread(made.gradients.model)
     made.gradients.model.graph.sort()
-    _round(made.update, low)
+    _round_inputs(made.update, low)
     return made
 
 
-class _Wide:
-    """Copies of low values in float32, not rounded where they are made."""
+class _UnroundedCopies:
+    """Makes float32 copies of low values that are not rounded where they are made."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.b = Builder(graph, "wide")
@@ -226,7 +228,8 @@ class _Wide:
         self.made: dict[ir.Value, ir.Value] = {}
 
     def output(self, name: str) -> ir.DataType | None:
-        """Makes a gradient unrounded; the type to which it was rounded, None for one that is left as it is."""
+        """Makes a gradient output unrounded float32; returns the type to which it was rounded, None where it was
+        not."""
         value = self.outputs[name]
         while (node := value.producer()) is not None and node.inputs and node.inputs[0] is not None:
             source = node.inputs[0]
@@ -240,12 +243,14 @@ class _Wide:
         return None
 
     def _raised(self, value: ir.Value) -> ir.Value:
+        """The float32 copy of a low value, made once."""
         if value not in self.made:
             self.made[value] = self._copy(value)
         return self.made[value]
 
     def _copy(self, value: ir.Value) -> ir.Value:
-        """In float32. What only moves numbers moves unrounded ones; any other operator computes from rounded ones."""
+        """A low value computed in float32: moves of numbers move unrounded ones, any other operator computes from
+        rounded ones."""
         node = value.producer()
         if node is None or len(node.outputs) > 1 or bodies(node):
             return self.b.cast(value, FLOAT)
@@ -261,13 +266,15 @@ class _Wide:
         return result
 
     def _operand(self, source: ir.Value | None, moved: bool) -> ir.Value | None:
+        """A node's operand in float32: the unrounded copy of what was computed low if ``moved``, else a Cast; others as
+        they are."""
         if source is None or source.dtype not in LOW:
             return source
         return self._raised(source) if moved else self.b.cast(source, FLOAT)
 
 
-def _round(update: TrainingStep, low: dict[str, ir.DataType]) -> None:
-    """Rounds what the update is given, before anything reads it."""
+def _round_inputs(update: TrainingStep, low: dict[str, ir.DataType]) -> None:
+    """Rounds the inputs of the update that come unrounded, to their types in ``low``."""
     graph = update.model.graph
     b = Builder(graph, "step")
     for value in [value for value in graph.inputs if value.name in low]:

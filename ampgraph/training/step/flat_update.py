@@ -37,7 +37,7 @@ class Together:
 
     @staticmethod
     def on(target: object) -> Together:
-        """On a CPU a parameter is written where it lies, which takes no further copy; elsewhere launches are saved."""
+        """How to move parameters on a target: one by one in place on a CPU, together elsewhere, where launches cost."""
         return Together(ON_CPU) if target == "cpu" else Together(ELSEWHERE, True)
 
 
@@ -55,7 +55,7 @@ class Part:
 
     @property
     def scope(self) -> str:
-        """What slots of all of them are called."""
+        """The name under which the part's slots are kept."""
         more = len(self.parameters) - 1
         return f"{self.parameters[0].name}+{more}" if more else self.parameters[0].name or ""
 
@@ -88,7 +88,7 @@ def parts_of(
         rows = zip(parameters, gradients, groups, strict=True)
         mine = {parameter: gradient for parameter, gradient, own in rows if own.pattern == group.pattern}
         known = type(group.optimizer) in OPTIMIZERS.values()
-        for run in _runs(list(mine), how.longest if known else 0):
+        for run in _runs_of(list(mine), how.longest if known else 0):
             found = [mine[parameter] for parameter in run]
             if how.vectors and len(run) > 1:
                 parts.append(_vectors(states, run, found, group))
@@ -130,21 +130,21 @@ def move_part(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> R
         return _move_by_one_sum(update, part, gradient, move)
     b, parameters = update.builder, [update.read(parameter) for parameter in part.parameters]
     b.scope = part.scope
-    slots = _slots(update.states, part, (sum(map(size, parameters)),) if many else dims(parameters[0]))
+    slots = _add_slots(update.states, part, (sum(map(size, parameters)),) if many else dims(parameters[0]))
     old = joined(b, parameters)  # a low one is raised for the arithmetic, and rounded once
     update.same(part.whole, old)
     new, after = move.optimizer.update(b, old, gradient, slots, move.begun)
-    averages = _averaged(update, part, parameters, new, move)
+    averages = _next_averages(update, part, parameters, new, move)
     for slot, moved in zip(slots, after, strict=True):
         update.choose([slot], slot, moved, not part.by_element)
     if not many and old is not parameters[0]:
         old, new = parameters[0], b.op("Cast", new, to=int(parameters[0].dtype or FLOAT))
     update.choose(parameters, old, new, not part.by_element)
-    return _run(part, slots, averages)
+    return _run_names(part, slots, averages)
 
 
-def _averaged(update: UpdateGraph, part: Part, parameters: Sequence[Value], new: Value, move: Move) -> list[Value]:
-    """The running averages of parameters, whose next values are ``new``, if there are to be some."""
+def _next_averages(update: UpdateGraph, part: Part, parameters: Sequence[Value], new: Value, move: Move) -> list[Value]:
+    """The next running averages of parameters, whose next values are ``new``; none where no average is kept."""
     if move.average is None:
         return []
     states, (kept, entering), averages = update.states, move.average, []
@@ -165,7 +165,7 @@ def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Mov
     b, parameters, averages = update.builder, [update.read(parameter) for parameter in part.parameters], []
     b.scope = part.scope
     sizes = [size(parameter) for parameter in parameters]
-    slots = _slots(states, part, (sum(sizes),))
+    slots = _add_slots(states, part, (sum(sizes),))
     wide = [raised(b, parameter) for parameter in parameters]
     decays = isinstance(optimizer, AdamW)  # its decay is that of the parameter, and not of the gradient
     if not decays and optimizer.weight_decay:
@@ -180,24 +180,28 @@ def _move_by_one_sum(update: UpdateGraph, part: Part, gradient: Value, move: Mov
         b.scope = parameter.name or ""
         kept = optimizer.decayed(b, old, gradient, begun)[0] if decays else old
         new = b.op("Sub", kept, b.op("Reshape", piece, b.ints(*dims(parameter))))
-        averages += _averaged(update, part, [parameter], new, move)
+        averages += _next_averages(update, part, [parameter], new, move)
         states.commit({parameter: new if old is parameter else b.op("Cast", new, to=int(parameter.dtype or FLOAT))})
-    return _run(part, slots, averages)
+    return _run_names(part, slots, averages)
 
 
-def _slots(states: StateBuilder, part: Part, shape: tuple[int, ...]) -> list[Value]:
+def _add_slots(states: StateBuilder, part: Part, shape: tuple[int, ...]) -> list[Value]:
+    """Optimizer state (momentum, moments) for some parameters moved together, in zeros of one shape."""
     assert part.group.optimizer is not None
     names = part.group.optimizer.slots
     return [states.add(f"{slot}/{part.scope}", np.zeros(shape, np.float32), SLOT) for slot in names]
 
 
-def _run(part: Part, slots: Sequence[Value], averages: Sequence[Value]) -> Run:
+def _run_names(part: Part, slots: Sequence[Value], averages: Sequence[Value]) -> Run:
+    """Which parameters are moved together and by which state, by name, as the step's layout records it."""
     rows = (part.parameters, slots, averages, part.handed)
     parameters, held, averaged, handed = (tuple(value.name or "" for value in row) for row in rows)
     return Run(parameters, held, averaged, handed, whole=not part.by_element)
 
 
-def _runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
+def _runs_of(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
+    """Parameters in order, in runs of up to ``limit`` elements; one that has more than that, or none, is a run of its
+    own."""
     run: list[Value] = []
     for parameter in parameters:
         if size(parameter) >= limit or not size(parameter):

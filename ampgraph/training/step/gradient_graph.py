@@ -95,7 +95,7 @@ class GradientGraph:
         self.graph.outputs.append(self.loss)
 
     def _choose(self, parts: ir.Model, found: Sequence[ir.Value], groups: Groups) -> None:
-        """What is trained, by which group, and what another step trains."""
+        """Sorts initializers: trained here by which group, trained by another step, or frozen."""
         names = [value.name or "" for value in found]
         stored = self.graph.initializers
         rows = [(stored[name], group) for name, group in zip(names, groups.assigned(names), strict=True)]
@@ -106,7 +106,7 @@ class GradientGraph:
         self.given = [value for value, group in rows if group.shared]
 
     def _lower(self, frozen: Collection[str]) -> None:
-        """Norms and masks as they train."""
+        """Rewrites BatchNormalization and Dropout as they train."""
         read_in = list(self.graph)
         self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=frozen)
         self.iteration = self._dropout()
@@ -116,6 +116,8 @@ class GradientGraph:
         hold_norms(self.model)
 
     def _dropout(self) -> ir.Value | None:
+        """Writes Dropout and random numbers as functions of a counter in the state, and gives it; None where nothing is
+        drawn."""
         if not any(node.op_type == "Dropout" or is_random(node) for node in self.graph):
             return None
         counter = self.states.add("step/iteration", np.int64(0), COUNTER)
@@ -124,7 +126,8 @@ class GradientGraph:
         return counter
 
     def _loss(self) -> ir.Value:
-        """The scalar that is differentiated."""
+        """The scalar that is differentiated: the weighted sum of the losses, or what an exported backward is the
+        gradient of."""
         for name in self.losses:
             if name in self.outputs:
                 self.class_inputs += read_class_inputs(self.graph, self.outputs[name])
@@ -138,6 +141,8 @@ class GradientGraph:
         return weighted(Builder(self.graph, "loss"), self.parts, self.losses)
 
     def _term(self, b: Builder, name: str) -> ir.Value:
+        """One term of the loss as a scalar: an output of the forward, or a loss added behind it, whose labels become an
+        input."""
         if name in self.outputs:
             return as_scalar(b, self.outputs[name])
         added = add_loss(b, name, self.outputs)
@@ -165,7 +170,7 @@ class GradientGraph:
     ) -> None:
         """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far.
 
-        ``pins_boundary_products``: whether small products at the border may stay float32.
+        ``pins_boundary_products``: whether small products at the boundary may stay float32.
         """
         if self.backward is None and pins_boundary_products:
             pin_boundary_products(self.graph, self.loss)
@@ -195,13 +200,13 @@ class GradientGraph:
                 self.states.adopt(value, kind)
 
     def _given_out(self, values: Iterable[ir.Value]) -> list[str]:
-        """Makes outputs; a value may be several parameters' gradient."""
+        """Makes outputs of gradients, by an Identity each, since a value may be the gradient of several parameters."""
         outputs = [_named_output(self.states.builder, value) for value in values]
         self.graph.outputs.extend(outputs)
         return [output.name or "" for output in outputs]
 
     def _report_parts(self) -> None:
-        """Outputs of their own, by a builder whose nodes are no update; a loss that is one whole has no parts."""
+        """Adds an output for each part of a loss that has several."""
         if list(self.parts.values()) == [self.loss]:
             self.parts = {}
         b = Builder(self.graph, "loss")
@@ -211,7 +216,7 @@ class GradientGraph:
         self.graph.outputs.extend(self.parts.values())
 
     def match_types(self) -> None:
-        """The first values of parameters that are low now."""
+        """Rounds the first values of parameters that the plan has made low."""
         for parameter in (*self.parameters, *self.given):
             tensor = parameter.const_value
             if tensor is not None and parameter.dtype is not None and tensor.dtype != parameter.dtype:
@@ -242,14 +247,15 @@ class GradientGraph:
         return self._written(updated, running, said)
 
     def _withdrawn(self, names: Sequence[str]) -> list[ir.Value]:
-        """Outputs, which are none of the step."""
+        """Removes outputs that only the two graphs needed, and returns their values."""
         found = {value.name: value for value in self.graph.outputs}
         for name in names:
             self.graph.outputs.remove(found[name])
         return [found[name] for name in names]
 
     def _sources(self, count: int) -> list[ir.Value]:
-        """What the first of the values that move state are, without the Identity that made an output of each."""
+        """The values behind the first ``count`` outputs that move state, before the Identity that made an output of
+        each."""
         found = []
         for value in self._withdrawn(self.moved[:count]):
             made = value.producer()
@@ -260,6 +266,7 @@ class GradientGraph:
         return found
 
     def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
+        """The step as it is saved, with the layout that says what each input and output is for."""
         # patterns and learning rates of the groups where there are several, in the order of their tables
         rated = tuple((g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None)
         outputs = [value.name or "" for value in self.graph.outputs]
@@ -308,5 +315,5 @@ def _losses(
 
 
 def _named_output(b: Builder, value: ir.Value) -> ir.Value:
-    """An output of its own: a value may be several parameters' gradient."""
+    """A value as an output of its own, by an Identity: it may be the gradient of several parameters."""
     return b.typed(b.op("Identity", value), value)

@@ -50,7 +50,7 @@ class Groups:
         return spelled(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
     def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
-        """The group of each parameter.
+        """Parameter name -> the group whose pattern matches it.
 
         Raises AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none
         that an earlier one leaves.
@@ -62,6 +62,7 @@ class Groups:
         return list(found.values())
 
     def _first(self, name: str, names: Sequence[str]) -> ParameterGroup:
+        """The group whose pattern comes first that matches a parameter; AmpError AMP305 where none does."""
         row = next((row for row in self.rows if fnmatch.fnmatchcase(name, row.pattern)), None)
         if row is None:
             others = sum(not any(fnmatch.fnmatchcase(n, r.pattern) for r in self.rows) for n in names) - 1
@@ -71,6 +72,7 @@ class Groups:
         return row
 
     def _unused(self, row: ParameterGroup, names: Sequence[str]) -> AmpError:
+        """The error for a pattern that matches no parameter, or none that an earlier pattern leaves."""
         hits = fnmatch.filter(names, row.pattern)
         if hits:
             before = next(r for r in self.rows if fnmatch.fnmatchcase(hits[0], r.pattern))
@@ -94,8 +96,8 @@ def groups_of(given: object) -> Groups:
     Raises AmpError AMP322 for what is neither.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
-        return Groups((_read(given) if isinstance(given, str) else ParameterGroup(ALL, as_optimizer(given)),))
-    rows = tuple(_row(row) for row in given)
+        return Groups((_parse_group(given) if isinstance(given, str) else ParameterGroup(ALL, as_optimizer(given)),))
+    rows = tuple(_group_of(row) for row in given)
     patterns = [row.pattern for row in rows]
     twice = next((pattern for pattern in patterns if patterns.count(pattern) > 1), None)
     if twice is not None:
@@ -107,13 +109,14 @@ def groups_of(given: object) -> Groups:
 
 def group_words(words: Sequence[str]) -> str | list[str]:
     """The options of a command line: groups, or the last of several optimizers without a pattern."""
-    whole = all(_read(word).pattern == ALL for word in words)
+    whole = all(_parse_group(word).pattern == ALL for word in words)
     return words[-1] if whole else list(words)
 
 
-def _row(row: object) -> ParameterGroup:
+def _group_of(row: object) -> ParameterGroup:
+    """A group as the user gives it, (pattern, optimizer) or its text "pattern=optimizer"."""
     if isinstance(row, str):
-        return _read(row)
+        return _parse_group(row)
     if not isinstance(row, (tuple, list)) or len(row) != 2 or not isinstance(row[0], str):
         hint = 'optimizer=[("*.bias", ampgraph.AdamW(weight_decay=0)), ("*", ampgraph.AdamW())]'
         raise AmpError("AMP322", f"a group of parameters is (pattern, optimizer), not {row!r}", hint=hint)
@@ -125,14 +128,14 @@ def _row(row: object) -> ParameterGroup:
     return ParameterGroup(pattern, as_optimizer(form))
 
 
-def _read(text: str) -> ParameterGroup:
-    """``PATTERN=FORM``, or a form alone."""
+def _parse_group(text: str) -> ParameterGroup:
+    """The pattern and the optimizer's form of ``PATTERN=FORM``, or of a form alone."""
     places = [place for place, letter in enumerate(text) if letter == "=" and place]
     for place in places:  # a name may hold = and :, and so may a form
         pattern, form = text[:place], text[place + 1 :]
         word = form.partition(":")[0]
         if word in (*OPTIMIZERS, FROZEN, SHARED):
-            return _row((pattern, form))
+            return _group_of((pattern, form))
     pattern, equals, form = text.partition("=")
     if equals and ":" not in pattern:  # the kind of optimizer is what is misspelt
         return ParameterGroup(pattern, parse_optimizer(form))

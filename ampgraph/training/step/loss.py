@@ -68,14 +68,15 @@ def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
 def weighted(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
     """The weighted sum of scalars, in float32; one alone that counts whole is itself."""
     with b.float32(REASON):
-        parts = [_times(b, value, weights[name]) for name, value in terms.items()]
+        parts = [_weighted(b, value, weights[name]) for name, value in terms.items()]
         total = parts[0]
         for part in parts[1:]:
             total = b.typed(b.op("Add", total, part), ir.DataType.FLOAT)
     return total
 
 
-def _times(b: Builder, value: ir.Value, weight: float) -> ir.Value:
+def _weighted(b: Builder, value: ir.Value, weight: float) -> ir.Value:
+    """``value`` times a term's weight in float32; no node for a weight of 1."""
     return value if weight == 1 else b.typed(b.op("Mul", value, b.number(weight)), ir.DataType.FLOAT)
 
 
@@ -94,7 +95,7 @@ def loss_terms(given: object) -> dict[str, float] | None:
     if isinstance(given, Mapping):
         rows = list(given.items())
     else:
-        rows = [_word(word) for word in given] if isinstance(given, Sequence) else []
+        rows = [_loss_and_weight(word) for word in given] if isinstance(given, Sequence) else []
     names = [name for name, _ in rows]
     if not rows or not all(isinstance(name, str) and name for name in names):
         raise AmpError("AMP213", f"loss={given!r} is neither a name nor a list of names", hint=FORM)
@@ -111,15 +112,15 @@ def loss_terms(given: object) -> dict[str, float] | None:
 
 
 def spelled(terms: Mapping[str, float]) -> str:
-    """``a=1.0, b=0.5``; one that counts whole is its name."""
+    """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 
 
 def read_spelled(text: str) -> dict[str, float]:
-    """What `spelled` says."""
+    """The terms of a loss, name -> weight, from the text that `spelled` makes."""
     try:
-        return dict(map(_term, text.split(", ")))
+        return dict(map(_name_and_weight, text.split(", ")))
     except ValueError:  # a name alone
         return {text: 1.0}
 
@@ -131,12 +132,14 @@ def parse_losses(words: Sequence[str]) -> str | list[str] | None:
     return list(words)
 
 
-def _term(word: str) -> tuple[str, float]:
+def _name_and_weight(word: str) -> tuple[str, float]:
+    """Name and weight of a term of the loss, from its text NAME=WEIGHT."""
     name, _, weight = word.rpartition("=")
     return name, float(weight)
 
 
-def _word(word: object) -> tuple[object, float]:
+def _loss_and_weight(word: object) -> tuple[object, float]:
+    """What a user names as a loss, and its weight: "name=0.5" is 0.5, anything else is 1."""
     if not isinstance(word, str):
         return word, 1.0
     name, _, weight = word.rpartition("=")

@@ -8,7 +8,7 @@ graph, or computes it at once. Style: google-deepmind/jmp (``DynamicLossScale.ad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -247,19 +247,18 @@ def next_state(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term
     Scales have the rule's number type, the others are int32; ``pending`` only under a rule that is late.
     """
     if not RULES[policy.rule].late:
-        return _decided(policy, state, finite)
-    decided = _decided(policy, {**state, "scale": state["pending"]}, finite)
+        return _next_numbers(policy, state, finite)
+    decided = _next_numbers(policy, {**state, "scale": state["pending"]}, finite)
     return {**decided, "scale": state["pending"].op("Identity"), "pending": decided["scale"]}
 
 
-def _decided(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
-    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays; overflows in a
-    row are counted where somebody loses patience."""
+def _next_numbers(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) -> dict[str, Term]:
+    """The next scale, counter, credit (hysteresis) and overflows in a row, as nodes or numbers."""
     scale, counter, credit, spent = (state[name] for name in ("scale", "counter", "credit", "overflows"))
     if policy.patience is not None:
         spent = finite.where(spent.number(0), spent + 1)
     if _is_one_product(policy) and policy.interval <= LONGEST:
-        scale, counter = _looked_up(policy, scale, counter, finite)
+        scale, counter = _from_table(policy, scale, counter, finite)
         return {"scale": scale, "counter": counter, "credit": credit, "overflows": spent}
     counted = counter + 1
     stays = counted < policy.interval
@@ -273,8 +272,8 @@ def _decided(policy: DynamicLossScale, state: Mapping[str, Term], finite: Term) 
     return {"scale": finite.where(grown, shrunk), "counter": counter, "credit": credit, "overflows": spent}
 
 
-def _looked_up(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
-    """The next scale and counter, from a row for each counter from 0 and a last one for an overflow."""
+def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Term) -> tuple[Term, Term]:
+    """The next scale and counter by a table: a row for each counter from 0, and a last one for an overflow."""
     length = policy.interval
     factors = np.ones(length + 1, RULES[policy.rule].number)
     factors[-2:] = policy.growth, policy.backoff
@@ -286,8 +285,8 @@ def _looked_up(policy: DynamicLossScale, scale: Term, counter: Term, finite: Ter
 
 
 def _within_range(policy: DynamicLossScale, scale: Term, made: Term) -> Term:
-    """A scale multiplied, or as it was where that is infinite, under a rule that looks. Powers of two, doubled, end at
-    the greatest of them."""
+    """``made``, a scale multiplied, or ``scale`` as it was where that is infinite and the rule looks; powers of two end
+    at the greatest of them."""
     if not RULES[policy.rule].finite_only:
         return made
     if policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff)):
@@ -296,7 +295,7 @@ def _within_range(policy: DynamicLossScale, scale: Term, made: Term) -> Term:
 
 
 def _is_one_product(policy: DynamicLossScale) -> bool:
-    """Whether growing and shrinking is a product with one of two numbers, exactly, and nothing else."""
+    """Whether the next scale is the scale times ``growth`` or ``backoff``, exactly: no hysteresis, floor or cap."""
     rule, factors = RULES[policy.rule], (policy.growth, policy.backoff)
     plain = policy.hysteresis == 1 and policy.floor is None and policy.cap is None
     exact = rule.product == rule.number or all(float(np.float32(factor)) == factor for factor in factors)
@@ -304,19 +303,23 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
 
 
 def _grown(policy: DynamicLossScale, scale: Term) -> Term:
-    grown = _times(policy, scale, policy.growth, divides=False)
+    """The scale after enough finite steps: times ``growth``, at most ``cap``; where the rule says so, unchanged if that
+    is inf."""
+    grown = _scaled_by(policy, scale, policy.growth, divides=False)
     if RULES[policy.rule].finite_only:
         grown = grown.op("IsInf").where(scale, grown)
     return grown if policy.cap is None else grown.op("Min", policy.cap)
 
 
 def _shrunk(policy: DynamicLossScale, scale: Term) -> Term:
+    """The scale after an overflow: times ``backoff``, at least ``floor``. Frameworks that divide round differently, so
+    rules do."""
     divides = RULES[policy.rule].divides
-    shrunk = _times(policy, scale, 1 / policy.backoff if divides else policy.backoff, divides)
+    shrunk = _scaled_by(policy, scale, 1 / policy.backoff if divides else policy.backoff, divides)
     return shrunk if policy.floor is None else shrunk.op("Max", policy.floor)
 
 
-def _times(policy: DynamicLossScale, scale: Term, factor: float, divides: bool) -> Term:
+def _scaled_by(policy: DynamicLossScale, scale: Term, factor: float, divides: bool) -> Term:
     """scale * factor or scale / factor in the type that the rule multiplies in, rounded to the type of the scale.
 
     A product of two numbers of a type is rounded alike in that type and in a wider one that holds it whole.
@@ -325,35 +328,6 @@ def _times(policy: DynamicLossScale, scale: Term, factor: float, divides: bool) 
     whole = not divides and float(np.float32(factor)) == factor and rule.product == WIDE
     wide = scale if whole else scale.cast(ir.DataType.from_numpy(np.dtype(rule.product)))
     return (wide / factor if divides else wide * factor).cast(scale.dtype)
-
-
-# -- MindSpore's five, by name ----------------------------------------------------------------------------------------
-
-
-def _fixed_manager(loss_scale: float = 128.0, drop_overflow_update: bool = True) -> LossScale:
-    return StaticLossScale(loss_scale, skip=drop_overflow_update)
-
-
-def _dynamic_manager(init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> LossScale:
-    return DynamicLossScale.preset(
-        "mindspore-manager", init=init_loss_scale, growth=scale_factor, interval=scale_window
-    )
-
-
-def _update_cell(loss_scale_value: float, scale_factor: int, scale_window: int) -> LossScale:
-    return DynamicLossScale.preset("mindspore-cell", init=loss_scale_value, growth=scale_factor, interval=scale_window)
-
-
-MINDSPORE: dict[str, Callable[..., LossScale]] = {
-    "StaticLossScaler": lambda scale_value: StaticLossScale(scale_value),
-    "DynamicLossScaler": lambda scale_value, scale_factor, scale_window: DynamicLossScale.mindspore(
-        scale_value, scale_factor, scale_window
-    ),
-    "FixedLossScaleManager": _fixed_manager,
-    "DynamicLossScaleManager": _dynamic_manager,
-    "DynamicLossScaleUpdateCell": _update_cell,
-}
-"""MindSpore's name -> the policy of the same behaviour; arguments, their names and defaults are MindSpore's."""
 
 
 # -- numbers as users give them, checked one by one -------------------------------------------------------------------
@@ -433,7 +407,7 @@ def parse_loss_scale(text: str) -> LossScale | None:
             raise AmpError("AMP320", f"--loss-scale {text}: unknown '{','.join(options)}'", hint="skip=yes or skip=no")
         return StaticLossScale(read_number("scale", number), skip=options != ["skip=no"])
     if kind == "dynamic" and (rest or not colon):
-        given = _pairs(text, rest)
+        given = _parse_pairs(text, rest)
         return DynamicLossScale.preset(given.pop("rule", "pytorch"), **given)
     hint = ("" if kind in _KINDS else nearest(kind, _KINDS)) or f"one of {_FORMS}"
     raise AmpError("AMP320", f"--loss-scale {text} is not a loss scale", hint=hint)
@@ -442,7 +416,8 @@ def parse_loss_scale(text: str) -> LossScale | None:
 _KINDS = ["dynamic", "static", "none"]
 
 
-def _pairs(text: str, rest: str) -> dict[str, Any]:
+def _parse_pairs(text: str, rest: str) -> dict[str, Any]:
+    """The KEY=VALUE words of --loss-scale as arguments of `DynamicLossScale`; AmpError AMP320 names the wrong one."""
     known = [f.name for f in fields(DynamicLossScale)]
     try:
         words = read_options(rest, known)

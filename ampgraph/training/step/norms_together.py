@@ -18,28 +18,29 @@ from .vectors import LAUNCH, dims, size
 Value = ir.Value
 
 
-class _Norm(NamedTuple):
+class _RepeatedNorm(NamedTuple):
     node: ir.Node
     data: Value  # what is normalised, before its Cast
 
 
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
-    """Each kind and shape by itself, of at most ``longest`` numbers together, and where launches saved are worth more
-    than the bytes that it costs. The results are the same to the bit."""
-    alike: dict[tuple[object, ...], list[_Norm]] = {}
+    """Has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the launches
+    saved are worth the bytes moved. The results are the same to the bit."""
+    alike: dict[tuple[object, ...], list[_RepeatedNorm]] = {}
     for node in graph:
-        key = _key(node)
+        key = _alike_key(node)
         if key is not None:
-            alike.setdefault(key, []).append(_Norm(node, _data(node)))
+            alike.setdefault(key, []).append(_RepeatedNorm(node, _uncast_data(node)))
     for norms in alike.values():
         if _pays(norms) and sum(size(norm.data) for norm in norms) <= longest:
             before = _first_reader(graph, norms)
             if before is not None:
-                _join(graph, norms, before)
+                _join_norms(graph, norms, before)
 
 
-def _first_reader(graph: ir.Graph, norms: Sequence[_Norm]) -> ir.Node | None:
-    """Who reads a result first; None where that is before all data are there, or where one norm reads another."""
+def _first_reader(graph: ir.Graph, norms: Sequence[_RepeatedNorm]) -> ir.Node | None:
+    """The first node that reads one of the norms' results; None where that is before all data are there, or where one
+    norm reads another."""
     place = {node: number for number, node in enumerate(graph)}
     readers = [reader for norm in norms for reader in norm.node.outputs[0].consumers()]
     if any(reader not in place for reader in readers):
@@ -51,12 +52,12 @@ def _first_reader(graph: ir.Graph, norms: Sequence[_Norm]) -> ir.Node | None:
     return first if all(place.get(maker, place[first]) < place[first] for maker in makers) else None
 
 
-def _key(node: ir.Node) -> tuple[object, ...] | None:
-    """The same for norms that one node may compute: along other axes than the first, with a scale that is a constant.
-    None for any other node."""
+def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
+    """What norms that one node may compute have in common: operator, shape, type, axes (not the first), constant scale.
+    None for other nodes."""
     if not has(node.op_type, "norms") or len(node.inputs) != 2 or len(node.outputs) != 1:
         return None
-    data, scale = _data(node), node.inputs[1]
+    data, scale = _uncast_data(node), node.inputs[1]
     sizes = None if data.shape is None else list(data.shape)
     if scale is None or not scale.is_initializer() or scale.is_graph_input() or not node.outputs[0].uses():
         return None
@@ -70,7 +71,7 @@ def _key(node: ir.Node) -> tuple[object, ...] | None:
     return node.domain, node.op_type, scale, tuple(sizes), *types, given
 
 
-def _data(node: ir.Node) -> Value:
+def _uncast_data(node: ir.Node) -> Value:
     """What a norm is given, before a Cast that nobody else reads."""
     data = node.inputs[0]
     assert data is not None
@@ -80,15 +81,17 @@ def _data(node: ir.Node) -> Value:
     return data if before is None else before
 
 
-def _pays(norms: Sequence[_Norm]) -> bool:
-    """A Concat, a Cast, a norm and a Split for all: numbers are read and written twice more."""
+def _pays(norms: Sequence[_RepeatedNorm]) -> bool:
+    """Whether the launches saved are worth moving all data twice more, by Concat and Split."""
     cast = norms[0].data is not norms[0].node.inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)
     return saved * LAUNCH > bytes_moved * sum(size(norm.data) for norm in norms)
 
 
-def _join(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
+def _join_norms(graph: ir.Graph, norms: Sequence[_RepeatedNorm], before: ir.Node) -> None:
+    """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``, one
+    Split."""
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
     first, data = norms[0], [norm.data for norm in norms]
@@ -99,11 +102,11 @@ def _join(graph: ir.Graph, norms: Sequence[_Norm], before: ir.Node) -> None:
     normal = b.typed(b.again(first.node, [raised, first.node.inputs[1]]), raised)
     pieces = b.ops("Split", len(norms), normal, b.ints(*rows), axis=0)
     for norm, piece in zip(norms, pieces, strict=True):
-        _put(graph, norm, b.typed(piece, norm.node.outputs[0]))
+        _read_piece(graph, norm, b.typed(piece, norm.node.outputs[0]))
 
 
-def _put(graph: ir.Graph, norm: _Norm, piece: Value) -> None:
-    """A piece is read where a norm's result was; the norm goes, and its Cast."""
+def _read_piece(graph: ir.Graph, norm: _RepeatedNorm, piece: Value) -> None:
+    """Has readers of a norm's result read the piece; the norm and its Cast go."""
     ir.convenience.replace_all_uses_with(norm.node.outputs[0], piece)
     given = norm.node.inputs[0]
     graph.remove(norm.node, safe=True)

@@ -80,18 +80,21 @@ class SGD(Elementwise):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self, "lr", "momentum", "weight_decay")
+        _check_numbers(self, "lr", "momentum", "weight_decay")
         if self.nesterov and not self.momentum:
             raise AmpError("AMP322", "nesterov needs momentum", hint="sgd:lr=0.1,momentum=0.9,nesterov=yes")
 
     @property
     def slots(self) -> tuple[str, ...]:
+        """One slot with momentum, none without."""
         return ("momentum",) if self.momentum else ()
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
+        """The learning rate is all that parameters share."""
         return (lr,)
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        """The step to subtract from the parameter, and the new momentum."""
         [lr] = begun
         if not self.momentum:
             return b.op("Mul", gradient, lr), []
@@ -115,13 +118,14 @@ class Adam(Elementwise):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self, "lr", "eps", "weight_decay", "beta1", "beta2")
+        _check_numbers(self, "lr", "eps", "weight_decay", "beta1", "beta2")
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise AmpError("AMP322", f"{name}={getattr(self, name)} is not in [0, 1)", hint="for example 0.9")
 
     @property
     def slots(self) -> tuple[str, ...]:
+        """Running means of the gradient and of its square, under torch's names."""
         return ("exp_avg", "exp_avg_sq")
 
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
@@ -134,6 +138,7 @@ class Adam(Elementwise):
         return tuple(one.cast(ir.DataType.FLOAT).value for one in (rate * root / first, root * self.eps, kept))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        """The step to subtract from the parameter, and the new running means."""
         g, step, eps, old_mean, old_square = b.terms(gradient, *begun[:2], *slots)
         mean = old_mean * self.beta1 + g * (1 - self.beta1)
         square = old_square * self.beta2 + g * g * (1 - self.beta2)
@@ -147,6 +152,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
+        """The parameter decayed before the step; the gradient as it is."""
         return b.op("Mul", parameter, begun[2]) if self.weight_decay else parameter, gradient
 
 
@@ -166,7 +172,7 @@ def parse_optimizer(text: str) -> Optimizer:
         message = str(bad) if bad.twice else f"unknown option '{bad.word}'"
         raise AmpError("AMP322", f"optimizer {kind}: {message}", hint=f"there are: {', '.join(known)}") from None
     given: dict[str, Any] = {
-        key: _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
+        key: _parse_boolean(kind, key, value) if known[key] == "bool" else _parse_number(kind, key, value)
         for key, value in words.items()
     }
     return OPTIMIZERS[kind](**given)
@@ -193,7 +199,7 @@ def as_optimizer(given: object) -> Optimizer:
     return given
 
 
-def _check(optimizer: Optimizer, *names: str) -> None:
+def _check_numbers(optimizer: Optimizer, *names: str) -> None:
     """Numbers of any kind become Python's. Raises AmpError AMP322 for what float32 does not hold."""
     for name in names:
         value = getattr(optimizer, name)
@@ -203,14 +209,16 @@ def _check(optimizer: Optimizer, *names: str) -> None:
         object.__setattr__(optimizer, name, value if type(value) in (int, float) else float(value))
 
 
-def _number(kind: str, key: str, text: str) -> float:
+def _parse_number(kind: str, key: str, text: str) -> float:
+    """The number of an optimizer's option; AmpError AMP322 where it is none."""
     try:
         return float(text)
     except ValueError:
         raise AmpError("AMP322", f"optimizer {kind}: {key}={text} is not a number", hint=f"{key}=0.01") from None
 
 
-def _boolean(kind: str, key: str, text: str) -> bool:
+def _parse_boolean(kind: str, key: str, text: str) -> bool:
+    """ "yes" or "no" of an optimizer's option; AmpError AMP322 otherwise."""
     if text not in ("yes", "no"):
         raise AmpError("AMP322", f"optimizer {kind}: {key}={text} is neither yes nor no", hint=f"{key}=yes")
     return text == "yes"

@@ -35,19 +35,19 @@ def pack(model: ir.Model) -> str:
             model.graph.initializers[name].const_value = tensor
     whole = proto.SerializeToString(deterministic=True)
     packed = zlib.compress(whole, 9)
-    if len(whole) > _most(packed):
+    if len(whole) > _most_unpacked(packed):
         packed = zlib.compress(whole, 0)
     return base64.b85encode(packed).decode()
 
 
-def _most(packed: bytes) -> int:
-    """How much may come out of so many bytes: more is made to fill the memory. A graph is 5 to 20 times as large."""
+def _most_unpacked(packed: bytes) -> int:
+    """The most bytes that a packed graph may unpack to: beyond that a file is made to fill the memory."""
     return (1 << 20) + 50 * len(packed)
 
 
 def _inflated(packed: bytes) -> bytes:
-    """Raises ValueError for more than `_most`, zlib.error for what is cut off or is not zlib's."""
-    stream, most = zlib.decompressobj(), _most(packed)
+    """Raises ValueError for more than `_most_unpacked`, zlib.error for what is cut off or is not zlib's."""
+    stream, most = zlib.decompressobj(), _most_unpacked(packed)
     whole = stream.decompress(packed, most + 1)
     if len(whole) > most or not stream.eof:
         raise ValueError("the forward graph is too large, or cut off")
@@ -55,7 +55,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """What `pack` leaves out."""
+    """The stored tensors that `pack` leaves out, by name."""
     stored = {value.name or "": value.const_value for value in graph.initializers.values()}
     return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
 

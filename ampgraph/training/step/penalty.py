@@ -56,15 +56,15 @@ class GradientPenalty:
             value = getattr(self, name)
             least = 0 if name == "target" else float(np.finfo(np.float32).tiny)
             if not is_number(value) or not least <= value <= GREATEST:
-                raise _wrong(f"{name}={value!r} is not a {'' if name == 'target' else 'positive '}number")
+                raise _bad_penalty(f"{name}={value!r} is not a {'' if name == 'target' else 'positive '}number")
             object.__setattr__(self, name, float(value))
         for name in ("norm", "power"):
             if type(getattr(self, name)) is not int or getattr(self, name) not in (1, 2):
-                raise _wrong(f"{name}={getattr(self, name)!r} is neither 1 nor 2")
+                raise _bad_penalty(f"{name}={getattr(self, name)!r} is neither 1 nor 2")
         for name in ("of", "output"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value) and not (name == "output" and value is None):
-                raise _wrong(f"{name}={value!r} is not a name")
+                raise _bad_penalty(f"{name}={value!r} is not a name")
         if self.target and self.of != PARAMETERS and self.output is None:
             message = (
                 f"target={self.target:g} for the gradients of a mean loss, which shrink with the size of the batch"
@@ -73,7 +73,7 @@ class GradientPenalty:
 
     @property
     def of_samples(self) -> bool:
-        """Whether it is a mean over the samples, as a loss is."""
+        """Whether the penalty is a mean over the samples, as a loss is."""
         return self.of != PARAMETERS and self.output is not None
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def parse_penalty(text: str) -> GradientPenalty:
     except BadOption as bad:
         hint = nearest(bad.key, known) or f"there are: {', '.join(known)}"
         raise AmpError("AMP213", f"--penalty {text}: {bad}", hint=hint) from None
-    numbers = {key: _number(key, value) for key, value in words.items() if key not in ("of", "output")}
+    numbers = {key: _parse_number(key, value) for key, value in words.items() if key not in ("of", "output")}
     names = {key: value for key, value in words.items() if key in ("of", "output")}
     return GradientPenalty(**numbers, **names)  # type: ignore[arg-type]
 
@@ -99,18 +99,20 @@ def as_penalty(given: object) -> GradientPenalty | None:
     if given is None or isinstance(given, GradientPenalty):
         return given
     if not isinstance(given, str):
-        raise _wrong(f"{given!r} is not a penalty")
+        raise _bad_penalty(f"{given!r} is not a penalty")
     return parse_penalty(given)
 
 
-def _number(key: str, text: str) -> float | int:
+def _parse_number(key: str, text: str) -> float | int:
+    """The number of a penalty's option, whole for norm and power."""
     try:
         return int(text) if key in ("norm", "power") else float(text)
     except ValueError:
-        raise _wrong(f"{key}={text} is not a number") from None
+        raise _bad_penalty(f"{key}={text} is not a number") from None
 
 
-def _wrong(message: str) -> AmpError:
+def _bad_penalty(message: str) -> AmpError:
+    """The error for a penalty that cannot be read, with an example."""
     return AmpError("AMP213", f"penalty: {message}", hint=f"for example {FORM}, or of=parameters,power=1")
 
 
@@ -132,7 +134,7 @@ class PenaltyBuilder:
         Raises AmpError AMP213 for a name that is not there, AMP210 to AMP212 as `differentiate` does.
         """
         inner = loss if self.penalty.output is None else self._summed(outputs)
-        wanted = self._wanted(inner, inputs, parameters)
+        wanted = self._penalised_values(inner, inputs, parameters)
         gradients = differentiate(self.graph, inner, wanted, self.seed)
         infer(self.model)
         b = self.builder = Builder(self.graph, "penalty")
@@ -155,22 +157,22 @@ class PenaltyBuilder:
         with b.float32(REASON):
             return b.typed(b.op("ReduceSum", output, keepdims=0), ir.DataType.FLOAT)
 
-    def _wanted(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
-        """What the gradient is with respect to: of parameters, those that it depends on."""
+    def _penalised_values(self, inner: Value, inputs: Sequence[Value], parameters: Sequence[Value]) -> list[Value]:
+        """The values by which the inner gradient is taken: inputs, or the parameters that the output depends on."""
         reached = depends(self.graph, inner)
         floats = {value.name or "": value for value in inputs if value.dtype in FLOATS and value in reached}
         what = "the loss" if self.penalty.output is None else f"output '{self.penalty.output}'"
         if self.penalty.of == PARAMETERS:
             wanted = [value for value in parameters if value in reached]
         else:
-            wanted = [floats[name] for name in self._named(list(floats), what)]
+            wanted = [floats[name] for name in self._named_inputs(list(floats), what)]
         if not wanted:
             message = f"penalty: {what} depends on no {'parameter' if self.penalty.of == PARAMETERS else 'float input'}"
             raise AmpError("AMP213", message, hint="name another output")
         return wanted
 
-    def _named(self, floats: list[str], what: str) -> list[str]:
-        """The inputs that are meant."""
+    def _named_inputs(self, floats: list[str], what: str) -> list[str]:
+        """The float inputs that the penalty names; AmpError AMP213 where they are not there."""
         if self.penalty.of == INPUTS:
             if len(floats) > 1:
                 message = f"penalty: of=inputs may be {' or '.join(floats)}"
@@ -184,12 +186,15 @@ class PenaltyBuilder:
         return list(dict.fromkeys(names))
 
     def _unscaled(self, gradient: Value) -> Value:
+        """A gradient without the loss scale, by its reciprocal."""
         if self.seed is None:
             return gradient
         # as in `add_update`: not 1 / seed
         return self._alike("Mul", gradient, self.builder.op("Reciprocal", self.seed))
 
     def _distance(self, gradients: list[Value]) -> Value:
+        """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken of
+        inputs."""
         given = self.penalty
         sums = [self._sum(gradient) for gradient in gradients]
         total = sums[0]

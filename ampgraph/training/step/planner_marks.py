@@ -1,6 +1,6 @@
 """What the planner is told of a training graph: which nodes stay float32, and where branches are added.
 
-Products at the border of a step that stay float32 where norms do: the last before the loss, the first of an input.
+Products at the boundary of a step that stay float32 where norms do: the last before the loss, the first of an input.
 
 What lies between two norms in float32 is low only inside, and so is what lies between one and the loss, or an input: a
 Cast goes in and one comes out, in the forward and in the backward. Where the products there are so few that this costs
@@ -32,24 +32,26 @@ REST = 7 / 8  # of all multiplications are made in the low type at least
 
 
 @dataclass
-class _Part:
+class _PartBetweenNorms:
     """``held_casts``, ``input_casts``: Casts beside what is held in float32, and of inputs, that are not there if the
     part is float32 too.
-    ``border``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
+    ``at_boundary``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
 
     nodes: list[ir.Node] = field(default_factory=list)
     held_casts: int = 0
     input_casts: int = 0
-    border: bool = False
+    at_boundary: bool = False
     low: bool = False
     known: bool = True
 
     @property
     def products(self) -> list[ir.Node]:
+        """The products (MatMul, Conv) of this part, which low types make faster."""
         return [node for node in self.nodes if has(node.op_type, "products")]
 
     @property
     def multiplications(self) -> float:
+        """Multiplications of all its products for one batch."""
         return sum(map(_multiplications, self.products))
 
     @property
@@ -57,7 +59,7 @@ class _Part:
         """Whether its Casts cost more than the arithmetic, and two more bytes for each number that is read or written,
         both ways. An input that goes on into a low norm is cast in any case."""
         casts = self.held_casts + (0 if self.low else self.input_casts)
-        numbers = sum(_count(value) for node in self.nodes for value in _values(node))
+        numbers = sum(_element_count(value) for node in self.nodes for value in _float_values(node))
         return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers <= casts * LAUNCH
 
 
@@ -65,14 +67,14 @@ def pin_boundary_products(graph: ir.Graph, loss: Value) -> None:
     """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
     parts = _connected(graph, loss)
     left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
-    for part in sorted((one for one in parts if one.border), key=lambda one: one.multiplications):
+    for part in sorted((one for one in parts if one.at_boundary), key=lambda one: one.multiplications):
         if part.known and 0 < part.multiplications <= left and part.pays:
             left -= part.multiplications
             for node in part.products if part.low else part.nodes:
                 node.meta[KEPT] = REASON
 
 
-def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
+def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
     """Float values that nodes other than norms connect, in their order. What is stored connects nothing."""
     same: dict[Value, Value] = {}
 
@@ -82,22 +84,22 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_Part]:
         return value
 
     for node in graph:
-        values = _values(node)
+        values = _float_values(node)
         for value in values:
             same.setdefault(value, value)
         for value in values[1:] if not _bounds_parts(node) else ():
             same[root(value)] = root(values[0])
-    parts: dict[Value, _Part] = {}
+    parts: dict[Value, _PartBetweenNorms] = {}
     last = _computed_from(loss)
     for value in same:
-        part = parts.setdefault(root(value), _Part())
+        part = parts.setdefault(root(value), _PartBetweenNorms())
         around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
         part.low |= not all(map(_is_held, around))
         part.held_casts += 2 * any(map(_is_held, around))
         part.input_casts += value.is_graph_input()
-        part.border |= value.is_graph_input() or value in last
+        part.at_boundary |= value.is_graph_input() or value in last
     for node in graph:
-        if (values := _values(node)) and not _bounds_parts(node):
+        if (values := _float_values(node)) and not _bounds_parts(node):
             part = parts[root(values[0])]
             part.known &= not captured(node)
             part.nodes.append(node)
@@ -110,7 +112,7 @@ def _computed_from(loss: Value) -> set[Value]:
     while waiting:
         node = waiting.pop().producer()
         if node is not None and _is_held(node):
-            new = [value for value in _values(node) if value not in found]
+            new = [value for value in _float_values(node) if value not in found]
             found.update(new)
             waiting += new
     return found
@@ -126,14 +128,14 @@ def _bounds_parts(node: ir.Node) -> bool:
     return _is_held(node) or has(node.op_type, "norms")
 
 
-def _values(node: ir.Node) -> list[Value]:
-    """Float values that a node and its bodies read, and that it writes."""
+def _float_values(node: ir.Node) -> list[Value]:
+    """The float values that a node, with its bodies, reads and writes, without initializers."""
     given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
     return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
 
 
-def _count(value: Value | None) -> float:
-    """Infinitely many where the shape is not known."""
+def _element_count(value: Value | None) -> float:
+    """The number of elements; infinite where the shape is open."""
     sizes = None if value is None or value.shape is None else list(value.shape)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return math.inf
@@ -141,13 +143,17 @@ def _count(value: Value | None) -> float:
 
 
 def _multiplications(node: ir.Node) -> float:
-    """How many a product has; infinitely many where that is not known."""
+    """The multiplications of a product; infinite where its shape is open."""
     data, operand, made = node.inputs[0], node.inputs[1], node.outputs[0]
     if has(node.op_type, "biased"):  # each number of the result, or of the data, meets a row of the weights
-        rows = dims(operand)[0] if operand is not None and math.isfinite(_count(operand)) else 1
-        return _count(made if has(node.op_type, "channels_by_rows") else data) * _count(operand) / max(rows, 1)
-    known = has(node.op_type, "linear_in") and math.isfinite(_count(made)) and dims(made)
-    return _count(data) * dims(made)[-1] if known else math.inf
+        rows = dims(operand)[0] if operand is not None and math.isfinite(_element_count(operand)) else 1
+        return (
+            _element_count(made if has(node.op_type, "channels_by_rows") else data)
+            * _element_count(operand)
+            / max(rows, 1)
+        )
+    known = has(node.op_type, "linear_in") and math.isfinite(_element_count(made)) and dims(made)
+    return _element_count(data) * dims(made)[-1] if known else math.inf
 
 
 def hold_norms(model: ir.Model) -> None:

@@ -45,11 +45,11 @@ def running_moves(
     """What the gradients make of ``averages``, and of ``others``, state and its next value. ``skips``: whether a step
     may leave it as it is. ``told``: statistics of a batch that are finite if the gradients are."""
     rows, together = list(others), []
-    if _alike(averages):
+    if _move_as_one(averages):
         old, batch = (joined(b, [getattr(one, name) for one in averages]) for name in ("old", "batch"))
         new = replace(averages[0], batch=batch).next(b, old)
         known = all(one.batch in told for one in averages)
-        together.append(_gathered(b, [one.old for one in averages], new, old, known))
+        together.append(_vector_move(b, [one.old for one in averages], new, old, known))
     else:
         after: dict[Value, Value] = {}
         for one in averages:
@@ -57,20 +57,21 @@ def running_moves(
         rows = [*after.items(), *others]
     found = {old: new for old, new in rows if skips and old.dtype == FLOAT and len(dims(old)) == 1}
     if len(found) > 1:
-        together.append(_gathered(b, list(found), joined(b, list(found.values()))))
+        together.append(_vector_move(b, list(found), joined(b, list(found.values()))))
         rows = [(old, new) for old, new in rows if old not in found]
     return [RunningMove((old,), new, unchecked=old.dtype != FLOAT) for old, new in rows] + together
 
 
-def _alike(averages: Sequence[Average]) -> bool:
-    """Whether several are moved as one: each by itself, and all at one rate."""
+def _move_as_one(averages: Sequence[Average]) -> bool:
+    """Whether statistics can be moved as one vector: several, each read by itself, with one rate."""
     olds = {one.old for one in averages if one.old.dtype == FLOAT}
     return 1 < len(olds) == len(averages) and len({one.rate for one in averages}) == 1
 
 
-def _gathered(
+def _vector_move(
     b: Builder, olds: Sequence[Value], new: Value, old: Value | None = None, known: bool = False
 ) -> RunningMove:
+    """What some statistics become: ``new`` is their next numbers as one float32 vector, ``old`` the present ones."""
     return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
 
 
@@ -81,15 +82,15 @@ def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Val
         if BATCH in node.meta and node.inputs[1] in trained:
             mean, variance = node.inputs[3], node.inputs[4]
             squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
-            if variance is not None and mean is not None and squares is not None and _tells(variance):
+            if variance is not None and mean is not None and squares is not None and _shows_in_gradients(variance):
                 found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
     return found
 
 
-def _tells(variance: Value) -> bool:
-    """Whether gradients are multiplied by 1 / sqrt(a) for a variance, which becomes sqrt(a) / a."""
-    roots = _readers(_readers([variance], "Add"), "Sqrt")
-    inverses = [made.producer() for made in _readers(roots, "Reciprocal")]
+def _shows_in_gradients(variance: Value) -> bool:
+    """Whether a non-finite variance shows in the gradients: they are multiplied by sqrt(a) / a."""
+    roots = _results_of_kind(_results_of_kind([variance], "Add"), "Sqrt")
+    inverses = [made.producer() for made in _results_of_kind(roots, "Reciprocal")]
     for node in inverses:
         root = None if node is None else node.inputs[0]
         maker = None if root is None else root.producer()
@@ -100,6 +101,6 @@ def _tells(variance: Value) -> bool:
     return bool(inverses)
 
 
-def _readers(values: Collection[Value], kind: str) -> list[Value]:
+def _results_of_kind(values: Collection[Value], kind: str) -> list[Value]:
     """What nodes of a kind make of some values."""
     return [node.outputs[0] for value in values for node in value.consumers() if node.op_type == kind]

@@ -31,7 +31,7 @@ class Segment:
     end: int
 
     def within(self, spans: Mapping[int, Span]) -> Segment:
-        """Those of them that are wanted."""
+        """The part of the segment that the spans ask for."""
         low, high = (self.start, self.end) if self.run is None else spans.get(self.run, (self.start, self.end))
         low, high = max(low, self.start), min(high, self.end)
         return replace(self, start=low, end=max(low, high))
@@ -45,16 +45,23 @@ def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value,
         if not rows:
             continue
         if has(node.op_type, "keeps_order") or has(node.op_type, "by_element"):
-            if math.prod(_dims(node.outputs[0])) == _length(rows[0]):
+            if math.prod(_known_sizes(node.outputs[0])) == _length(rows[0]):
                 found[node.outputs[0]] = rows[0]
-        elif node.op_type == "Concat" and len(rows) == len(node.inputs) and len(_dims(node.outputs[0])) == 1:
+        elif node.op_type == "Concat" and len(rows) == len(node.inputs) and len(_known_sizes(node.outputs[0])) == 1:
             found[node.outputs[0]] = [segment for row in rows for segment in row]
-        elif node.op_type == "Split" and len(_dims(node.outputs[0])) == 1:
-            found |= dict(zip(node.outputs, _split(rows[0], [_dims(value)[0] for value in node.outputs]), strict=True))
+        elif node.op_type == "Split" and len(_known_sizes(node.outputs[0])) == 1:
+            found |= dict(
+                zip(
+                    node.outputs,
+                    _split_segments(rows[0], [_known_sizes(value)[0] for value in node.outputs]),
+                    strict=True,
+                )
+            )
     return found
 
 
-def _split(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
+def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
+    """Cuts a row of segments into pieces of the given numbers of elements."""
     left, pieces = list(segments), []
     for size in sizes:
         piece: list[Segment] = []
@@ -69,10 +76,12 @@ def _split(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segme
 
 
 def _length(segments: Sequence[Segment]) -> int:
+    """Elements in all the segments."""
     return sum(segment.end - segment.start for segment in segments)
 
 
-def _dims(value: ir.Value) -> tuple[int, ...]:
+def _known_sizes(value: ir.Value) -> tuple[int, ...]:
+    """The sizes of a value, or (0, 0), which no vector has, where they are open."""
     return tuple(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else (0, 0)
 
 
@@ -86,14 +95,14 @@ class SlicedUpdate:
         self._made: dict[ir.Value, ir.Value] = {}
 
     def take(self, state: ir.Value) -> None:
-        """State becomes a vector of its part alone. All of it is taken before any `output`."""
+        """Makes state a vector of this rank's part alone. All of it is taken before any `output`."""
         part = ir.Value(name=state.name, type=state.type, shape=ir.Shape([self._length(state)]))
         state.name = self.b.fresh(f"whole/{state.name}")
         self.graph.inputs.append(part)
         self._made[state] = part
 
     def output(self, whole: ir.Value) -> None:
-        """An output gives its part alone, under its name."""
+        """Makes an output give this rank's part alone, under its name."""
         part = self._part(whole)
         name, whole.name = whole.name, self.b.fresh(f"whole/{whole.name}")
         given = self.b.typed(self.b.op("Identity", part), part)
@@ -101,6 +110,7 @@ class SlicedUpdate:
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 
     def _length(self, value: ir.Value) -> int:
+        """How many elements of a value belong to this part."""
         return _length([segment.within(self.spans) for segment in self.segments[value]])
 
     def _part(self, value: ir.Value) -> ir.Value:
@@ -116,19 +126,21 @@ class SlicedUpdate:
         return self._made[value]
 
     def _slice(self, value: ir.Value) -> ir.Value:
+        """This part's elements of a value that every rank holds whole, as a vector."""
         [whole], [part] = self.segments[value], [one.within(self.spans) for one in self.segments[value]]
-        flat = value if len(_dims(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
+        flat = value if len(_known_sizes(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
         if part == whole:
             return self._vector(flat, value) if flat is not value else value
         ends = self.b.ints(part.start - whole.start), self.b.ints(part.end - whole.start)
         return self._vector(self.b.op("Slice", flat, *ends), value)
 
     def _vector(self, made: ir.Value, whole: ir.Value) -> ir.Value:
+        """Types ``made`` as the part of ``whole`` that it is."""
         made.type, made.shape = whole.type, ir.Shape([self._length(whole)])
         return made
 
     def _copy(self, node: ir.Node) -> None:
-        """What a node makes of parts. Those without an element are left out where several are joined or parted."""
+        """Repeats a node on the parts of its operands; empty parts are left out of a Concat or Split."""
         outputs = [value for value in node.outputs if self._length(value)]
         read = [value for value in node.inputs if value is not None]
         if has(node.op_type, "by_element"):

@@ -29,11 +29,11 @@ class StateTensor:
     shape: tuple[int, ...] | None = None
 
     def fed(self, array: Array) -> Array:
-        """As the graph takes it."""
+        """An array as the graph takes it: flat where the graph has a vector."""
         return array if self.shape is None else array.reshape(-1)
 
     def seen(self, array: Array) -> Array:
-        """In its shape."""
+        """An array of the graph in the tensor's own shape."""
         return array if self.shape is None else array.reshape(self.shape)
 
 
@@ -63,14 +63,14 @@ class StateBuilder:
         return value
 
     def add_vector(self, name: str, first: Array, kind: str) -> ir.Value:
-        """As `add`, a vector in the graph."""
+        """A new input with a first value, as `add` makes it, that is a vector in the graph."""
         value = self.add(name, first.reshape(-1), kind)
         if first.ndim != 1:
             self.shapes[value.name or ""] = first.shape
         return value
 
     def flatten(self, value: ir.Value) -> None:
-        """State becomes a vector; what reads it reads it in its shape, through a Reshape."""
+        """Makes state a vector; its readers read it in its own shape, through a Reshape."""
         dims = value.shape.numpy() if value.shape is not None else ()
         if len(dims) == 1:
             return
@@ -85,7 +85,7 @@ class StateBuilder:
         self.shapes[value.name or ""] = tuple(dims)
 
     def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> None:
-        """The next value of some state, or the old one again where ``when`` is false, is an output of its own.
+        """Makes the next value of some state, or the old one where ``when`` is false, an output of its own.
 
         A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
         """
@@ -97,17 +97,20 @@ class StateBuilder:
             self.next[old.name or ""] = output.name
 
     def on(self, builder: Builder) -> StateBuilder:
-        """The same state, further read, added and committed in another graph."""
+        """A builder of the same state in another graph: what is read, added and committed there is known here."""
         other = StateBuilder(builder)
         other.kinds, other.next, other.shapes = self.kinds, self.next, self.shapes
         return other
 
     def entries(self) -> list[StateTensor]:
+        """All state with its kind, the output that holds its next value, and its shape where that is open in the
+        graph."""
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
 
 
 def _may_be_named(value: ir.Value) -> bool:
-    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
+    """Whether a value may take the name of a state's output: a node makes it for nothing else. What an Identity gives
+    may be a gradient too."""
     node = value.producer()
     return node is not None and node.op_type != "Identity" and not value.is_graph_output()

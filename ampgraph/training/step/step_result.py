@@ -30,6 +30,7 @@ class StepResult(Generic[Tensor]):
         self._parts: Mapping[str, Tensor] = parts or {}
 
     def _number(self, tensor: object) -> float:
+        """A scalar, copied from the device; this waits for the step."""
         return float(self._fetch(tensor))
 
     @property

@@ -88,11 +88,6 @@ class StepLayout:
         return self.find(SCHEDULE, "step/learning_rates")
 
     @property
-    def last_rate(self) -> str:
-        """The last row of that table; empty for none."""
-        return self.find(SCHEDULE, "step/last_rate")
-
-    @property
     def rate_tables(self) -> list[tuple[str, str]]:
         """The table of every group and its last row, in the order of ``groups``."""
         ends = ["", *(f"/{number}" for number in range(1, len(self.groups)))]
@@ -101,6 +96,7 @@ class StepLayout:
         return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
+        """The layout as the text that the model's metadata holds; shapes that the graph says are left out."""
         data = asdict(self)
         for entry in data["states"]:
             if entry["shape"] is None:
@@ -109,7 +105,7 @@ class StepLayout:
 
     @staticmethod
     def from_json(text: str, where: str = "") -> StepLayout:
-        """Raises AmpError AMP206 for what no step graph of ours says."""
+        """Reads a layout. Raises AmpError AMP206 for what no step graph of ours says."""
         try:
             data = json.loads(text)
             if data["version"] != VERSION:
@@ -147,7 +143,7 @@ class TrainingStep:
     def initial_state(self) -> dict[str, Array]:
         """The first value of every tensor of the state, by name, in its shape."""
         found = self.model.graph.initializers
-        return {entry.name: entry.seen(_numbers(found[entry.name])) for entry in self.layout.states}
+        return {entry.name: entry.seen(_stored_numbers(found[entry.name])) for entry in self.layout.states}
 
     def fed(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """A state as the graph takes it: parameters that it moves together are vectors there."""
@@ -170,7 +166,7 @@ class TrainingStep:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> TrainingStep:
-        """Raises AmpError AMP1xx for the file, AMP206 for one that is no step graph."""
+        """Reads a step's file. Raises AmpError AMP1xx for the file, AMP206 for one that is no step graph."""
         from ...formats.onnx.graph import OnnxGraph
 
         model = OnnxGraph.load(path).model
@@ -184,13 +180,13 @@ def layout_of(model: ir.Model, where: str = "") -> StepLayout:
         hint = "build one: ampgraph build-step FORWARD.onnx --loss cross_entropy --optimizer adam -o STEP.onnx"
         raise AmpError("AMP206", "is not a training step", where=where, hint=hint)
     layout = StepLayout.from_json(text, where)
-    problem = _problem(layout, model.graph)
+    problem = _layout_problem(layout, model.graph)
     if problem:
         raise AmpError("AMP206", problem, where=where, hint="build it again with ampgraph build-step")
     return layout
 
 
-def _problem(layout: StepLayout, graph: ir.Graph) -> str:
+def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
     """What a layout says that the graph does not have; empty where they belong together."""
     states, have = [entry.name for entry in layout.states], {value.name for value in graph.inputs}
     for entry in layout.states:
@@ -218,7 +214,8 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
     return f"its labels '{stray[0]}' are not an input" if stray else ""
 
 
-def _numbers(value: ir.Value) -> Array:
+def _stored_numbers(value: ir.Value) -> Array:
+    """The stored numbers of an initializer."""
     assert value.const_value is not None
     return value.const_value.numpy()
 

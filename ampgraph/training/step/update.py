@@ -24,7 +24,6 @@ from .training_step import Run
 from .update_graph import UpdateGraph
 
 Value = ir.Value
-FLOAT = int(ir.DataType.FLOAT)
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -80,6 +79,7 @@ class Scale:
 
     @property
     def skips(self) -> bool:
+        """Whether a step whose gradients overflow leaves the state as it was."""
         return isinstance(self.policy, DynamicLossScale) or self.policy.skip
 
 
@@ -119,14 +119,14 @@ def add_update(
     states, b = update.states, update.builder
     b.scope = ""
     scaled = [gradient_of(update, part) for part in parts]
-    seed, values = (None, {}) if scale is None else _read(update, scale)
+    seed, values = (None, {}) if scale is None else _read_scale(update, scale)
     unscaled = scaled if seed is None else [b.op("Div", gradient, seed) for gradient in scaled]
     gradients, norm = _clipped(b, unscaled, options)
     kept = [(move, [update.read(old) for old in move.olds], update.read(move.new)) for move in running]
     more = [new for move, _, new in kept if not move.unchecked]
-    finite = None if scale is None else _finite(b, scaled, norm, more)
+    finite = None if scale is None else _gradients_finite(b, scaled, norm, more)
     holds = finite if scale is not None and scale.skips else None
-    runs = _move(update, list(zip(parts, gradients, strict=True)), options, holds)
+    runs = _move_parameters(update, list(zip(parts, gradients, strict=True)), options, holds)
     b.scope = ""
     for move, olds, new in kept:
         old = b.joined(olds) if holds is not None or move.old is not None else olds[0]
@@ -141,8 +141,8 @@ def add_update(
     return Updated(*said, runs)
 
 
-def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
-    """The scale that gradients are divided by, in float32, and its state."""
+def _read_scale(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
+    """The scale that gradients are divided by, in float32, and the state of the loss scale as the update reads it."""
     if not scale.values:
         return update.read(scale.seed), {}
     values = {name: update.read(value) for name, value in scale.values.items()}
@@ -151,10 +151,10 @@ def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, dict[str, Value]]:
     return seed, values
 
 
-def _move(
+def _move_parameters(
     update: UpdateGraph, rows: Sequence[tuple[Part, Value]], options: UpdateOptions, holds: Value | None
 ) -> tuple[Run, ...]:
-    """The parameters of every group and their gradients, and the count of updates."""
+    """Moves the parameters of every group, and counts the update."""
     states, b, runs = update.states, update.builder, []
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
@@ -179,7 +179,7 @@ def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
     return b.op("Equal", total, b.number(0))
 
 
-def _finite(b: Builder, gradients: Sequence[Value], norm: Value | None, more: Sequence[Value]) -> Value:
+def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None, more: Sequence[Value]) -> Value:
     """Whether scaled gradients and ``more`` are finite. Norms tell, where the gradients have one: beyond float32, from
     1.8e19 on, it would clip every gradient to 0."""
     if norm is None:
@@ -195,7 +195,7 @@ def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
 
 
 def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
-    """The gradients, and their norm before where it is what limits them."""
+    """The gradients after clipping, and their norm before it where the norm is what limits them."""
     if options.clip_value is not None:
         low, high = b.number(-options.clip_value), b.number(options.clip_value)
         return [b.op("Clip", gradient, low, high) for gradient in gradients], None

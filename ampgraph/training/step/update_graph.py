@@ -32,15 +32,17 @@ class NextState:
 
     @property
     def numbers(self) -> int:
+        """How many numbers all of these states have."""
         return sum(map(size, self.olds))
 
     @property
     def gathered(self) -> bool:
+        """Whether several states are chosen side by side."""
         return len(self.olds) > 1
 
     @property
     def of_vectors(self) -> bool:
-        """Whether it may be a part of another one."""
+        """Whether all its states are float32 vectors, so that it may be chosen together with others."""
         return not self.alone and all(one.dtype == FLOAT and len(one.shape or ()) == 1 for one in self.olds)
 
 
@@ -58,7 +60,7 @@ class UpdateGraph:
         self._choices: list[NextState] = []
 
     def read(self, value: Value) -> Value:
-        """The input that is a value of the gradients, or state of theirs."""
+        """The update's input for a value, or state, of the gradients' graph; made once."""
         if value not in self._inputs:
             given = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
             self.graph.inputs.append(given)
@@ -71,7 +73,7 @@ class UpdateGraph:
             self._alike.append((outer, inner))
 
     def choose(self, olds: Sequence[Value], old: Value, new: Value, alone: bool = False) -> None:
-        """``new`` follows on state, unless the step does not hold."""
+        """Notes that state ``olds`` becomes ``new``, unless the step does not hold (gradients overflowed)."""
         self._choices.append(NextState(tuple(olds), old, new, alone))
 
     def commit_choices(self, holds: Value | None) -> None:
@@ -90,6 +92,7 @@ class UpdateGraph:
             self._commit_together(found, holds)
 
     def _commit_together(self, found: Sequence[NextState], holds: Value) -> None:
+        """Chooses between new and old by one Where for all of these states, and commits the pieces."""
         b = self.builder
         b.scope = SCOPE
         states = [state for one in found for state in one.olds]
@@ -97,14 +100,14 @@ class UpdateGraph:
         gathered = [one for one in found if one.gathered]
         sizes = [one.numbers for one in gathered]
         rest = sum(one.numbers for one in found) - sum(sizes)
-        for one, piece in zip(gathered, _split(b, old, [*sizes, rest] if rest else sizes), strict=False):
+        for one, piece in zip(gathered, _split_vector(b, old, [*sizes, rest] if rest else sizes), strict=False):
             self._replace(one.old, b.typed(piece, FLOAT, one.numbers))
         new = b.op("Concat", *(one.new for one in found), axis=0)
         chosen = b.op("Where", holds, new, old)
-        self.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
+        self.states.commit(dict(zip(states, _split_vector(b, chosen, list(map(size, states))), strict=True)))
 
     def _replace(self, old: Value, new: Value) -> None:
-        """A value of the update is another one from now on; what made it goes."""
+        """Has readers of ``old`` read ``new``, and removes what made ``old``."""
         maker = old.producer()
         old.replace_all_uses_with(new)
         if maker is not None:
@@ -133,7 +136,7 @@ class UpdateGraph:
 
 
 def _pays(found: Sequence[NextState]) -> bool:
-    """Side by side and apart again: those of a Concat once, others twice, and all of them before they are chosen."""
+    """Whether one choice for all is worth the bytes that Concat and Split move."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)
     every = sum(one.numbers for one in found)
@@ -141,6 +144,6 @@ def _pays(found: Sequence[NextState]) -> bool:
     return saved * LAUNCH >= 8 * every * (2 if gathered else 1) + 16 * alone
 
 
-def _split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
+def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
     """One piece too: the names of all nodes are alike."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

@@ -30,11 +30,11 @@ def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
     """The float32 vectors that side by side hold all numbers, low ones raised together; a single value as it is."""
     if len(values) == 1:
         return [raised(b, values[0])]
-    groups = [(dtype, list(alike)) for dtype, alike in groupby(values, key=_type)]
+    groups = [(dtype, list(alike)) for dtype, alike in groupby(values, key=_vector_type)]
     pieces = []
     for dtype, alike in groups:
         width = _row_width(alike) if dtype != FLOAT or len(groups) == 1 else 0
-        parts = [_as_rows(b, value, width) if width else _flat(b, value) for value in alike]
+        parts = [_as_rows(b, value, width) if width else _as_vector(b, value) for value in alike]
         if not width and dtype == FLOAT:
             pieces += parts
             continue
@@ -46,7 +46,7 @@ def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
 
 def apart(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
     """The vectors that `joined` would make ``vector`` of: as long as ``values``, and of their types."""
-    alike = [(dtype, list(map(size, group))) for dtype, group in groupby(values, key=_type)]
+    alike = [(dtype, list(map(size, group))) for dtype, group in groupby(values, key=_vector_type)]
     found = []
     for piece, (dtype, sizes) in zip(split(b, vector, [sum(sizes) for _, sizes in alike]), alike, strict=True):
         found += split(b, piece if dtype == FLOAT else b.cast(piece, dtype), sizes)
@@ -61,7 +61,7 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
     shapes = {parameter: dims(parameter) for parameter in parameters}
     lowered = {}
     for dtype in LOW:
-        casts = {parameter: found for parameter in parameters if (found := _casts(b, parameter, dtype))}
+        casts = {parameter: found for parameter in parameters if (found := _cast_nodes(b, parameter, dtype))}
         if len(casts) > 1:
             lowered[dtype] = casts
     for node in [node for casts in lowered.values() for found in casts.values() for node in found]:
@@ -70,29 +70,32 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
         states.flatten(parameter)
     whole = None
     for dtype, casts in lowered.items():
-        every = all(value.dtype == FLOAT for value in parameters) and _pays(_sum(casts), _sum(parameters))
+        every = all(value.dtype == FLOAT for value in parameters) and _low_casts_pay(
+            _total_size(casts), _total_size(parameters)
+        )
         taken = list(parameters) if every else list(casts)
         whole = b.joined(parameters) if every and whole is None else whole
         low = b.cast(whole if every and whole is not None else b.joined(taken), dtype)
-        read = _tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
+        read = _vector_to_tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
         for parameter, found in casts.items():
             _put_in_place(b.typed(read[parameter], dtype, *shapes[parameter]), found)
     return whole
 
 
 def by_width(parameters: Sequence[Value]) -> list[bool]:
-    """Which of some parameters, that are read low, are matrices of one width and are best held side by side."""
+    """For each of some parameters that are read low, whether it is a matrix of the commonest width and is best held
+    with the others as rows of one matrix."""
     widths = Counter(dims(one)[1] for one in parameters if len(dims(one)) == 2)
     width = max(widths, key=widths.__getitem__, default=0)
     found = [len(dims(one)) == 2 and dims(one)[1] == width for one in parameters]
     chosen = [one for one, alike in zip(parameters, found, strict=True) if alike]
-    return found if _rows_pay(len(chosen), _sum(chosen)) else [False] * len(found)
+    return found if _rows_pay(len(chosen), _total_size(chosen)) else [False] * len(found)
 
 
-def _tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]]) -> dict[Value, Value]:
-    """A vector as tensors of some shapes: each by a view, or several matrices of one width as rows of their own."""
+def _vector_to_tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]]) -> dict[Value, Value]:
+    """A vector taken apart into tensors of these shapes: by views, or matrices of one width as rows."""
     names, sizes = list(shapes), [math.prod(shape) for shape in shapes.values()]
-    start, end = _run(list(shapes.values()))
+    start, end = _equal_width_run(list(shapes.values()))
     if start == end:
         pieces = split(b, vector, sizes)
         return {name: _shaped(b, piece, shapes[name]) for name, piece in zip(names, pieces, strict=True)}
@@ -104,7 +107,7 @@ def _tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]])
     return {name: _shaped(b, piece, shapes[name]) for name, piece in rest} | dict(zip(alike, matrices, strict=True))
 
 
-def _run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
     """From which to before which are matrices of one width, so many that a node for all of them pays."""
     place = 0
     for width, alike in groupby(shapes, key=lambda shape: shape[1] if len(shape) == 2 else None):
@@ -116,15 +119,17 @@ def _run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _rows_pay(matrices: int, numbers: int) -> bool:
-    """Whether one launch more, which moves them once more in two bytes, is worth a view for each but one."""
+    """Whether reading matrices as rows, which moves them once more in two bytes, saves more than it costs."""
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
 def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
+    """A piece of the vector in the shape of its tensor."""
     return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
 
 
-def _flat(b: Builder, value: Value) -> Value:
+def _as_vector(b: Builder, value: Value) -> Value:
+    """A tensor as a vector; no node where it is one."""
     if len(dims(value)) == 1:
         return value
     return b.typed(b.op("Reshape", value, b.ints(-1)), value.dtype or FLOAT, size(value))
@@ -137,7 +142,7 @@ def _row_width(values: Sequence[Value]) -> int:
     best = 0
     for width in sorted({dims(value)[1] for value in values if len(dims(value)) == 2}):
         if width and all(size(value) % width == 0 for value in values):
-            needed = 1 + sum(dims(value)[1:] != (width,) and _view(value) is None for value in values)
+            needed = 1 + sum(dims(value)[1:] != (width,) and _private_view(value) is None for value in values)
             views, best = (needed, width) if needed < views else (views, best)
     return best
 
@@ -146,7 +151,7 @@ def _as_rows(b: Builder, value: Value, width: int) -> Value:
     """A tensor as rows, not through the view that made it."""
     if dims(value)[1:] == (width,):
         return value
-    view, maker = _view(value), value.producer()
+    view, maker = _private_view(value), value.producer()
     if view is not None and maker is not None and (source := view.inputs[0]) is not None:
         maker.replace_input_with(0, source)
         b.typed(value, source)
@@ -155,7 +160,7 @@ def _as_rows(b: Builder, value: Value, width: int) -> Value:
     return b.op("Reshape", value, b.ints(-1, width))
 
 
-def _view(value: Value) -> ir.Node | None:
+def _private_view(value: Value) -> ir.Node | None:
     """The node that made a value by giving a tensor another shape, where nobody else reads the result. Each gradient
     has an Identity of its own in the update. A tensor of no known shape is none to hand over where a step is cut."""
     maker = value.producer()
@@ -183,7 +188,7 @@ def raised(b: Builder, value: Value) -> Value:
 
 
 def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """Its pieces, one behind the other."""
+    """The pieces of a vector, of these sizes, one behind the other."""
     return [vector] if len(sizes) == 1 else b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)
 
 
@@ -197,29 +202,32 @@ def size(value: Value) -> int:
     return math.prod(dims(value))
 
 
-def _pays(low: int, numbers: int) -> bool:
-    """Whether the others are cast and taken apart with the low ones: else these are put side by side once more."""
+def _low_casts_pay(low: int, numbers: int) -> bool:
+    """Whether to cast and take apart float32 parameters together with the low ones: else they are put side by side once
+    more."""
     return 10 * (numbers - low) <= LAUNCH + 8 * low
 
 
-def _sum(values: Iterable[Value]) -> int:
+def _total_size(values: Iterable[Value]) -> int:
+    """Elements of all the values."""
     return sum(map(size, values))
 
 
-def _casts(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
-    """Nodes of the graph itself that cast a float32 value to a type."""
+def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
+    """The Casts of a float32 value to a type, without those in bodies and those that make an output."""
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]
 
 
 def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
-    """A value is read where the result of some nodes was, which go."""
+    """Has readers of the nodes' result read ``value``, and removes the nodes."""
     for node in nodes:
         ir.convenience.replace_all_uses_with(node.outputs[0], value)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
 
 
-def _type(value: Value) -> ir.DataType:
+def _vector_type(value: Value) -> ir.DataType:
+    """The type in which a tensor is put together with others: its low type, or float32."""
     return value.dtype if value.dtype in LOW else FLOAT

@@ -237,7 +237,6 @@ def test_foreign_content(content, says, tmp_path):
 
 
 def test_an_onnx_file():
-    assert not mindir_io.is_mindir(DIGITS)
     assert "is an ONNX model" in refused("AMP102", mindir_io.load, DIGITS)
 
 
@@ -328,22 +327,6 @@ def test_data_that_is_gone_when_it_is_read(split, tmp_path):
     data.write_bytes(data.read_bytes()[:70])
     refused("AMP103", mindir_io.save, file, tmp_path / "out.mindir")
     assert not [p for p in tmp_path.iterdir() if p.name != "given"]
-
-
-def test_is_mindir(together, tmp_path):
-    plain = tmp_path / "foo.bin"
-    plain.write_bytes(together.read_bytes())
-    assert mindir_io.is_mindir(plain) and mindir_io.is_mindir("any.mindir") and mindir_io.load(plain)
-    for content in (b"", b"text", bytes(1000), b"\x08" * 5000, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):
-        plain.write_bytes(content)
-        assert not mindir_io.is_mindir(plain)
-    assert not mindir_io.is_mindir(tmp_path) and not mindir_io.is_mindir(tmp_path / "none.bin")
-
-
-# -- damage: an AmpError or a model, never anything else --------------------------------------------------------------
-
-
-# MindIR files that an attacker or a bad exporter would write.
 
 
 def _node(model: Any, kind: str) -> Any:

@@ -24,7 +24,7 @@ from formats.onnx.helpers import (
     x,
 )
 from near import Tolerance
-from onnx_text import parse
+from onnx_text import parse, proto
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
 
@@ -495,3 +495,18 @@ def test_an_empty_optional_names_its_type() -> None:
         n.attribute[0].tp.tensor_type.elem_type for n in nodes(result["O3"]) if n.op_type == "Optional" and n.attribute
     }
     assert kinds == {onnx.TensorProto.FLOAT16}
+
+
+def test_what_cannot_be_low_is_not_asked_of_an_input_in_silence() -> None:
+    given = parse(
+        """g (seq(float[2, 8]) s, int64 i, float[2, 8] x) => (float[2, 8] y) {
+        a = SequenceAt (s, i) h = MatMul (a, w) y = Add (h, x) }""",
+        w=(8, 8),
+        opset=17,
+    )
+    for word, held in ("s=low", "'s' is a sequence of float32"), ("i*=low", "'i' is int64"):
+        with pytest.raises(ampgraph.AmpError, match=f"AMP305.*cannot be low: {held}"):
+            ampgraph.convert(given, io=[word], check="off")
+    low = proto(ampgraph.convert(given, io=["*=low"], check="off"))  # what is float32 among all of them
+    assert [value.type.tensor_type.elem_type for value in low.graph.output] == [onnx.TensorProto.FLOAT16]
+    assert proto(ampgraph.convert(low, io=["x=low"], check="off")) == low, "what is low already may be asked for"

@@ -20,7 +20,7 @@ import ampgraph
 from ampgraph.core.pass_ import run
 from ampgraph.formats.onnx import io as onnx_io
 from ampgraph.formats.onnx.graph import OnnxGraph
-from ampgraph.formats.onnx.schemas import kind_of
+from ampgraph.formats.onnx.nodes import kind_of
 from ampgraph.formats.onnx.types import declared_type
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.verify_types import VerifyTypes
@@ -49,7 +49,7 @@ def _collect(graph: ir.Graph, path: str, types: Types) -> None:
     for place, node in enumerate(graph):
         for name, attribute in node.attributes.items():
             if attribute.type == ir.AttributeType.GRAPH:
-                _collect(attribute.as_graph(), f"{path}/{place}:{kind_of(node.domain, node.op_type)}.{name}", types)
+                _collect(attribute.as_graph(), f"{path}/{place}:{kind_of(node)}.{name}", types)
 
 
 def our_types(model: ModelProto) -> Types:

@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from ....core.errors import AmpError
 from ....core.names import FreshNames
+from ....formats.onnx.nodes import attribute, kind_of, place_of
 from ....formats.onnx.walk import bodies, captured
 from ....oplists.traits import has
 from ..builder import FLOATS, Builder
-from ..registry import Unsupported, attribute, kind_of, place_of
+from ..registry import Unsupported
 
 Value = ir.Value
 Pairs = list[tuple[Value, Value]]
@@ -39,7 +40,7 @@ def through_bodies(
     around = [value for value in captured(node) if value in active]
     if not around and not any(value in active for value in node.inputs if value is not None):
         return []
-    kinds = {"If": _branches, "Loop": _loop, "Scan": _scan}
+    kinds = {"If": _through_if, "Loop": _through_loop, "Scan": _through_scan}
     if kind_of(node) not in kinds:
         raise _refused(node, f"nothing flows back through the body of {kind_of(node)}")
     for inner in (deep for body in bodies(node) for deep in body.all_nodes()):
@@ -47,16 +48,17 @@ def through_bodies(
             raise _refused(node, f"{inner.op_type} inside of {node.op_type} would draw other numbers on the way back")
         if inner.op_type == "BatchNormalization":
             raise _refused(node, f"{inner.op_type} inside of {node.op_type} has no batch of its own to train by")
-    return kinds[kind_of(node)](_Way(b, node, gradients, active, around, inside))
+    return kinds[kind_of(node)](_ControlFlowNode(b, node, gradients, active, around, inside))
 
 
 def _refused(node: ir.Node, message: str) -> AmpError:
+    """The error for a body that cannot be differentiated, with ways to export it otherwise."""
     hint = "move it out of the body, compute both branches and choose by torch.where, or unroll the loop"
     return AmpError("AMP210", message, where=place_of(node), hint=hint)
 
 
 @dataclass(frozen=True)
-class _Way:
+class _ControlFlowNode:
     """One node on the way back. ``around``: the active values that its bodies read from this graph."""
 
     b: Builder
@@ -74,6 +76,7 @@ class _Way:
 
 
 def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
+    """Gives all values and nodes of a copied body new names, in place: ONNX wants them unique in the whole model."""
     for name, value in list(graph.initializers.items()):
         graph.initializers.pop(name)
         value.name = fresh(name)
@@ -88,12 +91,13 @@ def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
             _rename(body, fresh)
 
 
-def _end(b: Builder, found: Value | None, like: Value) -> None:
-    """An output of a body: a gradient, zeros where nothing flows back."""
+def _gradient_output(b: Builder, found: Value | None, like: Value) -> None:
+    """Makes a gradient an output of the body; zeros where nothing flows back."""
     b.graph.outputs.append(b.typed(b.op("Identity", b.zeros(like) if found is None else found), like))
 
 
-def _branches(way: _Way) -> Pairs:
+def _through_if(way: _ControlFlowNode) -> Pairs:
+    """The gradient of an If: another If on the same condition, whose branches compute the forward again and go back."""
     made: dict[str, ir.Graph] = {}
     for name in ("then_branch", "else_branch"):
         graph = way.copy(way.node.attributes[name].as_graph())
@@ -102,14 +106,14 @@ def _branches(way: _Way) -> Pairs:
         graph.outputs.clear()
         inner = way.b.inside(graph=graph)
         for slope, value in zip(found, way.around, strict=True):
-            _end(inner, slope, value)
+            _gradient_output(inner, slope, value)
         made[name] = graph
     results = way.b.ops("If", len(way.around), way.node.inputs[0], **made)
     return [(value, way.b.typed(result, value)) for value, result in zip(way.around, results, strict=True)]
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _LoopSteps:
     """A Loop or a Scan: its body, values that it carries and goes through, by place among its inputs and outputs."""
 
     body: ir.Graph
@@ -119,7 +123,8 @@ class _Steps:
     first: int  # output of the body that is the first next state: behind Loop's condition
 
 
-def _scan(way: _Way) -> Pairs:
+def _through_scan(way: _ControlFlowNode) -> Pairs:
+    """The gradient of a Scan along first axes in forward direction; others are refused."""
     node = way.node
     names = ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions")
     if any(any(attribute(node, name, ())) for name in names):
@@ -127,19 +132,22 @@ def _scan(way: _Way) -> Pairs:
     count = len(node.inputs) - int(attribute(node, "num_scan_inputs"))
     given = [value for value in node.inputs if value is not None]
     body = node.attributes["body"].as_graph()
-    return _back(way, _Steps(body, given[:count], given[count:], 0, 0))
+    return _backward_scan(way, _LoopSteps(body, given[:count], given[count:], 0, 0))
 
 
-def _loop(way: _Way) -> Pairs:
+def _through_loop(way: _ControlFlowNode) -> Pairs:
+    """The gradient of a Loop; one that carries nothing is refused."""
     states = [value for value in way.node.inputs[2:] if value is not None]
     if not states:
         raise Unsupported("Loop has a gradient here where it carries a value")
-    return _back(way, _Steps(way.node.attributes["body"].as_graph(), states, [], 2, 1))
+    return _backward_scan(way, _LoopSteps(way.node.attributes["body"].as_graph(), states, [], 2, 1))
 
 
-def _back(way: _Way, steps: _Steps) -> Pairs:
+def _backward_scan(way: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
+    """The Scan from the last step to the first: each gives the gradients of the carried values and of rows, and sums up
+    those of what the body reads from around."""
     b, graph, carries = way.b, way.copy(steps.body), len(steps.states)
-    saved = _keep(way, steps)
+    saved = _keep_states(way, steps)
     inner, given = b.inside(graph=graph), list(graph.inputs)
     olds, rows = given[steps.skipped : steps.skipped + carries], given[steps.skipped + carries :]
     ends = list(graph.outputs)[steps.first :]
@@ -167,7 +175,7 @@ def _back(way: _Way, steps: _Steps) -> Pairs:
         if 0 <= at < len(sums):
             with inner.float32(SUMMED):
                 slope = sums[at] if slope is None else inner.op("Add", sums[at], slope)
-        _end(inner, slope, value)
+        _gradient_output(inner, slope, value)
     last = [b.zeros(steps.states[n]) if way.gradients[n] is None else way.gradients[n] for n in floats]
     made = b.ops(
         "Scan",
@@ -185,8 +193,8 @@ def _back(way: _Way, steps: _Steps) -> Pairs:
     return [(value, slope) for value, slope in pairs if value in way.active]
 
 
-def _keep(way: _Way, steps: _Steps) -> list[Value]:
-    """What each step found as its states, stacked: further outputs of the node."""
+def _keep_states(way: _ControlFlowNode, steps: _LoopSteps) -> list[Value]:
+    """The states as each step found them, stacked, as further outputs of the forward node."""
     inner, node = way.b.inside(graph=steps.body), way.node
     saved = []
     for number, state in enumerate(steps.states):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, REASON, Builder, Term
-from ..registry import attribute, gradient, no_gradient, operand
+from ..registry import gradient, no_gradient
 
 Value = ir.Value
 SQUARE = "x * x overflows float16 above 256, and 1 - x * x has few digits near 1"
@@ -26,8 +27,8 @@ no_gradient(
 
 
 def function(kind: str, formula: Callable[..., Term], reason: str = "", **defaults: float) -> None:
-    """The rule of a function y of one operand: what ``formula`` makes of g, x, y and its attributes. ``reason``: why it
-    is computed in float32."""
+    """Registers the gradient of a function y of one operand: ``formula`` of g, x, y and its attributes. ``reason``: why
+    it is computed in float32."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Term:
         x, y, g_ = b.terms(operand(node), node.outputs[0], g)
@@ -38,16 +39,18 @@ def function(kind: str, formula: Callable[..., Term], reason: str = "", **defaul
 
 
 def _one_minus_square(x: Term) -> Term:
-    """It keeps its digits where x is near 1."""
+    """1 - x^2 as (1 - x)(1 + x), which keeps its digits where x is near 1."""
     return (1 - x) * (1 + x)
 
 
 def _mish(g: Term, x: Term, y: Term) -> Term:
+    """x tanh(softplus(x)): t + x (1 - t^2) sigmoid(x) with t the tanh."""
     t = x.op("Softplus").op("Tanh")
     return g * (t + x * ((1 - t * t) * x.op("Sigmoid")))
 
 
 def _softsign(g: Term, x: Term, y: Term) -> Term:
+    """x / (1 + |x|): 1 / (1 + |x|)^2, divided twice, since the square would overflow float16."""
     below = x.op("Abs") + 1
     return g / below / below
 
@@ -95,6 +98,7 @@ function("HardSwish", lambda g, x, y: (x >= 3).where(g, (x > -3).where(g * (x * 
 
 @gradient("Cast")
 def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
+    """The gradient cast back to the type of the input; none for whole numbers."""
     x = operand(node)
     if x.dtype is None:
         raise ValueError(f"the type of '{x.name}' is not known")
@@ -102,7 +106,8 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
 
 
 def operation(*kinds: str, formula: Callable[..., Sequence[Term | None]]) -> None:
-    """The rule of a function y of several operands: what ``formula`` makes of g, y and them, for each of them."""
+    """Registers the gradients of a function y of several operands: ``formula`` of g, y and the operands gives one for
+    each."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Sequence[Term | None]:
         return formula(*b.terms(g, node.outputs[0], *node.inputs))
@@ -116,8 +121,9 @@ def _divided(g: Term, y: Term, x: Term, by: Term) -> tuple[Term, Term]:
     return first, -(first * y)
 
 
-def _extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
-    """What is equal to the result gets the gradient; several equal ones share it, as in torch for two."""
+def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
+    """The gradient of a Max or Min: to what is equal to the result; several equal ones share it, as in torch for
+    two."""
     if len(inputs) == 1:
         return [g]
     hits = [x.op("Equal", y) for x in inputs]
@@ -126,6 +132,7 @@ def _extreme(g: Term, y: Term, *inputs: Term) -> list[Term]:
 
 
 def _rectified(g: Term, y: Term, x: Term, slope: Term) -> tuple[Term, Term]:
+    """PRelu: gradients of the input and of the slope, which acts below zero."""
     negative = x <= 0
     return negative.where(g * slope, g), negative.where(g * x, 0)
 
@@ -137,13 +144,13 @@ operation("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
 operation("Mul", formula=lambda g, y, one, other: (g * other, g * one))
 operation("Div", formula=_divided)
 operation("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
-operation("Max", "Min", formula=_extreme)
+operation("Max", "Min", formula=_extreme_gradients)
 operation("PRelu", formula=_rectified)
 
 
 @gradient("Pow", broadcasts=True)
 def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term | None]:
-    """g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
+    """Gradients of Pow: g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
     x, g, result = b.terms(operand(node), given, node.outputs[0])
     y = node.inputs[1]
     exponent = b.given(y)
@@ -163,15 +170,18 @@ def power(b: Builder, node: ir.Node, given: Value) -> tuple[Value | Term, Term |
 
 @gradient("Relu")
 def relu(b: Builder, node: ir.Node, g: Value) -> Value | Term:
+    """The gradient where x > 0, else 0; as it is where a max pool behind has made it 0 there already."""
     [x] = b.terms(operand(node))
     return g if g in b.rectified else (x > 0).where(g, 0)
 
 
 @gradient("Gelu", "com.microsoft::Gelu")
 def gelu(b: Builder, node: ir.Node, given: Value) -> Term:
-    """P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch differentiates it.
+    """The gradient of Gelu: P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch
+    differentiates it.
 
-    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth."""
+    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth.
+    """
     x, g = b.terms(operand(node), given)
     if attribute(node, "approximate", "none") == "tanh":
         with b.float32("x^2 = inf times 1 - t^2 = 0 is NaN"):
@@ -193,7 +203,7 @@ def _gelu_tanh(x: Term, g: Term) -> Term:
 
 @gradient("Clip")
 def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
-    """As torch: the borders themselves let the gradient through. What was cut off goes to its border."""
+    """Gradients of Clip, as torch's: the bounds themselves let it through; what was cut off goes to its bound."""
     low, high = (*node.inputs[1:], None, None)[:2]
     x, found = b.terms(operand(node), given)
     lowest, highest = (None if bound is None else Term(b, bound, x.value) for bound in (low, high))
@@ -202,34 +212,34 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
         found = (x >= lowest).where(found, 0)
         if b.given(low) is None:
             cut = (x < lowest).where(given, 0)
-            dlow = _whole(b, cut if highest is None else (lowest <= highest).where(cut, 0))
+            dlow = _sum_of_all(b, cut if highest is None else (lowest <= highest).where(cut, 0))
     if highest is not None:
         found = (x <= highest).where(found, 0)
         if b.given(high) is None:
-            dhigh = _whole(b, ((x if lowest is None else x.op("Max", lowest)) > highest).where(given, 0))
+            dhigh = _sum_of_all(b, ((x if lowest is None else x.op("Max", lowest)) > highest).where(given, 0))
     return [found, dlow, dhigh][: len(node.inputs)]
 
 
-def _whole(b: Builder, value: Value | Term) -> Value:
-    """The sum of all elements, a scalar."""
+def _sum_of_all(b: Builder, value: Value | Term) -> Value:
+    """The sum of all elements, as a scalar."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
 
 
 @gradient("OneHot", constant=(0, 1))
 def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
-    """The two values get the sums of where they stand."""
+    """The off and on values get the sums of the gradients where they stand."""
     indices, depth, values = node.inputs
     assert values is not None
     pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
     marks = b.op("OneHot", indices, depth, b.constant(pair), axis=attribute(node, "axis", -1))
     hot, zero = b.op("Greater", marks, b.number(0, values)), b.number(0, values)
-    sums = (_whole(b, b.op("Where", hot, *parts)) for parts in ((zero, g), (g, zero)))
+    sums = (_sum_of_all(b, b.op("Where", hot, *parts)) for parts in ((zero, g), (g, zero)))
     return None, None, b.op("Concat", *(b.op("Unsqueeze", part, b.ints(0)) for part in sums), axis=0)
 
 
 @gradient("Range", constant=(1,))
 def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """start + n delta."""
+    """Gradients of start, limit and delta, by y = start + n delta."""
     count = b.op("Cast", b.counted(b.op("Size", g)), to=int(operand(node).dtype or FLOAT))
-    return _whole(b, g), None, _whole(b, b.op("Mul", g, count))
+    return _sum_of_all(b, g), None, _sum_of_all(b, b.op("Mul", g, count))

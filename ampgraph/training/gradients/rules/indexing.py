@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, LOW, Builder
-from ..registry import PADDING, Unsupported, attribute, gradient, operand
+from ..registry import PADDING, Unsupported, gradient
 
 Value = ir.Value
 
@@ -21,7 +22,8 @@ ADDED = "values that were read several times are added up"
 
 @gradient("Gather")
 def gather(b: Builder, node: ir.Node, g: Value) -> Value:
-    """One constant index: zeros around it. Else every row is added to where it comes from."""
+    """The gradient of Gather: for one constant index zeros around it, else every row is added to where it comes
+    from."""
     x, indices = operand(node), operand(node, 1)
     if x.shape is None and b.rank(indices) == 0:  # one index into a value whose rank is not known
         axis = int(attribute(node, "axis", 0))
@@ -42,7 +44,7 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value:
-    """The gradient with one axis for all indices."""
+    """The gradient with one axis for all indices, one row an index."""
     if b.rank(indices) == 0:
         return b.op("Unsqueeze", g, b.ints(axis))
     sizes = [b.size(x, n) for n in range(b.rank(x))]
@@ -54,6 +56,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
 
 
 def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> Value:
+    """A row of ``x`` along ``axis`` at ``index`` (from the end where negative), with zeros for all other rows."""
     size = b.size(x, axis)
     before = b.plus(size, index) if index < 0 else b.ints(index)
     after = b.ints(-1 - index) if index < 0 else b.plus(size, -index - 1)
@@ -62,13 +65,15 @@ def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> V
 
 @gradient("GatherElements")
 def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
+    """Each gradient is added where its element was read."""
     x, indices = operand(node), operand(node, 1)
     return added(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
 
 
 @gradient("GatherND")
 def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The indexed axes count as one: an index is then one number, as ScatterElements wants it."""
+    """The gradient of GatherND: the indexed axes count as one, so that an index is one number, as ScatterElements wants
+    it."""
     x, indices = operand(node), operand(node, 1)
     batch, depth = int(attribute(node, "batch_dims", 0)), b.dim(indices, -1)
     if depth is None:
@@ -110,19 +115,21 @@ def product(b: Builder, sizes: Sequence[Value]) -> Value:
 
 @gradient("ScatterElements")
 def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """What was overwritten has no gradient; what was added to keeps it; a maximum goes to those that are it."""
+    """Gradients of data and updates: overwritten data get none, data that were added to keep theirs, a maximum's goes
+    to whatever equals it."""
     x, indices, updates = (operand(node, n) for n in range(3))
     axis = b.axis(node, x, 0)
     if attribute(node, "reduction", "none") in ("max", "min"):
-        return _extreme(b, node, g, axis)
+        return _to_scattered_extreme(b, node, g, axis)
     second = b.op("GatherElements", g, indices, axis=axis)
     if _adds(node):
         return g, None, second
     return b.op("ScatterElements", g, indices, b.zeros(updates), axis=axis), None, second
 
 
-def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
-    """Shared evenly among all that are equal to the result, as by torch's scatter_reduce."""
+def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
+    """Gradients of a ScatterElements that takes the extreme: shared evenly among all that equal the result, as by
+    torch's scatter_reduce."""
     x, indices, updates = (operand(node, n) for n in range(3))
     y = node.outputs[0]
     kind = int(x.dtype or FLOAT)
@@ -137,6 +144,7 @@ def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, Non
 
 @gradient("ScatterND")
 def scatter_nd(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
+    """The data's gradient is zero where it was overwritten; that of the updates is read from there."""
     indices, updates = operand(node, 1), operand(node, 2)
     second = b.op("GatherND", g, indices)
     if _adds(node):

@@ -10,15 +10,16 @@ from collections import Counter
 
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute
 from ..builder import Builder, Size, same, sum_to, sum_to_dims
-from ..registry import Unsupported, attribute, gradient
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 
 
 @gradient("MatMul")
 def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
-    """g B^T and A^T g, summed over the batch dimensions that were broadcast."""
+    """Gradients of MatMul: g B^T and A^T g, summed over the batch dimensions that were broadcast."""
     left, right = node.inputs
     assert left is not None and right is not None
     ranks = b.rank(left), b.rank(right)
@@ -33,10 +34,11 @@ def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
         g = b.op("Unsqueeze", g, b.ints(-2))
     first = b.op("MatMul", g, _transposed(b, c, max(ranks[1], 2)))
     second = b.op("MatMul", _transposed(b, a, max(ranks[0], 2)), g)
-    return _operand(b, first, left, right, node), _operand(b, second, right, left, node)
+    return _operand_gradient(b, first, left, right, node), _operand_gradient(b, second, right, left, node)
 
 
 def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, Value]:
+    """Gradients of MatMul's data and of its two-dimensional weight, one Gemm each over all rows."""
     if b.rank(x) == 2:
         return b.op("Gemm", g, weight, transB=1), b.op("Gemm", x, g, transA=1)
     rows = b.op("Flatten", g, axis=-1)
@@ -49,8 +51,9 @@ def _transposed(b: Builder, value: Value, rank: int) -> Value:
     return b.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _operand(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
-    """From the batch dimensions of the result to those of an operand; a vector loses the dimension it was given."""
+def _operand_gradient(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
+    """A gradient summed over batch dimensions that were broadcast; of a vector without the dimension that MatMul
+    adds."""
     if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
         batch = b.rank(other) - 2
         with b.float32("a sum over the batch"):
@@ -65,7 +68,7 @@ def _operand(b: Builder, found: Value, value: Value, other: Value, node: ir.Node
 
 @gradient("Gemm")
 def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    """Y = alpha A' B' + beta C: every transposition is a flag of the gradients' Gemm."""
+    """Gradients of Gemm, Y = alpha A' B' + beta C: every transposition is a flag of the gradients' Gemm."""
     x, y, *bias = node.inputs
     flip_x, flip_y = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
@@ -85,14 +88,14 @@ def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 
 @gradient("Einsum")
 def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
+    """Gradients of Einsum. For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
 
     An index that only one operand has was summed there: its gradient is repeated. So is one that is 1 in the others;
     where it is 1 in the operand, and in an ellipsis, which is written out, the gradient is summed over it.
     """
     inputs = [value for value in node.inputs if value is not None]
     terms, result = _equation(attribute(node, "equation"), [b.rank(value) for value in inputs])
-    sizes = _sizes(inputs, terms)
+    sizes = _index_sizes(inputs, terms)
     found = []
     for position, (value, term) in enumerate(zip(inputs, terms, strict=True)):
         others = [other for n, other in enumerate(inputs) if n != position]
@@ -111,7 +114,7 @@ def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
     return found
 
 
-def _sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None]:
+def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None]:
     """The size of each index; None if the operands may differ in it: one may have 1, which is repeated."""
     sizes: dict[str, Size | None] = {}
     for value, term in zip(inputs, terms, strict=True):

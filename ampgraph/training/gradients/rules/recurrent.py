@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, Builder, Term
-from ..registry import Unsupported, attribute, gradient, operand
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 Gradient = ir.Value | None
@@ -27,7 +28,7 @@ KEEP = "a recurrence: what one step rounds goes through all that are before it"
 def scan(
     b: Builder, step: Step, states: Sequence[Value], rows: Sequence[Value], *, backwards: bool
 ) -> tuple[list[Value], list[Value]]:
-    """The last states, and what every step gives out, stacked in the order of the rows.
+    """Adds a Scan of ``step``: the last states, and what every step gives out, stacked in the order of the rows.
 
     Args:
         step: writes one step with the builder of the body, from the states and one row of each of ``rows``, and returns
@@ -83,18 +84,21 @@ class Direction:
 
     @property
     def x(self) -> Value:
+        """The input, [T, B, I]."""
         return operand(self.node)
 
     @property
     def kind(self) -> ir.DataType:
+        """The type that the node computes in."""
         return self.x.dtype or FLOAT
 
     def part(self, index: int) -> Value | None:
-        """Of an input that has one for each direction, that of this one; None where it is left out."""
+        """This direction's part of an optional input; None where it is left out."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return None if value is None else self.own(value, 0)
 
     def own(self, value: Value, axis: int) -> Value:
+        """This direction's part of a tensor, whose axis of directions is dropped."""
         made = self.b.op("Gather", value, self.b.constant(np.array(self.number, np.int64)), axis=axis)
         dims = list(value.shape or ())
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
@@ -108,7 +112,7 @@ class Direction:
         return self.b.typed(found, self.kind, list(self.x.shape or ())[1], self.hidden)
 
     def rows(self, value: Value | Term, gates: int = 1) -> Term:
-        """The value, known as [T, B, gates H]."""
+        """The value, typed as [T, B, gates H]."""
         value = value.value if isinstance(value, Term) else value
         self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
         return Term(self.b, value, value)
@@ -146,6 +150,7 @@ class Direction:
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
+        """The gradients of some gates side by side, as rows [T B, k H]."""
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
@@ -154,12 +159,12 @@ class Direction:
         return Term(self.b, made, self.x)
 
     def sums(self, x: Value | Term, weight: int, bias: int) -> Term:
-        """What all gates get from x, and from one half of the biases: [T, B, k H]."""
+        """What X and half of the biases give to all gates: [T, B, k H]."""
         made, both = self.products(x, self.weight(weight)), self.biases()
         return self.rows(made if both is None else made + both[bias], self.gates)
 
     def biases(self) -> list[Value] | None:
-        """That of X and that of the state, each [k H]."""
+        """The bias of X and that of the state, each [k H]; None where the node has none."""
         both, half = self.part(3), self.gates * self.hidden
         return None if both is None else self.b.ops("Split", 2, both, self.b.ints(half, half), axis=0)
 
@@ -173,7 +178,7 @@ class Direction:
         return b.op("Unsqueeze", b.op("MatMul", flat, b.op("Reshape", inputs, columns)), b.ints(0))
 
     def added(self, *parts: Value) -> Value:
-        """The gradient of both biases, [1, 2 k H]."""
+        """The gradient of both biases, which are only added: [1, 2 k H]."""
         with self.b.float32(KEEP):
             sums = [self.b.sum(value, (0, 1), keep=False) for value in parts]
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
@@ -184,7 +189,7 @@ class Direction:
         return scan(self.b, step, last, given, backwards=not self.backwards)
 
     def activations(self, *usual: str, others: bool = False) -> list[str]:
-        """Those of this direction, in small letters. Raises Unsupported for ``others`` than the usual ones."""
+        """The activations of this direction, in lower case. Raises Unsupported for ``others`` than the usual ones."""
         found = attribute(self.node, "activations") or list(usual) * 2
         names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
         own = [name.lower() for name in names[self.number * len(usual) : (self.number + 1) * len(usual)]]
@@ -212,7 +217,7 @@ def recurrent(
     backward: Callable[[Direction], SideGradients],
 ) -> list[Gradient]:
     """The gradients of X, W, R, B and the initial states, from those of each direction."""
-    _refuse(node)
+    _refuse_forms(node)
     way = attribute(node, "direction", "forward")
     sides = (False, True) if way == "bidirectional" else (way == "reverse",)
     x, parts = operand(node), list[list[Value]]()
@@ -230,7 +235,8 @@ def recurrent(
     return [slope if value is not None else None for slope, value in zip(slopes, node.inputs, strict=False)]
 
 
-def _refuse(node: ir.Node) -> None:
+def _refuse_forms(node: ir.Node) -> None:
+    """Raises Unsupported for forms of LSTM, GRU and RNN that have no gradient."""
     kind, given = node.op_type, [value is not None for value in node.inputs]
     if len(given) > 4 and given[4]:
         raise Unsupported(f"{kind} with sequence_lens has no gradient here: mask what it gives, or pick the last step")
@@ -243,29 +249,31 @@ def _refuse(node: ir.Node) -> None:
         raise Unsupported(f"{kind} whose activations have numbers of their own has no gradient here")
 
 
-def _slope(gate: Term) -> Term:
-    """Of a sigmoid."""
+def _sigmoid_slope(gate: Term) -> Term:
+    """The derivative of a sigmoid, from its value: s (1 - s)."""
     return gate * (1 - gate)
 
 
-def _flat(value: Term) -> Term:
-    """The slope of a tanh."""
+def _tanh_slope(value: Term) -> Term:
+    """The derivative of a tanh, from its value: 1 - t^2."""
     return 1 - value * value
 
 
 @gradient("RNN")
 def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Gradients of X, W, R, B and the initial state of an RNN; one gate."""
     return recurrent(b, node, gradients, 1, _rnn)
 
 
 def _rnn(side: Direction) -> SideGradients:
-    """With d the gradient of h: that of its sum is d f', and R brings it to the step before."""
+    """The backward of one direction of an RNN. With d the gradient of h: that of its sum is d f', and R brings it to
+    the step before."""
     b, [name] = side.b, side.activations("Tanh", others=True)
     if name not in ("tanh", "relu"):
         raise Unsupported(f"RNN with {name} has no gradient here, only with Tanh and Relu")
     y, weight = side.after(), side.weight(2)
     with b.float32(KEEP):
-        slope = side.rows(_flat(y) if name == "tanh" else (y > 0).op("Cast", to=int(side.kind)))
+        slope = side.rows(_tanh_slope(y) if name == "tanh" else (y > 0).op("Cast", to=int(side.kind)))
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [dh], [dy, factor] = states, rows
@@ -279,13 +287,14 @@ def _rnn(side: Direction) -> SideGradients:
 
 @gradient("LSTM")
 def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
+    """Gradients of X, W, R, B and the initial states of an LSTM; four gates, in ONNX's order i, o, f, c."""
     return recurrent(b, node, gradients, 4, _lstm)
 
 
 def _lstm(side: Direction) -> SideGradients:
-    """Gates in ONNX's order: i, o, f, c. With h' = o tanh(c'), c' = f c + i g, and dh, dc what came from the step
-    behind: dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the slope
-    of its gate."""
+    """The gradients of one direction of an LSTM; gates in ONNX's order: i, o, f, c. With h' = o tanh(c'), c' = f c + i
+    g, and dh, dc what came from the step behind: dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i,
+    do = dh tanh(c'), each times the slope of its gate."""
     side.activations("Sigmoid", "Tanh", "Tanh")
     b, weight, inputs = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
@@ -294,11 +303,11 @@ def _lstm(side: Direction) -> SideGradients:
         i, o, f = (side.rows(part.op("Sigmoid")) for part in gates)
         g = side.rows(g.op("Tanh"))
         brought = side.rows(i * g)
-        before = _cells(side, f, brought)
+        before = _cell_states(side, f, brought)
         tanh = side.rows((f * before + brought).op("Tanh"))
-        new = i * _flat(g)
-        factors = side.joined(_slope(i) * g, _slope(o) * tanh, _slope(f) * before, new)
-        through = side.rows(o * _flat(tanh))
+        new = i * _tanh_slope(g)
+        factors = side.joined(_sigmoid_slope(i) * g, _sigmoid_slope(o) * tanh, _sigmoid_slope(f) * before, new)
+        through = side.rows(o * _tanh_slope(tanh))
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         (dh, dc), (dy, factor, out, forget) = states, rows
@@ -313,8 +322,8 @@ def _lstm(side: Direction) -> SideGradients:
     return SideGradients(made, made, side.shared(made, inputs), states)
 
 
-def _cells(side: Direction, forget: Term, brought: Term) -> Term:
-    """The cell that each step found, in a Scan of their own, elementwise."""
+def _cell_states(side: Direction, forget: Term, brought: Term) -> Term:
+    """The cell state that each step found [T, B, H], computed again by an elementwise Scan."""
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [cell], [kept, new] = states, rows
@@ -326,20 +335,22 @@ def _cells(side: Direction, forget: Term, brought: Term) -> Term:
 
 @gradient("GRU")
 def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
-    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z),
-    dn = d (1 - z) (1 - n^2)."""
-    return recurrent(b, node, gradients, 3, _after if attribute(node, "linear_before_reset", 0) else _before)
+    """Gradients of GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
+    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z), dn = d
+    (1 - z) (1 - n^2)."""
+    return recurrent(
+        b, node, gradients, 3, _gru_reset_after if attribute(node, "linear_before_reset", 0) else _gru_reset_before
+    )
 
 
-def _factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
-    """What d is multiplied by for z and n."""
-    of_z = side.rows((before - n) * _slope(z))
-    return of_z, side.rows((1 - z) * _flat(n))
+def _gru_factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
+    """What d is multiplied by for the gradients of z and n."""
+    of_z = side.rows((before - n) * _sigmoid_slope(z))
+    return of_z, side.rows((1 - z) * _tanh_slope(n))
 
 
-def _after(side: Direction) -> SideGradients:
-    """The reset behind the product: everything that d is multiplied by is known before."""
+def _gru_reset_after(side: Direction) -> SideGradients:
+    """A GRU whose reset gate comes behind the product: all factors are known before the Scan."""
     side.activations("Sigmoid", "Tanh")
     b, weight, before = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
@@ -347,8 +358,8 @@ def _after(side: Direction) -> SideGradients:
         own = side.split(side.sums(before, 2, 1), 3)
         z, r = (side.rows((x + h).op("Sigmoid")) for x, h in zip(pieces[:2], own[:2], strict=True))
         n = (pieces[2] + r * own[2]).op("Tanh")
-        of_z, of_n = _factors(side, before, z, n)
-        of_r = of_n * own[2] * _slope(r)
+        of_z, of_n = _gru_factors(side, before, z, n)
+        of_r = of_n * own[2] * _sigmoid_slope(r)
         factors = side.joined(of_z, of_r, of_n * r)
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
@@ -366,8 +377,8 @@ def _after(side: Direction) -> SideGradients:
     return SideGradients(of_x, of_state, side.shared(of_state, before), states)
 
 
-def _before(side: Direction) -> SideGradients:
-    """The reset in front of the product: what R brings back is needed for r."""
+def _gru_reset_before(side: Direction) -> SideGradients:
+    """A GRU whose reset gate comes in front of the product: the Scan has to compute what R brings back for r."""
     side.activations("Sigmoid", "Tanh")
     b, hidden, before = side.b, side.hidden, side.before()
     first, last = b.ops("Split", 2, side.weight(2), b.ints(2 * hidden, hidden), axis=0)
@@ -379,8 +390,8 @@ def _before(side: Direction) -> SideGradients:
         z, r = (side.rows((x + h).op("Sigmoid")) for x, h in zip(pieces[:2], own, strict=True))
         kept = side.rows(r * before)
         n = (pieces[2] + side.products(kept, last)).op("Tanh")
-        of_z, of_n = _factors(side, before, z, n)
-        of_r = side.rows(before * _slope(r))
+        of_z, of_n = _gru_factors(side, before, z, n)
+        of_r = side.rows(before * _sigmoid_slope(r))
 
     def step(inner: Builder, states: list[Term], rows: list[Term]) -> tuple[list[Term], list[Term]]:
         [dh], [dy, of_z, of_n, reset, r, z] = states, rows

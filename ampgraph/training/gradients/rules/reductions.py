@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import Builder, Term
-from ..registry import attribute, gradient, operand
+from ..registry import gradient
 
 Value = ir.Value
 
@@ -19,7 +20,7 @@ ROW = "a sum over a row: half precision keeps 11 bits or fewer"
 RANGE = "squares and products leave the range of float16"
 
 
-def _axes(b: Builder, node: ir.Node) -> Value | None:
+def _reduced_axes(b: Builder, node: ir.Node) -> Value | None:
     """The axes that a node reduces; None for all of them, or for none (noop_with_empty_axes)."""
     listed = attribute(node, "axes")
     if listed is not None:
@@ -29,34 +30,37 @@ def _axes(b: Builder, node: ir.Node) -> Value | None:
     return None if given is not None and given.size == 0 else value
 
 
-def _noop(node: ir.Node) -> int:
+def _noop_with_empty_axes(node: ir.Node) -> int:
+    """Whether empty axes mean that nothing is reduced (1) or all (0), as the node says."""
     return int(attribute(node, "noop_with_empty_axes", 0))
 
 
 def _spread(b: Builder, node: ir.Node, value: Value) -> Value:
     """A value of the result's shape, such that it broadcasts against the operand."""
-    axes = _axes(b, node)
+    axes = _reduced_axes(b, node)
     if int(attribute(node, "keepdims", 1)) or axes is None:
         return value
     return b.op("Unsqueeze", value, axes)
 
 
-def _sum(b: Builder, node: ir.Node, value: Value) -> Value:
+def _reduced_sum(b: Builder, node: ir.Node, value: Value) -> Value:
     """The sum over the axes that the node reduces; they are kept."""
-    return b.op("ReduceSum", value, _axes(b, node), keepdims=1, noop_with_empty_axes=_noop(node))
+    return b.op(
+        "ReduceSum", value, _reduced_axes(b, node), keepdims=1, noop_with_empty_axes=_noop_with_empty_axes(node)
+    )
 
 
 @gradient("ReduceSum")
 def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient, spread over the axes that were summed."""
     return b.op("Expand", _spread(b, node, g), b.shape(operand(node)))
 
 
 @gradient("ReduceMean")
 def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The share of one of many values leaves the range of a low type, and their count its digits. A quotient by a count
-    of few digits is rounded as the share itself would be."""
+    """The gradient divided by the count, spread: not times 1 / count, which may leave a low type's range."""
     x = operand(node)
-    count = _count(b, node)
+    count = _reduced_count(b, node)
     with b.float32("" if count is not None and _is_low(count) else "a count has more digits than a low type"):
         if count is None:
             sizes = (b.op("Cast", b.op("Size", value), to=int(x.dtype or 1)) for value in (x, node.outputs[0]))
@@ -71,11 +75,11 @@ def _is_low(count: int) -> bool:
     return count <= 1 << 15 and count % (1 << max(0, count.bit_length() - 8)) == 0
 
 
-def _count(b: Builder, node: ir.Node) -> int | None:
-    """How many values go into one, where that is known."""
-    x, axes = operand(node), _axes(b, node)
+def _reduced_count(b: Builder, node: ir.Node) -> int | None:
+    """How many values are reduced into one, where the shape says it."""
+    x, axes = operand(node), _reduced_axes(b, node)
     given = b.given(axes)
-    if x.shape is None or (given is None and (axes is not None or _noop(node))):
+    if x.shape is None or (given is None and (axes is not None or _noop_with_empty_axes(node))):
         return None
     sizes = [b.dim(x, int(axis)) for axis in (range(b.rank(x)) if given is None else given.reshape(-1))]
     known = [size for size in sizes if size is not None]
@@ -84,19 +88,20 @@ def _count(b: Builder, node: ir.Node) -> int | None:
 
 @gradient("ReduceMax", "ReduceMin")
 def reduce_extreme(b: Builder, node: ir.Node, g: Value) -> Value:
-    """What is equal to the result gets the gradient; several equal ones share it, as in torch's amax."""
+    """The gradient of ReduceMax and ReduceMin: to what is equal to the result; several equal ones share it, as in
+    torch's amax."""
     x = operand(node)
     hit = b.op("Equal", x, _spread(b, node, node.outputs[0]))
     zero = b.number(0, x)
     with b.float32(ROW):
-        count = _sum(b, node, b.op("Where", hit, b.number(1, x), zero))
+        count = _reduced_sum(b, node, b.op("Where", hit, b.number(1, x), zero))
         share = b.op("Div", _spread(b, node, g), count)
     return b.op("Where", hit, share, zero)
 
 
 @gradient("ReduceProd")
 def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The product of the others: y / x; beside one 0 only that one has a gradient, beside two none has."""
+    """The product of the other elements: y / x; beside one 0 only that one has a gradient, beside two none has."""
     x = operand(node)
     zero, one = b.number(0, x), b.number(1, x)
     none = b.op("Equal", x, zero)
@@ -104,7 +109,7 @@ def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
         others = b.op("Where", none, one, x)
         form = {name: attribute(node, name) for name in ("axes", "noop_with_empty_axes")}
         product = b.op("ReduceProd", others, *node.inputs[1:], keepdims=1, **form)
-        zeros = _sum(b, node, b.op("Where", none, one, zero))
+        zeros = _reduced_sum(b, node, b.op("Where", none, one, zero))
         own = b.op("Where", none, one, zero)
         alone = b.op("Equal", zeros, own)  # no 0 among the others
         slope = b.op("Mul", _spread(b, node, g), b.op("Div", product, others))
@@ -112,7 +117,8 @@ def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def reduction(kind: str, formula: Callable[..., Term], reason: str = "") -> None:
-    """The rule of an operator that reduces axes: what ``formula`` makes of g, x, y, and of what spreads such over x."""
+    """Registers the gradient of an operator that reduces axes: ``formula`` of g, x, y, and of what spreads g and y over
+    x."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Term:
         with b.float32(reason):
@@ -136,7 +142,7 @@ reduction("ReduceLogSumExp", lambda g, x, y, spread: spread(g) * (x - spread(y))
 
 @gradient("ReduceLogSum")
 def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
-    """1 / e^y for every value."""
+    """The gradient of ReduceLogSum: 1 / e^y for every value."""
     with b.float32(RANGE):
         share = b.op("Div", g, b.op("Exp", node.outputs[0]))
     return b.op("Expand", _spread(b, node, share), b.shape(operand(node)))
@@ -144,7 +150,8 @@ def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Softmax")
 def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """y (g - sum(y g)). The sum is a mean of g, no larger than its numbers: nothing overflows in a low type."""
+    """The gradient of Softmax: y (g - sum(y g)). The sum is a mean of g, no larger than its numbers: nothing overflows
+    in a low type."""
     y = node.outputs[0]
     whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
     return b.op("Mul", y, b.op("Sub", g, whole))
@@ -152,7 +159,7 @@ def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("LogSoftmax")
 def log_softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """g - e^y sum(g)."""
+    """The gradient of LogSoftmax: g - e^y sum(g)."""
     with b.float32(ROW):
         whole = b.sum(g, [int(attribute(node, "axis", -1))])
         return b.op("Sub", g, b.op("Mul", b.op("Exp", node.outputs[0]), whole))
@@ -160,7 +167,8 @@ def log_softmax(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("CumSum")
 def cum_sum(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Every value is in the sums behind it: the running sum from the other end."""
+    """The gradient of CumSum: every value is in the sums behind it, so that it is the running sum from the other
+    end."""
     backwards = 1 - int(attribute(node, "reverse", 0))
     with b.float32(ROW):
         return b.op("CumSum", g, node.inputs[1], exclusive=attribute(node, "exclusive"), reverse=backwards)

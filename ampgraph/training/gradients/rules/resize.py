@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ....core.arrays import Array
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same
-from ..registry import Unsupported, attribute, gradient, operand
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 
@@ -36,29 +37,32 @@ class Way:
 
 @gradient("Resize")
 def resize(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of Resize: the transposed product along each axis that changes its size; a repetition a whole number
+    of times is a sum instead."""
     x, y, way = operand(node), node.outputs[0], _way(node)
     rank = b.rank(x)
     sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]
     if all(old is not None and old == new for old, new in sizes):  # ONNX Runtime copies, whatever the scale
         return g
-    axes = _axes(b, node, x, rank)
-    copied = _copied(b, x, y, sizes, list(axes.values()))
+    axes = _resized_axes(b, node, x, rank)
+    copied = _copies_at_run(b, x, y, sizes, list(axes.values()))
     for axis, scale in axes.items():
         old, new = sizes[axis]
         if old is not None and new is not None and (copied is None or old != new):
             matrix = _matrix(old, new, scale or new / old, way)
             times = new // old
             if new == old * times and np.array_equal(matrix, np.repeat(np.eye(old), times, axis=0)):
-                g = _summed(b, g, axis, rank, b.ints(old, times))
+                g = _summed_copies(b, g, axis, rank, b.ints(old, times))
                 continue
-            g = _product(b, g, b.constant(matrix.astype((x.dtype or FLOAT).numpy())), axis, rank)
+            g = _matrix_product(b, g, b.constant(matrix.astype((x.dtype or FLOAT).numpy())), axis, rank)
         else:
-            g = _product(b, g, _computed(b, x, y, axis, scale, way, copied), axis, rank)
+            g = _matrix_product(b, g, _computed_matrix(b, x, y, axis, scale, way, copied), axis, rank)
     return g
 
 
-def _copied(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[float]) -> Value | None:
-    """Whether a run finds all sizes as before; None if that cannot be. Scales from 1 to 2 can leave small ones."""
+def _copies_at_run(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[float]) -> Value | None:
+    """A truth value of the graph: whether a run finds all sizes unchanged, so that ONNX Runtime copies. None where they
+    cannot be."""
     if not scales or not all(1 < scale < 2 for scale in scales):
         return None
     if any(None not in (old, new) and old != new for old, new in sizes):
@@ -67,6 +71,7 @@ def _copied(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[flo
 
 
 def _way(node: ir.Node) -> Way:
+    """Mode, coordinates and rounding of a Resize; Unsupported where they have no gradient."""
     mode = str(attribute(node, "mode", "nearest"))
     transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
     rounding = str(attribute(node, "nearest_mode", "round_prefer_floor"))
@@ -77,7 +82,7 @@ def _way(node: ir.Node) -> Way:
     return Way(mode, transform, rounding)
 
 
-def _axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
+def _resized_axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
     """The axes that change, with their scales; 0 where the sizes give it."""
     listed = [int(axis) % rank for axis in attribute(node, "axes", range(rank))]
     scales = b.given(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -87,12 +92,12 @@ def _axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
     if len(node.inputs) < 4 or node.inputs[3] is None:
         raise ValueError("the scales are not known")
     assert x.shape is not None
-    old, new, kept = x.shape, node.outputs[0].shape, _kept(b, node, x)
+    old, new, kept = x.shape, node.outputs[0].shape, _leading_sizes_kept(b, node, x)
     return {axis: 0.0 for axis in listed if axis >= kept and (new is None or not same(old[axis], new[axis]))}
 
 
-def _kept(b: Builder, node: ir.Node, x: Value) -> int:
-    """How many leading sizes are the data's: exporters join a slice of its shape with the new sizes."""
+def _leading_sizes_kept(b: Builder, node: ir.Node, x: Value) -> int:
+    """How many leading sizes are the data's own: exporters concatenate a slice of its shape with the new sizes."""
     joined = node.inputs[3].producer() if node.inputs[3] is not None else None
     first = joined.inputs[0] if joined is not None and joined.op_type == "Concat" else None
     cut = first.producer() if first is not None else None
@@ -110,16 +115,16 @@ def _kept(b: Builder, node: ir.Node, x: Value) -> int:
 
 
 def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
-    """[new, old], from numbers."""
+    """The matrix [new, old] of one axis, as numbers."""
     places, sources = (np.arange(size, dtype=np.float32) for size in (new, old))
     numbers = [EagerTerm(np.asarray(n, np.float32)) for n in (places[:, None], sources, new, old, scale)]
-    weights = _weights(way, *numbers)
+    weights = _matrix_elements(way, *numbers)
     assert isinstance(weights, EagerTerm)
     return weights.array
 
 
-def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:
-    """[new, old], by the graph."""
+def _computed_matrix(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:
+    """The matrix [new, old] of one axis, computed in the graph."""
     kind = x.dtype or FLOAT
     with b.float32("positions: float16 counts to 2,048"):
         sizes = [b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (y, x)]
@@ -128,10 +133,10 @@ def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way,
         ratio = new.number(scale) if scale else new / old
         if copied is not None:
             ratio = Term(b, copied, kind).where(1, ratio)
-        return _weights(way, places.op("Unsqueeze", b.ints(1)), sources, new, old, ratio).value
+        return _matrix_elements(way, places.op("Unsqueeze", b.ints(1)), sources, new, old, ratio).value
 
 
-def _weights(way: Way, place: Term, source: Term, new: Term, old: Term, ratio: Term) -> Term:
+def _matrix_elements(way: Way, place: Term, source: Term, new: Term, old: Term, ratio: Term) -> Term:
     """What the rows ``place`` of the matrix take of the columns ``source``."""
     last = old - 1
     if way.transform == "align_corners":
@@ -150,15 +155,15 @@ def _weights(way: Way, place: Term, source: Term, new: Term, old: Term, ratio: T
     return (1 - (at - source).op("Abs")).op("Max", 0)
 
 
-def _summed(b: Builder, g: Value, axis: int, rank: int, split: Value) -> Value:
-    """Each element was repeated."""
+def _summed_copies(b: Builder, g: Value, axis: int, rank: int, split: Value) -> Value:
+    """The gradient of a repetition: the sum over the copies of each element."""
     front = [b.ints(*[0] * axis)] if axis else []
     shape = b.joined([*front, split, b.op("Slice", b.op("Shape", g), b.ints(axis + 1), b.ints(rank))])
     with b.float32(REASON):
         return b.sum(b.op("Reshape", g, shape), [axis + 1], keep=False)
 
 
-def _product(b: Builder, g: Value, matrix: Value, axis: int, rank: int) -> Value:
+def _matrix_product(b: Builder, g: Value, matrix: Value, axis: int, rank: int) -> Value:
     """The gradient along an axis times [new, old]."""
     if axis == rank - 1:
         return b.op("MatMul", g, matrix)

@@ -8,20 +8,22 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, operand
 from ..builder import INT64, Builder
-from ..registry import Unsupported, attribute, gradient, operand
+from ..registry import Unsupported, gradient
 
 Value = ir.Value
 
 
 @gradient("Reshape", "Flatten")
 def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of Reshape and Flatten: in the shape of the input."""
     return b.reshaped(g, operand(node))
 
 
 @gradient("Squeeze", "Unsqueeze")
 def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    """By the axes, if they are known and there are some: Squeeze takes none for all, Unsqueeze for none."""
+    """The gradient of Squeeze and Unsqueeze: by the axes if they are known, else in the shape of the input."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     given = b.given(axes)
     if given is None or given.size == 0:
@@ -31,18 +33,21 @@ def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Transpose")
 def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of Transpose, by the inverse permutation; without ``perm`` the axes are reversed, which is its own
+    inverse."""
     order = attribute(node, "perm")
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
 
 @gradient("Expand", broadcasts=True)
 def expand(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of Expand: the driver sums it over the axes that were expanded."""
     return g
 
 
 @gradient("Tile")
 def tile(b: Builder, node: ir.Node, g: Value) -> Value:
-    """An axis of n values, repeated r times, is r rows of n."""
+    """The gradient of Tile, summed over the copies: an axis of n values repeated r times is r rows of n."""
     x, repeats = operand(node), operand(node, 1)
     rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
     if counts is not None and sizes is not None:
@@ -56,6 +61,7 @@ def tile(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Concat")
 def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """The gradients of Concat's operands: pieces of the result's gradient."""
     inputs = [value for value in node.inputs if value is not None]
     if len(inputs) == 1:
         return [g]
@@ -67,14 +73,14 @@ def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
 
 @gradient("Split")
 def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
-    """Outputs that nobody needs bring zeros."""
+    """The gradients of all outputs joined, zeros for those that nobody reads."""
     pairs = zip(gradients, node.outputs, strict=True)
     return b.joined([b.zeros(output) if g is None else g for g, output in pairs], attribute(node, "axis", 0))
 
 
 @gradient("Slice")
 def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Zeros around what was cut out; with steps, every value is put back where it was."""
+    """The gradient of Slice: zeros around what was cut out; with steps, every value is put back where it was."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
     strides = None if steps is None else b.given(steps)
@@ -93,6 +99,7 @@ def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of a Slice whose starts only a run shows: between zeros for what was cut away."""
     x, y = operand(node), node.outputs[0]
     starts, _, axes = (*node.inputs[1:], None)[:3]
     assert starts is not None
@@ -109,7 +116,7 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
 
 
 def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The positions of all values, cut in the same way, say where the gradient goes; none comes twice."""
+    """The gradient of a Slice with steps: positions, sliced in the same way, say where each element goes."""
     x = operand(node)
     size = b.op("Size", x)
     positions = b.op("Reshape", b.counted(size), b.shape(x), allowzero=1)
@@ -120,14 +127,15 @@ def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Pad")
 def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    """What was added is cut off, what was cut off is 0; reflected and repeated borders are added where they come from.
+    """The gradients of Pad: what was added is cut off, what was cut off is 0; reflected and repeated borders are added
+    where they come from.
 
     The value that fills the borders gets what the operand does not.
     """
     pads, filler, axes = (*node.inputs[1:], None, None)[:3]
     mode = attribute(node, "mode", "constant")
     if mode != "constant":
-        return [_folded(b, node, g, mode)]
+        return [_borders_folded_in(b, node, g, mode)]
     if axes is None:
         found = b.op("Pad", g, b.op("Neg", pads))
     else:
@@ -140,8 +148,9 @@ def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     return [found, None, b.reshaped(rest, filler)]
 
 
-def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
-    """Axis by axis: the middle, plus each border at the place that it repeats."""
+def _borders_folded_in(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
+    """The gradient of a Pad that reflects or repeats, axis by axis: the middle, plus each border at the place that it
+    repeats."""
     x = operand(node)
     pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
     if pads is None or (pads < 0).any() or mode not in ("reflect", "edge", "wrap"):
@@ -150,9 +159,9 @@ def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
     chosen = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     for axis, before, after in zip(chosen, *pads.reshape(2, -1).tolist(), strict=True):
         if before or after:
-            total = _cut(b, g, axis, before, -after if after else _END)
+            total = _slice_axis(b, g, axis, before, -after if after else _END)
             for count, front in ((before, True), (after, False)):
-                total = b.op("Add", total, _border(b, x, g, mode, axis, count, front)) if count else total
+                total = b.op("Add", total, _border_gradient(b, x, g, mode, axis, count, front)) if count else total
             g = total
     return g
 
@@ -160,14 +169,14 @@ def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
 _END = np.iinfo(np.int64).max
 
 
-def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
-    """The gradient of one border of ``count`` values, among zeros in the length of the operand's axis."""
+def _border_gradient(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
+    """The gradient of ``count`` padded values at one end, back at the places that they repeat, among zeros."""
     offset, width = 0, count
     if mode == "reflect":  # in reverse, one value away from the edge
-        part = _cut(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
+        part = _slice_axis(b, g, axis, count - 1 if front else -1, -_END if front else -count - 1, -1)
         offset = 1
     else:
-        part = _cut(b, g, axis, *((0, count) if front else (-count, _END)))
+        part = _slice_axis(b, g, axis, *((0, count) if front else (-count, _END)))
         if mode == "edge":
             with b.float32("a sum over the border"):
                 part, width = b.sum(part, [axis]), 1
@@ -178,23 +187,27 @@ def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, fr
     return b.padded(part, b.rank(x), *sides, b.ints(axis))
 
 
-def _cut(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+    """A slice along one axis, with numbers that are known."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
 @gradient("Trilu")
 def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of Trilu: the same triangle of the result's gradient."""
     return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
 
 
 @gradient("SpaceToDepth")
 def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of SpaceToDepth: moved back by DepthToSpace."""
     return b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize"))
 
 
 @gradient("DepthToSpace")
 def depth_to_space(b: Builder, node: ir.Node, g: Value) -> Value:
-    """SpaceToDepth; in mode CRD (torch's pixel shuffle) its channels are in another order."""
+    """The gradient of DepthToSpace: SpaceToDepth; in mode CRD (torch's pixel shuffle) its channels are in another
+    order."""
     x, y, size = operand(node), node.outputs[0], int(attribute(node, "blocksize"))
     found = b.op("SpaceToDepth", g, blocksize=size)
     if attribute(node, "mode", "DCR") == "DCR":

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ....formats.onnx.nodes import attribute, kind_of, operand
 from ..builder import FLOAT, INT64, REASON, Builder
-from ..registry import Unsupported, attribute, gradient, kind_of, operand
+from ..registry import Unsupported, gradient
 from .indexing import added, product
 
 Value = ir.Value
@@ -40,11 +41,12 @@ class Windows:
 
     @property
     def axes(self) -> list[int]:
+        """The spatial axes: 2 and on."""
         return list(range(2, 2 + len(self.kernel)))
 
     @property
     def reach(self) -> list[int]:
-        """How many elements one window spans."""
+        """How many elements one window spans by axis: (kernel - 1) dilation + 1."""
         return [step * (size - 1) + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
     @property
@@ -54,6 +56,7 @@ class Windows:
 
     @property
     def padded(self) -> bool:
+        """Whether there is padding; where it is computed in the graph there may be."""
         return any(not isinstance(amounts, list) or any(amounts) for amounts in (self.begins, self.ends))
 
     def same(self, less: Amounts, more: Amounts, upper: bool) -> Windows:
@@ -61,6 +64,7 @@ class Windows:
         return replace(self, begins=less if upper else more, ends=more if upper else less)
 
     def halved(self, totals: Sequence[int], upper: bool) -> Windows:
+        """Total padding shared between both sides; ``upper``: the odd one comes at the end."""
         return self.same([n // 2 for n in totals], [n - n // 2 for n in totals], upper)
 
     def taps(self) -> list[list[int]]:
@@ -82,11 +86,11 @@ def windows_of(b: Builder, node: ir.Node, kernel: list[int], whole: Value, moved
     if auto == "VALID":
         return replace(found, begins=[0] * rank, ends=[0] * rank)
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        return _same(b, found, whole, moved, upper=auto == "SAME_UPPER")
+        return _same_padding(b, found, whole, moved, upper=auto == "SAME_UPPER")
     return found
 
 
-def _same(b: Builder, w: Windows, whole: Value, moved: Value, upper: bool) -> Windows:
+def _same_padding(b: Builder, w: Windows, whole: Value, moved: Value, upper: bool) -> Windows:
     """Padding by which there are ceil(size / stride) places; the odd element goes to the end if ``upper``."""
     sizes, places = [b.dim(whole, axis) for axis in w.axes], [b.dim(moved, axis) for axis in w.axes]
     if all(stride == 1 for stride in w.strides):
@@ -123,7 +127,7 @@ def spatial(b: Builder, value: Value) -> Value:
 
 
 def pad(b: Builder, x: Value, begins: Amounts, ends: Amounts) -> Value:
-    """Zeros around the spatial axes."""
+    """A value with zeros added around its spatial axes."""
     if isinstance(begins, list) and isinstance(ends, list):
         amounts = b.ints(0, 0, *begins, 0, 0, *ends) if any(begins) or any(ends) else None
     else:
@@ -132,6 +136,7 @@ def pad(b: Builder, x: Value, begins: Amounts, ends: Amounts) -> Value:
 
 
 def vector(b: Builder, amounts: Amounts) -> Value:
+    """Amounts of padding as an int64 vector, a constant where they are known."""
     return b.ints(*amounts) if isinstance(amounts, list) else amounts
 
 
@@ -179,25 +184,28 @@ def _output_padding(b: Builder, w: Windows, g: Value, like: Value) -> list[int] 
 
 @gradient("Conv")
 def conv(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """Gradients of Conv's data [B, C, ...], weight and bias."""
     x, weight = operand(node), operand(node, 1)
-    w = windows_of(b, node, _kernel(b, node, weight), x, g)
+    w = windows_of(b, node, _kernel_sizes(b, node, weight), x, g)
     dx = spread(b, g, weight, w, x, int(attribute(node, "group", 1)))
     return [dx, *_parameters(b, node, x, g, w, g)]
 
 
 @gradient("ConvTranspose")
 def conv_transpose(b: Builder, node: ir.Node, g: Value) -> list[Value]:
-    """The windows slide over the result; the data has one element for each of their places."""
+    """Gradients of ConvTranspose: the windows slide over the result, and the data has one element for each of their
+    places."""
     x, weight, shape = operand(node), operand(node, 1), node.outputs[0].shape
     if shape is not None and len(shape) != b.rank(x):  # onnx gives up in the middle: output_shape below the data's
         raise ValueError(f"the shape of '{node.outputs[0].name}' is not known")
-    w = _transposed(b, node, windows_of(b, node, _kernel(b, node, weight), g, x), x, g)
+    w = _transposed(b, node, windows_of(b, node, _kernel_sizes(b, node, weight), g, x), x, g)
     assert isinstance(w.begins, list) and isinstance(w.ends, list)
     dx = b.op("Conv", g, weight, **w.form, pads=[*w.begins, *w.ends], group=int(attribute(node, "group", 1)))
     return [dx, *_parameters(b, node, g, x, w, g)]
 
 
-def _kernel(b: Builder, node: ir.Node, weight: Value) -> list[int]:
+def _kernel_sizes(b: Builder, node: ir.Node, weight: Value) -> list[int]:
+    """The spatial sizes of the kernel, by the attribute or the weight's shape; ValueError where neither is known."""
     given = attribute(node, "kernel_shape")
     sizes = [b.dim(weight, axis) for axis in range(2, b.rank(weight))] if given is None else list(given)
     if any(size is None for size in sizes):
@@ -207,7 +215,7 @@ def _kernel(b: Builder, node: ir.Node, weight: Value) -> list[int]:
 
 def _parameters(b: Builder, node: ir.Node, x: Value, places: Value, w: Windows, g: Value) -> list[Value]:
     """The gradients of weight and bias: windows slide over ``x``, and ``places`` has an element for each."""
-    made = [_weight(b, x, places, operand(node, 1), w, int(attribute(node, "group", 1)))]
+    made = [_weight_gradient(b, x, places, operand(node, 1), w, int(attribute(node, "group", 1)))]
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         with b.float32(REASON):
             made.append(b.sum(g, [0, *range(2, b.rank(g))], keep=False))
@@ -215,7 +223,8 @@ def _parameters(b: Builder, node: ir.Node, x: Value, places: Value, w: Windows, 
 
 
 def _transposed(b: Builder, node: ir.Node, w: Windows, x: Value, g: Value) -> Windows:
-    """ConvTranspose counts its padding from the size of the result, and splits it the other way round."""
+    """The windows of a ConvTranspose with their padding, which it counts from the size of the result, and splits the
+    other way round than Conv."""
     asked, auto = attribute(node, "output_shape"), attribute(node, "auto_pad", "NOTSET")
     extra = [int(n) for n in attribute(node, "output_padding", [0] * len(w.kernel))]
     if asked is not None:
@@ -232,7 +241,7 @@ def _transposed(b: Builder, node: ir.Node, w: Windows, x: Value, g: Value) -> Wi
     return w.halved([max(total, 0) for total in totals], upper=auto == "SAME_UPPER")
 
 
-def _weight(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: int) -> Value:
+def _weight_gradient(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: int) -> Value:
     """For each element of the kernel: the part of ``x`` that it meets, times ``g``, summed over batch and places."""
     channels, filters = b.dim(weight, 1), b.dim(weight, 0)
     if filters is None or channels is None:
@@ -240,25 +249,25 @@ def _weight(b: Builder, x: Value, g: Value, weight: Value, w: Windows, group: in
     x = pad(b, x, w.begins, w.ends)
     if group > 1 and channels == 1 and filters == group:
         with b.float32(REASON):
-            found = [b.sum(b.op("Mul", part, g), [0, *w.axes], keep=False) for part in _parts(b, x, g, w)]
+            found = [b.sum(b.op("Mul", part, g), [0, *w.axes], keep=False) for part in _met_by_kernel(b, x, g, w)]
         rows = [b.op("Unsqueeze", row, b.ints(1)) for row in found]
         return b.reshaped(b.joined(rows, 1), weight)
     swapped, flat = [1, 0, *w.axes], b.ints(group, channels, -1)
     x = b.op("Transpose", x, perm=swapped)
     places = b.op("Reshape", b.op("Transpose", g, perm=swapped), b.ints(group, filters // group, -1))
-    parts = (b.op("Reshape", part, flat) for part in _parts(b, x, g, w))
-    products = [_product(b, places, rows, group) for rows in _wide(b, parts, -(-WIDE // channels))]
+    parts = (b.op("Reshape", part, flat) for part in _met_by_kernel(b, x, g, w))
+    products = [_grouped_product(b, places, rows, group) for rows in _joined_parts(b, parts, -(-WIDE // channels))]
     split = b.op("Reshape", b.joined(products, 2), b.ints(group, filters // group, -1, channels))
     return b.reshaped(b.op("Transpose", split, perm=[0, 1, 3, 2]), weight)
 
 
-def _wide(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Value]:
-    """Parts with few channels are put together, ``count`` at a time. Made when asked for: few are alive at once."""
+def _joined_parts(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Value]:
+    """Parts with few channels joined, ``count`` at a time, each made only when it is asked for."""
     while chunk := list(itertools.islice(parts, count)):
         yield b.joined(chunk, 1)
 
 
-def _product(b: Builder, places: Value, rows: Value, group: int) -> Value:
+def _grouped_product(b: Builder, places: Value, rows: Value, group: int) -> Value:
     """[group, m, sum] times [group, n, sum] transposed."""
     if group > 1:
         return b.op("MatMul", places, b.op("Transpose", rows, perm=[0, 2, 1]))
@@ -267,7 +276,7 @@ def _product(b: Builder, places: Value, rows: Value, group: int) -> Value:
     return b.op("Unsqueeze", product, first)
 
 
-def _parts(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value]:
+def _met_by_kernel(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value]:
     """For each element of the kernel: what it meets in the windows, as many places as ``g`` has."""
     if w.reach == w.strides == [1] * len(w.kernel):
         yield x
@@ -288,7 +297,7 @@ def _parts(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value]:
 
 @gradient("MaxPool")
 def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
-    """The first of the largest elements of a window gets its gradient, as in torch.
+    """The gradient of MaxPool: the first of the largest elements of a window gets all of its gradient, as in torch.
 
     MaxPool can say where it found what, counted through the whole tensor; where windows lie side by side, looking again
     is quicker: a MaxPool that says so is 20 times as slow on CPU as one that does not.
@@ -329,10 +338,11 @@ def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
 
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
-    """Place by place of the window: it gets the gradient where it holds y, and no place before it does.
+    """The gradient at each place of the windows: it goes to a place that holds y where no place before it does.
 
-    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU."""
-    *before, _ = _places(b, x, w)
+    What is left of the gradient is multiplied by zeros and ones: a Where takes ten times as long on a CPU.
+    """
+    *before, _ = _at_each_place(b, x, w)
     parts: list[Value] = []
     for held in before:
         smaller = b.op("Less", held, y)  # nothing is smaller than NaN
@@ -342,8 +352,8 @@ def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Valu
     return _side_by_side_again(b, [*parts, g], w, x)
 
 
-def _places(b: Builder, x: Value, w: Windows) -> list[Value]:
-    """What stands at each place of the windows."""
+def _at_each_place(b: Builder, x: Value, w: Windows) -> list[Value]:
+    """The value at each place of the windows, place by place."""
     if len(w.kernel) == 2 and w.kernel[0] == w.kernel[1] > 1 and b.dim(x, 1) is not None:
         count = math.prod(w.kernel)
         sizes = b.ints(*[b.dim(x, 1) or 0] * count)
@@ -373,44 +383,48 @@ def _put_between(b: Builder, row: list[Value], axis: int, sizes: Value) -> Value
 
 @gradient("AveragePool")
 def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """A transposed convolution with ones, each channel of each image by itself, of g over the sizes of the windows."""
+    """The gradient of AveragePool: a transposed convolution with ones, each channel of each image by itself, of g over
+    the sizes of the windows."""
     x = operand(node)
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
     sizes, places = [b.dim(g, axis) for axis in w.axes], spatial(b, g)
     with b.float32(OVERLAP):
         share = 1 / math.prod(w.kernel)
         if attribute(node, "ceil_mode", 0) or (w.padded and not attribute(node, "count_include_pad", 0)):
-            g, share = b.op("Div", g, _counts(b, node, x, w, places)), 1.0
+            g, share = b.op("Div", g, _window_sizes(b, node, x, w, places)), 1.0
         images = b.op("Reshape", g, b.op("Concat", b.ints(-1, 1), places, axis=0))
         images = b.typed(images, x.dtype or FLOAT, None, 1, *sizes)
-        return b.reshaped(spread(b, images, _ones(b, x, w, share), w, x), x)
+        return b.reshaped(spread(b, images, _ones_kernel(b, x, w, share), w, x), x)
 
 
-def _counts(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
-    """How many elements each window has: a convolution of ones. What hangs over at the end never counts."""
+def _window_sizes(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
+    """How many elements each window covers, computed by a convolution of ones; what hangs over the end never counts."""
     sizes, begins = spatial(b, x), vector(b, w.begins)
     if attribute(node, "count_include_pad", 0):
         sizes = b.op("Add", sizes, b.op("Add", begins, vector(b, w.ends)))
         begins = b.ints(*[0] * len(w.kernel))
     ones = b.op("Expand", b.number(1, x), b.op("Concat", b.ints(1, 1), sizes, axis=0))
     beyond = b.op("Add", vector(b, w.ends), b.ints(*w.strides))
-    found = b.op("Conv", pad(b, ones, begins, beyond), _ones(b, x, w, 1), **w.form)
+    found = b.op("Conv", pad(b, ones, begins, beyond), _ones_kernel(b, x, w, 1), **w.form)
     return b.op("Slice", found, b.ints(*[0] * len(w.kernel)), places, b.ints(*w.axes))
 
 
-def _ones(b: Builder, like: Value, w: Windows, share: float) -> Value:
+def _ones_kernel(b: Builder, like: Value, w: Windows, share: float) -> Value:
+    """A kernel that spreads a gradient over its window, each element times ``share``."""
     return b.op("Expand", b.number(share, like), b.ints(1, 1, *w.kernel))
 
 
 @gradient("GlobalAveragePool")
 def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The gradient of GlobalAveragePool: the mean's share for every place."""
     x = operand(node)
     return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
 
 
 @gradient("GlobalMaxPool")
 def global_max_pool(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The first of the largest elements, as in torch: after Relu whole channels are equal."""
+    """The gradient of GlobalMaxPool: to the first of the largest elements, as in torch, since after a Relu whole
+    channels are equal."""
     x = operand(node)
     rows = b.op("Reshape", x, b.ints(0, 0, -1))
     place = b.op("ArgMax", rows, axis=2, keepdims=1)

@@ -1,0 +1,207 @@
+"""ProductNodes as kernels compute them that accumulate in a low type: each product rounded, each sum rounded, in turn.
+
+A Scan over the depth of the contraction, in standard operators, so that any runtime of ONNX can run it: its body rounds
+by pairs of Casts. As ONNX Runtime's WebGPU provider does, bit for bit (tests/webgpu): MatMul and Gemm from the first
+element of the depth to the last; a Gemm that transposes its second operand, of a depth divisible by four, adds up each
+four before it adds them to the sum; Conv goes through the places of its kernel, and through the channels at each, one
+of three dimensions by fours; ConvTranspose from the last place of its kernel to the first, by fours into one channel;
+Einsum through what it sums over, in the order of the letters.
+Where multiply-adds are fused, as on Arm CPUs (tests/arm64), products are not rounded, nothing goes by fours, and the
+sum of a Conv, or of a Gemm without transposes and factors, begins at the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.arrays import Array
+from ...core.dataflow import Shape
+from .low_nodes import LowNodes
+
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+PRODUCTS = frozenset({"Einsum", "MatMul", "Gemm"}) | CONVOLUTIONS
+LANES = 4
+"""Of a Gemm that transposes its second operand, and of a Conv of three dimensions."""
+VOLUME = 5  # the rank of that Conv's operands
+SCAN = 9  # the opset from which Scan takes what has no batch, and ConstantOfShape is there
+DEFAULTS = MappingProxyType({"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0})
+WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
+Lane = tuple[Array, Array]
+"""Where along the depth a lane reads the first operand, and the second."""
+
+
+def knows(node: ir.Node, opset: int, shapes: Sequence[Shape | None]) -> bool:
+    """Whether a product can be written, by what is known of its operands' shapes."""
+    if node.op_type == "Einsum":
+        return bool(_equation(node).inner)
+    if node.op_type in CONVOLUTIONS:
+        weight = shapes[1]
+        return opset >= SCAN and weight is not None and all(isinstance(n, int) and n > 0 for n in weight)
+    return opset >= SCAN and all(shape is not None and len(shape) > 1 for shape in shapes[:2])
+
+
+class ProductNodes(LowNodes):
+    """Writes the nodes for MatMul, Gemm, Einsum and Conv of all kinds."""
+
+    _ranks: tuple[int, int] = 0, 0  # of what is multiplied
+
+    def of(self, node: ir.Node, dtype: str, shapes: Sequence[Shape | None]) -> ir.Value:
+        """A product with an accumulator of ``dtype``. ``node`` computes in float32, and says the shape; ``shapes``: of
+        its operands, as far as they are known."""
+        weight = [n if isinstance(n, int) else 0 for n in shapes[1] or ()]
+        self._ranks = (3, 4) if node.op_type in CONVOLUTIONS else (len(shapes[0] or ()), len(shapes[1] or ()))
+        made: ir.Value = getattr(self, f"_{node.op_type.lower()}")(node, dtype, weight)
+        return made
+
+    def _matmul(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
+        return self._sum(node.inputs[0], node.inputs[1], self.do("Shape", [node.outputs[0]]), dtype)
+
+    def _gemm(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
+        """alpha * (A B) + beta * C with the accumulator, each of the two scaled terms rounded."""
+        given = {name: a.value for name, a in node.attributes.items()}
+        a, b, across = node.inputs[0], node.inputs[1], given.get("transB", 0)
+        by_lanes = across and weight and weight[-1] and weight[-1] % LANES == 0 and not self.fused
+        lanes = [(np.arange(i, weight[-1], LANES),) * 2 for i in range(LANES)] if by_lanes else []
+        a = self.do("Transpose", [a], perm=[1, 0]) if given.get("transA", 0) else a
+        b = self.do("Transpose", [b], perm=[1, 0]) if across else b
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        shape = self.do("Shape", [node.outputs[0]])
+        if self.fused and all(given.get(name, value) == value for name, value in DEFAULTS.items()):
+            return self._sum(a, b, shape, dtype, first=bias)
+        total = self._sum(a, b, shape, dtype, lanes)
+        total = self._times(total, given.get("alpha", 1.0), dtype)
+        return total if bias is None else self.do("Add", [total, self._times(bias, given.get("beta", 1.0), dtype)])
+
+    def _times(self, value: ir.Value, factor: float, dtype: str) -> ir.Value:
+        if factor == 1:
+            return value
+        rounded = self.rounded(self.constant(np.array(factor, np.float32)), dtype)
+        return self.rounded(self.do("Mul", [value, rounded]), dtype)
+
+    def _einsum(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
+        """The letters that are summed over become one axis, the last one; a step multiplies what is at one place."""
+        equation = _equation(node)
+        kept, reads = [], []
+        for given, term in zip(node.inputs, equation.terms, strict=True):
+            free = [letter for letter in term if letter not in equation.inner]
+            moved = self.do("Transpose", [given], perm=[term.index(letter) for letter in (*free, *equation.inner)])
+            reads.append(self.reshape(moved, [0] * len(free) + [-1]))
+            kept.append("".join(free))
+        start = self.do("ConstantOfShape", [self.do("Shape", [node.outputs[0]])])
+        step = {"equation": f"{kept[0]},{kept[1]}->{equation.result}"}
+        return self.summed(start, reads, [len(free) for free in kept], len(equation.result), dtype, "Einsum", step)
+
+    def _conv(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
+        group = node.attributes["group"].value if "group" in node.attributes else 1
+        out, inside, places = weight[0], weight[1], int(np.prod(weight[2:]))
+        weights = self.reshape(node.inputs[1], [group, out // group, inside, places])
+        weights = self.do("Transpose", [weights], perm=[0, 1, 3, 2])
+        ones = np.tile(np.eye(places, dtype=np.float32), (inside * group, 1))
+        columns = self._columns(node, ones.reshape(-1, 1, *weight[2:]), inside * group)
+        return self._by_places(node, dtype, weights, columns, (group, out, inside, places), len(weight))
+
+    def _convtranspose(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
+        """A ConvTranspose as a sum over the kernel's places from the last to the first, as WebGPU adds them up."""
+        group = node.attributes["group"].value if "group" in node.attributes else 1
+        out, inside, places = weight[1] * group, weight[0] // group, int(np.prod(weight[2:]))
+        weights = self.reshape(node.inputs[1], [group, inside, out // group, places])
+        weights = self.do("Transpose", [weights], perm=[0, 2, 3, 1])
+        weights = self.do("Gather", [weights, self.constant(np.arange(places)[::-1].copy())], axis=2)
+        ones = np.tile(np.eye(places, dtype=np.float32)[::-1], (weight[0], 1))
+        columns = self._columns(node, ones.reshape(weight[0], places, *weight[2:]), weight[0])
+        return self._by_places(node, dtype, weights, columns, (group, out, inside, places), len(weight))
+
+    def _by_places(
+        self,
+        node: ir.Node,
+        dtype: str,
+        weights: ir.Value,
+        columns: ir.Value,
+        sizes: tuple[int, int, int, int],
+        rank: int,
+    ) -> ir.Value:
+        """Each group is a product of its weights with the columns that they meet. ``weights``: group, output channel,
+        place, input channel; ``columns``: of each channel what each place of the kernel meets; ``sizes``: groups,
+        output channels, input channels of a group, places."""
+        group, out, inside, places = sizes
+        columns = self.reshape(columns, [0, group, inside, places, -1])
+        columns = self.reshape(self.do("Transpose", [columns], perm=[0, 1, 3, 2, 4]), [0, group, places * inside, -1])
+        weights, lanes = self.reshape(weights, [group, out // group, places * inside]), []
+        volume, thin = rank == VOLUME, node.op_type == "ConvTranspose" and out == 1
+        if not self.fused and group == 1 and (volume or thin):
+            nothing = self.constant(np.zeros((1, out, 1), np.float32))
+            weights, lanes = self.do("Concat", [weights, nothing], axis=2), _by_fours(places, inside, volume)
+        shape = self.do("Shape", [self.reshape(node.outputs[0], [0, group, out // group, -1])])
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        first = None if bias is None or not self.fused else self.reshape(bias, [1, group, out // group, 1])
+        total = self._sum(weights, columns, shape, dtype, lanes, first)
+        total = self.do("Reshape", [total, self.do("Shape", [node.outputs[0]])])
+        if bias is None or self.fused:
+            return total
+        return self.do("Add", [self.rounded(total, dtype), self.reshape(bias, [1, out] + [1] * (rank - 2))])
+
+    def _columns(self, node: ir.Node, ones: Array, channels: int) -> ir.Value:
+        """Of each channel what each place of the kernel meets: the same operator by ones, each channel by itself."""
+        made = self.do(node.op_type, [node.inputs[0], self.constant(ones)], group=channels)
+        assert (maker := made.producer()) is not None
+        maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
+        return made
+
+    # -- sums ---------------------------------------------------------------------------------------------------------
+
+    def _sum(
+        self, a: ir.Value | None, b: ir.Value | None, shape: ir.Value, dtype: str, lanes: Sequence[Lane] = (),
+        first: ir.Value | None = None,
+    ) -> ir.Value:  # fmt: skip
+        """first + a @ b; the products of all ``lanes`` are added up before they are added to the sum."""
+        assert a is not None and b is not None
+        last, middle = self._ranks[0], self._ranks[1] - 2  # the depth, counted from the front: opsets before 11 do
+        a, b = (self.unsqueezed(value, rank - 1) for value, rank in zip((a, b), self._ranks, strict=True))
+        start = self.do("ConstantOfShape", [shape]) if first is None else self.do("Expand", [first, shape])
+        reads, axes = [a, b], [last, middle]
+        if lanes:
+            reads = [self.do("Gather", [a, self.constant(place)], axis=last) for place, _ in lanes]
+            reads += [self.do("Gather", [b, self.constant(place)], axis=middle) for _, place in lanes]
+            axes = [last] * len(lanes) + [middle] * len(lanes)
+        return self.summed(start, reads, axes, max(self._ranks), dtype)
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """An Einsum's: the letters of each operand and of the result, and those that are summed over, as kernels go through
+    them; none where it is no product of two tensors."""
+
+    terms: Sequence[str]
+    result: str
+    inner: Sequence[str]
+
+
+def _equation(node: ir.Node) -> _Equation:
+    text = node.attributes["equation"].as_string().replace(" ", "")
+    left, _, result = text.partition("->")
+    terms = left.split(",")
+    inner = sorted(set(left) - set(result) - {","})
+    plain = "->" in text and "." not in text and all(len(set(term)) == len(term) for term in (*terms, result))
+    product = len(terms) == 2 and all(set(inner) <= set(term) for term in terms)
+    return _Equation(terms, result, inner if plain and product else ())
+
+
+def _by_fours(places: int, channels: int, threes: bool) -> list[Lane]:
+    """The lanes of a Conv of three dimensions, or of a ConvTranspose with one channel out: at each place of its kernel
+    four channels at a time, and what is left one by one, but for ``threes``. A lane that has none reads the weight
+    behind all others, which is zero."""
+    whole = channels - channels % LANES
+    step = LANES - 1 if threes and channels - whole == LANES - 1 else 1
+    groups = [range(i, i + LANES) for i in range(0, whole, LANES)]
+    groups += [range(i, i + step) for i in range(whole, channels, step)]
+    found = np.full((places, len(groups), LANES), -1)
+    for place in range(places):
+        for number, group in enumerate(groups):
+            found[place, number, : len(group)] = np.arange(group.start, group.stop) + place * channels
+    rows = found.reshape(-1, LANES)
+    return [(np.where(row < 0, places * channels, row), np.where(row < 0, 0, row)) for row in rows.T]

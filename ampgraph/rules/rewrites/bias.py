@@ -1,0 +1,138 @@
+"""A constant that is added to a convolution becomes its bias: one rounding less, and one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.dataflow import NONE, Dataflow, Op
+from ...core.graph import NodeEditor
+from ...core.walk import passed, source
+from ...oplists.traits import Traits, traits
+from ..known import IsLow, Known, named_ops
+from ..rewrite import RewriteRule, in_function
+
+MOST = 1 << 16  # elements of a bias
+
+
+@dataclass(frozen=True)
+class Bias(RewriteRule):
+    """Nodes: a product, ``operator``, identities in front of the constant that nobody reads any more, and the addition
+    or subtraction of the constant. ``read``: what the product reads."""
+
+    operator: str
+    read: tuple[str, ...]
+
+    names = ("bias",)
+    tried = True
+
+    @property
+    def writes(self) -> str:
+        return self.operator
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What the product reads: its operands before the constant became its bias."""
+        return self.read
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[Bias]:
+        """Every product with one constant added behind it that can become its bias."""
+        flow, named = known.flow, named_ops(known)
+        for op in flow.with_roles(known.traits.operators("biased")):
+            after = _added_to(flow, known.traits, op) if op.slots and not in_function(flow, op) else None
+            if after is not None and named.isdisjoint((op.id, after.id)):
+                ops = [*sorted((op, *_idle(flow, known.traits, op, after)), key=lambda one: one.index), after]
+                read = tuple(flow.values[v].name for v in op.inputs if v != NONE)
+                yield cls("bias", *cls.place(flow, *ops), op.kind, read)
+
+    @classmethod
+    def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> Bias:
+        """The rewrite that a row of plan format 1 means."""
+        return cls(name, scope, nodes, row["kind"], tuple(row["inputs"]))
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Whether all of the region is low; identities are nobody's."""
+        ops = self.ops(known.flow)
+        both = (ops[-1], next(op for op in ops if known.traits.positions(op.role, "biased")))
+        return all(is_low(unit) for op in both for unit in op.slots.values())
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        """The product moves to the last one's place and reads its constant."""
+        ops, known = self.edited(editor), traits()
+        product, last = next((op for op in ops if known.positions(op.role, "biased")), None), ops[-1]
+        self.refuse(product is not None and _added_to(flow, known, product) is last)
+        assert product is not None
+        names = tuple(flow.values[v].name for v in product.inputs if v != NONE)
+        idle = [op for op in ops if op not in (product, last)]
+        self.refuse((self.operator, self.read) == (product.kind, names))
+        self.refuse(all(known.has(op.role, "nothing_in_inference") for op in idle))
+        read = dict.fromkeys(v for op in ops for v in op.inputs if v != NONE)
+        constant = flow.weights.array(flow.values[_root(flow, known, _constant(product, last))], MOST)
+        assert constant is not None
+        numbers = constant.reshape(-1) if known.has(last.role, "additions") else -constant.reshape(-1)
+        numbers = np.broadcast_to(numbers.astype(np.float32), (_channels(flow, known, product),))
+        name = f"{product.name or flow.values[product.outputs[0]].name}_bias"
+        value = editor.store(np.ascontiguousarray(numbers), name, product.scope)
+        editor.give(value, [(self.scope, product.index, known.positions(product.role, "biased")[0])])
+        editor.stand_in(flow.values[product.outputs[0]], flow.values[last.outputs[0]])
+        editor.move(product, last)
+        for op in reversed([*idle, last]):
+            self.refuse(editor.remove(op))
+        for v in read:
+            editor.drop(flow.values[v])
+
+
+def _added_to(flow: Dataflow, known: Traits, product: Op) -> Op | None:
+    """The one reader of a product without a bias, if it adds or takes away a stored number for each channel."""
+    places, uses = known.positions(product.role, "biased"), flow.uses[product.outputs[0]]
+    if not places or (len(product.inputs) > places[0] and product.inputs[places[0]] != NONE):
+        return None
+    if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != product.scope:
+        return None
+    after, weights = flow.ops[uses[0].op], product.inputs[1:]
+    shifts = known.has(after.role, "affine") and not known.has(after.role, "scalings") and len(after.inputs) == 2
+    if not shifts or not (known.has(after.role, "additions") or uses[0].index == 0):
+        return None
+    roots = [_root(flow, known, v) for v in (*weights, _constant(product, after)) if v != NONE]
+    stored = NONE not in roots and all(flow.values[root].weight for root in roots)
+    return after if stored and _by_channel(flow, known, roots[-1], product) else None
+
+
+def _constant(product: Op, after: Op) -> int:
+    """What is added to a product's result."""
+    return next((v for v in after.inputs if v != product.outputs[0]), NONE)
+
+
+def _root(flow: Dataflow, known: Traits, value: int) -> int:
+    """A value before identities."""
+    return source(flow, value, known.operators("nothing_in_inference"))
+
+
+def _channels(flow: Dataflow, known: Traits, product: Op) -> int:
+    """How many channels a product makes; 0 where that is not known."""
+    shape = flow.shape(_root(flow, known, product.inputs[1]))
+    rows, columns = (size if isinstance(size, int) else 0 for size in (shape or (0, 0))[:2])
+    group = flow.integers(product, "group") or [1]
+    return rows if known.has(product.role, "channels_by_rows") else columns * group[0]
+
+
+def _by_channel(flow: Dataflow, known: Traits, constant: int, product: Op) -> bool:
+    """Whether a stored tensor is one number, or one for each channel of what a product makes."""
+    array, shape = flow.weights.array(flow.values[constant], MOST), flow.shape(_root(flow, known, product.inputs[1]))
+    if array is None or shape is None or array.dtype.kind != "f" or len(shape) < max(array.ndim, 3):
+        return False
+    channels = _channels(flow, known, product)
+    each = array.ndim >= len(shape) - 1 and array.shape[1 - len(shape)] == channels
+    return array.size == 1 or (each and array.size == channels)
+
+
+def _idle(flow: Dataflow, known: Traits, product: Op, after: Op) -> Iterator[Op]:
+    """Identities in front of the constant, beside the product, that nothing reads once their reader is gone."""
+    for op in passed(flow, _constant(product, after), known.operators("nothing_in_inference")):
+        if len(flow.uses[op.outputs[0]]) != 1 or op.scope != product.scope:
+            return
+        yield op
