@@ -220,8 +220,6 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
-    executed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Operator -> low type of the file -> the types that a run computed in."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
     accumulates: str = "float32"

@@ -88,11 +88,6 @@ class StepLayout:
         return self.find(SCHEDULE, "step/learning_rates")
 
     @property
-    def last_rate(self) -> str:
-        """The last row of that table; empty for none."""
-        return self.find(SCHEDULE, "step/last_rate")
-
-    @property
     def rate_tables(self) -> list[tuple[str, str]]:
         """The names of the learning rates' table and of its last row, of each group in their order that has a
         schedule."""
