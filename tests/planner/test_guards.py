@@ -68,16 +68,16 @@ def test_without_the_guard(case: Case, level: str, dtype: str, monkeypatch: pyte
 
 def test_of_two_findings_the_first_counts() -> None:
     first, later = Why("first", "found first"), Why("later", "found later")
-    units = ("released", "lowered", "prefer_float32")
+    one, both_units = {1: first}, {1: later, 2: later}
     given = Findings(
-        **{name: {1: first} for name in units}, byte_worth={1: 3, 2: 3}, floors={1: -1.0}, flushing={1: 0.1}
+        released=one, lowered=one, prefer_float32=one, byte_worth={1: 3, 2: 3}, floors={1: -1.0}, flushing={1: 0.1}
     )
     other = Findings(
-        **{name: {1: later, 2: later} for name in units},
-        byte_worth={1: 2, 2: 4}, integer_valued=frozenset({2}), floors={1: -2.0, 2: -2.0}, flushing={1: 0.2, 2: 0.2},
+        released=both_units, lowered=both_units, prefer_float32=both_units, byte_worth={1: 2, 2: 4},
+        integer_valued=frozenset({2}), floors={1: -2.0, 2: -2.0}, flushing={1: 0.2, 2: 0.2},
     )  # fmt: skip
     both = given | other
-    assert all(getattr(both, name) == {1: first, 2: later} for name in units)
+    assert both.released == both.lowered == both.prefer_float32 == {1: first, 2: later}
     assert both.byte_worth == {1: 2, 2: 3} and both.integer_valued == {2}
     assert both.floors == {1: -1.0, 2: -2.0} and both.flushing == {1: 0.1, 2: 0.2}
 
