@@ -141,7 +141,8 @@ class Conversion:
 
 
 def run(job: Job, progress: Progress = silent) -> Conversion:
-    """Does a job, without its check. Raises AmpError for every mistake in the model or in what was asked."""
+    """Does a job and writes its files, without its check. Raises AmpError for every mistake in the model or in what was
+    asked."""
     with quiet_collector(), faults_reported(job.model):
         return finished(made(job, progress), progress)
 

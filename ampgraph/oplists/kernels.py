@@ -127,8 +127,9 @@ class Fusion:
     """By low type, the first opset at which the result does not load."""
     reason: str
 
-    def takes(self, opset: int, low: str) -> bool:
-        """Whether this form is fused wrongly at an opset, for a low type."""
+    def breaks(self, opset: int, low: str) -> bool:
+        """Whether what the runtime makes of the form does not load at an opset, where a Cast to a low type stands in
+        front of it."""
         return low in self.since and opset >= self.since[low]
 
 
@@ -219,8 +220,6 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
-    executed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Operator -> low type of the file -> the types that a run computed in."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
     accumulates: str = "float32"

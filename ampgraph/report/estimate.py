@@ -150,7 +150,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
     known = [device for device in devices() if options.target in device.casts]
-    found = GraphReader(flow, options, inside)
+    found = GraphWork(flow, options, inside)
     after, before = found.kernels(), found.kernels(wide=True)
     if after == before:
         return None
@@ -222,7 +222,7 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
     return flow.scopes[item.scope].path, item.name
 
 
-class GraphReader:
+class GraphWork:
     """Reads what the operators of a dataflow compute and move."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -98,12 +97,9 @@ class OnnxSession:
         found = self._session.run_with_ort_values(wanted, values)
         return {name: as_numpy(value) for name, value in zip(wanted, found, strict=True)}
 
-    def placement(self) -> Counter[tuple[str, str]]:
-        """(operator, provider) -> nodes that ran there, after a run of a session opened with ``profile``."""
-        return Counter(self.placed().values())
-
     def placed(self) -> dict[str, tuple[str, str]]:
-        """Node -> (operator, provider), in the order of the run; asked once, runs after it are not observed."""
+        """Node -> (operator, provider), in the order of the run, of a session opened with ``profile``; asked once, runs
+        after it are not observed."""
         path = Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()

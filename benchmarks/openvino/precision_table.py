@@ -42,12 +42,11 @@ COMMENT = """
 #
 # level: the best where nobody says one (docs/openvino.md). raises_opset: its frontend takes
 # these types at any opset, so a model is moved to the one whose schemas admit them. newest_opset: the newest to which
-# that is. [float32_inside]: every layer that computes is float32 on bfloat16 data. [executed]: the types of the layers
-# that compute, in all forms, by the type of the file: no CPU of today multiplies float16 there. [tied], [refused],
-# [broken], [kernels]: as in tensorrt.toml; `computed`: the forms of which this operand is not stored, `gives`: those
-# with this output.
+# that is. [float32_inside]: every layer that computes is float32 on bfloat16 data. [tied], [refused], [broken],
+# [kernels]: as in tensorrt.toml; `computed`: the forms of which this operand is not stored, `gives`: those with this
+# output.
 """
-SECTIONS = ("float32_inside", "executed", "tied", "refused", "broken", "kernels")
+SECTIONS = ("float32_inside", "tied", "refused", "broken", "kernels")
 
 
 def table(forms: Mapping[str, list[Form]], python: str) -> dict[str, dict[str, Any]]:
@@ -59,7 +58,6 @@ def table(forms: Mapping[str, list[Form]], python: str) -> dict[str, dict[str, A
         uniform = [row for row in rows if row.uniform]
         row_of = {
             "float32_inside": inside(uniform),
-            "executed": executed_in(uniform),
             "tied": ties([row for row in rows if not row.uniform], uniform),  # type: ignore[arg-type]
             "refused": refused(uniform),  # type: ignore[arg-type]
             "broken": broken_where(uniform),
@@ -94,14 +92,6 @@ def inside(rows: Iterable[Done]) -> str:
     """Whether all layers that compute do so in float32, on bfloat16 data."""
     found = {row.types for row in rows if row.dtype == "bfloat16" and row.types}
     return "computes in float32 between conversions" if found == {frozenset({"float32"})} else ""
-
-
-def executed_in(rows: Iterable[Done]) -> dict[str, str]:
-    """Low type of the file -> the types of the layers that compute."""
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        found.setdefault(row.dtype, set()).update(row.types)
-    return {dtype: " and ".join(sorted(types)) for dtype, types in found.items() if types}
 
 
 def version_of(python: str) -> str:

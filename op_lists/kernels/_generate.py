@@ -117,7 +117,6 @@ HEADS: dict[str, dict[str, Any]] = {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
                 "quotient": True,
-                "low_epsilon": 1e-5,
             },
             "RMSNormalization": {
                 "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
@@ -201,7 +200,7 @@ COMMENTS = {
 # at `without`, or make an `odd` number of elements; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us; `low_epsilon`: what
-# LayerNormFusion and SimplifiedLayerNormFusion take for an epsilon that is no float32 constant. In the types of
+# SimplifiedLayerNormFusion takes for an epsilon that is no float32 constant. In the types of
 # `float32_alone` it matches no constants (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and
 # double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be

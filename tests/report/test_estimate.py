@@ -18,7 +18,7 @@ from ampgraph.planner.resolve import resolve
 from ampgraph.report.estimate import (
     Device,
     DeviceSpeed,
-    GraphReader,
+    GraphWork,
     KernelWork,
     Speed,
     contracted,
@@ -47,11 +47,11 @@ FORMS = {  # a product, what is stored, and how many multiplications it has
 }
 
 
-def read(model: Any, target: str = "cuda", **more: Any) -> GraphReader:
+def read(model: Any, target: str = "cuda", **more: Any) -> GraphWork:
     graph, _ = adapters.load(model)
     graph.prepare()
     flow, options = graph.dataflow(), resolve(Recipe(target=target, **more), "ONNX")
-    return GraphReader(flow, options, fused_values(flow, options))
+    return GraphWork(flow, options, fused_values(flow, options))
 
 
 def speed(model: Any, **more: Any) -> Speed | None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, SumRounder, pieces
 from .types import DTYPES
 
 SHORT = 1 << 12  # elements: below it the calls cost more than what they do
@@ -136,14 +136,18 @@ class RoundedTensor(ir.LazyTensor):
     """A float32 tensor rounded to ``dtype`` (nearest, ties to even) when it is read, never held.
 
     Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. ``factor``: it is
-    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite.
+    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite. ``added``: axes
+    along which sums are kept.
     """
 
-    __slots__ = ("dims", "factor", "floor", "low", "source")
+    __slots__ = ("added", "dims", "factor", "floor", "low", "source")
 
-    def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0) -> None:
+    def __init__(
+        self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0,
+        added: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.source, self.low, self.floor, self.factor = source, STORED_TYPES[dtype], floor, factor
-        self.dims = dims(source)
+        self.dims, self.added = dims(source), added
         super().__init__(
             self._round,
             DTYPES[dtype],
@@ -162,8 +166,9 @@ class RoundedTensor(ir.LazyTensor):
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """The float32 bytes of a short tensor that is only rounded (no floor, no factor); b"" for any other."""
-        source, plain = self.source, self.floor is None and self.factor == 1.0
+        """The float32 bytes of a short tensor that is only rounded (no floor, no factor, no sums kept); b"" for any
+        other."""
+        source, plain = self.source, self.floor is None and self.factor == 1.0 and self.added is None
         if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
         return source.raw.raw_data if is_raw_float(source.raw) else b""
@@ -174,11 +179,16 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one piece."""
-        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
+        return self._rounder().whole(flat(self.source))
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements piece by piece, each of which holds until the next one is asked for."""
-        return Rounder(self.low, self.floor, self.factor).parts(flat(self.source))
+        return self._rounder().parts(flat(self.source))
+
+    def _rounder(self) -> Rounder:
+        if self.added is None:
+            return Rounder(self.low, self.floor, self.factor)
+        return SumRounder(self.low, self.dims, self.added, self.factor)
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
@@ -254,7 +264,8 @@ class NormParameters:
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """For each number its own low number, then those around it by distance, of the same sign and finite."""
+        """For each number its own low number, then those around it by distance; its own again in place of one that is
+        not finite or of another sign."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]
