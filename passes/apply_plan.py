@@ -136,9 +136,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
                 inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
     edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
     factors = _factors(plan)
-    edits += [
-        (edit, (edit.store, edit.floor, factors.get((edit.scope, edit.value)), edit.added)) for edit in plan.weights
-    ]
+    edits += [(edit, (edit.store, edit.floor, factors.get((edit.scope, edit.value)), edit.added)) for edit in plan.weights]
     for item, rest in edits:
         for path in owners(item.scope):
             uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)

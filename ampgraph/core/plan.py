@@ -207,9 +207,7 @@ class Plan:
         tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text] for w in whys], "decisions": rows}
         for key in ("casts", "weights", "rewrites", "roundings", "notes"):
             tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
-        tables["weights"] = [
-            {k: v for k, v in row.items() if k != "added" or v is not None} for row in tables["weights"]
-        ]
+        tables["weights"] = [{k: v for k, v in row.items() if k != "added" or v is not None} for row in tables["weights"]]
         if self.together is not None:
             tables["together"] = [[t.scope, t.index, t.why.rule, t.why.text, t.shares] for t in self.together]
         parts = [f'"{key}": {_json_line(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]

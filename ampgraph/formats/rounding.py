@@ -118,7 +118,7 @@ def _plain_cast(part: Array, place: Array) -> None:
 FRACTION = {LOW_TYPES["float16"]: 10, LOW_TYPES["bfloat16"]: 7}  # bits of the significand behind the point
 SMALLEST = {LOW_TYPES["float16"]: 113, LOW_TYPES["bfloat16"]: 1}  # exponents of the smallest normal numbers
 LARGEST = {dtype: low_type(name).largest for name, dtype in LOW_TYPES.items()}
-CANDIDATES = 3.0  # times the root of a sum's length: so many near halves change it by five deviations of its error
+CANDIDATES = 3.0  # times the root of the length of a sum: what so many near halves change is beyond five deviations of it
 HELD = 1 << 22  # elements of a tensor that are rounded at once where sums run across its rows
 ROW, COST = np.uint64(47), np.uint64(32)  # where the row and the cost stand in a key; the place is below
 PLACE = np.uint64((1 << 32) - 1)

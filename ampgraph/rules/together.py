@@ -212,25 +212,21 @@ def sums_kept(flow: Dataflow, traits: Traits, value: int, uses: Iterable[Use]) -
         op = flow.ops[use.op] if use.op != NONE else None
         if op is not None and "::" not in op.kind and traits.has(op.kind, "nothing_in_inference"):
             work += flow.uses[op.outputs[0]]
-        elif op is not None and use.index == 1:
-            found |= _added(flow, traits, op, len(shape))
+        elif op is not None and use.index == 1 and (axes := _added(flow, traits, op, len(shape))) is not None:
+            found.add(axes)
     return found.pop() if len(found) == 1 else None
 
 
-def _added(flow: Dataflow, traits: Traits, op: Op, rank: int) -> set[tuple[int, int]]:
-    """The axes of a product's second operand along which it adds up; none where it multiplies what a norm makes, which
-    has no mean to speak of."""
-    norm = flow.writer(op.inputs[0])
+def _added(flow: Dataflow, traits: Traits, op: Op, rank: int) -> tuple[int, int] | None:
+    """The axes of a product's second operand along which it adds up."""
     if "::" in op.kind or not traits.positions(op.kind, "linear_in") or rank < 2:
-        return set()
-    if norm is not None and traits.positions(norm.role, "rescales"):
-        return set()
+        return None
     if traits.has(op.kind, "channels_by_rows"):
-        return {(1, rank)}
+        return 1, rank
     if traits.has(op.kind, "multiplies_matrices"):
-        return {(rank - 2, rank - 1)}
+        return rank - 2, rank - 1
     turned = bool(flow.number(op, "transB"))  # of a transposed convolution the first axis, window by window
-    return {(1, 2) if turned else (0, 1)}
+    return (1, 2) if turned else (0, 1)
 
 
 def _is_private(flow: Dataflow, value: int) -> bool:

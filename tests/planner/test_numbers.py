@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -520,67 +519,3 @@ def test_what_rounding_takes_is_given_to_stored_operands(body: str) -> None:
             made = run_strict(ampgraph.convert(given, "O1", target=target), feed)["y"]
             errors[target] += float(np.linalg.norm(made - run_strict(given, feed)["y"]))
     assert errors["cuda"] <= 1.05 * errors["tensorrt"]  # as many roundings, others
-
-
-# -- sums of weights --------------------------------------------------------------------------------------------------
-
-PRODUCTS = """g (float[8,64] x, float[8,64] z) => (float[8,64] y) {
-    a = Relu (x)  b = MatMul (a, w)  c = Relu (b)  d = Gemm <transB = 1> (c, v)  e = Relu (d)
-    n = LayerNormalization (e, s, o)  m = MatMul (n, u)
-    p = Gemm (m, t)  q = Gemm <transB = 1> (z, t)  y = Add (p, q) }"""
-
-
-def sums_model() -> ModelProto:
-    draw = np.random.default_rng(5)
-    stored = {name: draw.normal(0, 0.1, (64, 64)).astype(np.float32) for name in "wvut"}
-    return parse(PRODUCTS, {**stored, "s": np.ones(64, np.float32), "o": np.zeros(64, np.float32)}, opset=17)
-
-
-def test_rounding_keeps_the_sums_that_products_add_up() -> None:
-    """Not behind a norm, which leaves no mean, nor where two products add up along other axes."""
-    given = sums_model()
-    plan = ampgraph.plan(given)
-    added = {edit.value: edit.added for edit in plan.weights if edit.value in "wvut"}
-    assert added == {"w": (0, 1), "v": (1, 2), "u": None, "t": None}
-    assert ampgraph.Plan.from_json(plan.to_json()) == plan
-    result = ampgraph.apply(given, plan)
-    low = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}
-    exact = {tensor.name: numpy_helper.to_array(tensor) for tensor in given.graph.initializer}
-    for name, axis in (("w", 0), ("v", 1)):
-        off, plain = (
-            np.abs((each.astype(np.float64) - exact[name]).sum(axis)) for each in (low[name], exact[name].astype("e"))
-        )
-        assert np.median(off) < np.median(plain) / 4
-    for name in "ut":
-        np.testing.assert_array_equal(low[name], exact[name].astype(np.float16))
-    # plans of before round one by one
-    before = json.loads(plan.to_json())
-    for row in before["weights"]:
-        row.pop("added", None)
-    old = ampgraph.apply(given, ampgraph.Plan.from_json(json.dumps(before)))
-    assert all(
-        np.array_equal(numpy_helper.to_array(tensor), exact[tensor.name].astype(np.float16))
-        for tensor in old.graph.initializer
-        if tensor.name in "wvut"
-    )
-    # and an axis that a tensor has not is refused
-    before["weights"][0]["added"] = [1, 7]
-    with pytest.raises(ampgraph.AmpError, match="AMP402"):
-        ampgraph.apply(given, ampgraph.Plan.from_json(json.dumps(before)))
-
-
-def test_sums_that_are_kept_bring_the_result_nearer() -> None:
-    """A network of Convs behind Relus."""
-    draw = np.random.default_rng(6)
-    weights = {f"w{k}": draw.normal(0, 0.1, (24, 24, 3, 3)).astype(np.float32) for k in range(4)}
-    layers = "  ".join(f"c{k} = Conv <pads = [1,1,1,1]> (r{k}, w{k})  r{k + 1} = Relu (c{k})" for k in range(4))
-    given = parse(f"g (float[2,24,8,8] r0) => (float[2,24,8,8] r4) {{ {layers} }}", weights)
-    plan = ampgraph.plan(given)
-    plain = json.loads(plan.to_json())
-    for row in plain["weights"]:
-        del row["added"]
-    feeds = {"r0": draw.uniform(0, 1, (2, 24, 8, 8)).astype(np.float32)}
-    want = run_strict(given, feeds)["r4"]
-    both = (ampgraph.apply(given, each) for each in (plan, ampgraph.Plan.from_json(json.dumps(plain))))
-    kept, nearest = (float(np.abs(run_strict(each, feeds)["r4"] - want).mean()) for each in both)
-    assert kept < 0.8 * nearest
