@@ -77,9 +77,7 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
         value = _find(values, flow, edit)
         if editor.edits(value.scope):
             factor = factors.get((edit.scope, edit.value), 1.0)
-            if edit.added is not None and edit.added[1] > len(flow.shape(value.id) or ()):
-                raise foreign(f"keeps sums of '{edit.value}' in scope '{edit.scope}' along an axis that it has not")
-            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor, factor, edit.added)
+            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor, factor)
             count += 1
     for item in plan.together or ():
         op = _op(flow, item)
@@ -136,9 +134,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
                 inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
     edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
     factors = _factors(plan)
-    edits += [
-        (edit, (edit.store, edit.floor, factors.get((edit.scope, edit.value)), edit.added)) for edit in plan.weights
-    ]
+    edits += [(edit, (edit.store, edit.floor, factors.get((edit.scope, edit.value)))) for edit in plan.weights]
     for item, rest in edits:
         for path in owners(item.scope):
             uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)

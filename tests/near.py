@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 
@@ -35,11 +34,3 @@ def difference(reference: Any, result: Any, tolerance: Tolerance = Tolerance()) 
     limit = tolerance.absolute + tolerance.of_max * largest
     far = ~np.isclose(b, a, tolerance.relative, limit, equal_nan=True)
     return f"{int(far.sum())} of {a.size} elements are off, {b[far][0]:.3g} for {a[far][0]:.3g}" if far.any() else ""
-
-
-def rounds(low: Any, wide: Any) -> bool:
-    """Whether every number is one of the two low ones around what it was, as where sums are kept."""
-    exact = np.asarray(wide, np.float64)
-    about = ml_dtypes.finfo(low.dtype)
-    steps = np.exp2(np.floor(np.log2(np.maximum(np.abs(exact), float(about.smallest_normal))))) * float(about.eps)
-    return low.shape == exact.shape and bool((np.abs(low.astype(np.float64) - exact) <= steps).all())

@@ -83,13 +83,11 @@ class Editor(Protocol):
         uses: Iterable[UseKey],
         floor: float | None = None,
         factor: float = 1.0,
-        added: tuple[int, int] | None = None,
     ) -> None:
         """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in that for ``uses``, ``float32``
         only floors.
 
-        ``factor``: it is multiplied by it in float64 before it is rounded, where that stays finite. ``added``: axes,
-        from one up to before another, along which rounding keeps sums."""
+        ``factor``: it is multiplied by it in float64 before it is rounded, where that stays finite."""
         ...
 
     def round_together(self, op: Op, dtype: str) -> bool:

@@ -64,15 +64,13 @@ class CastEdge:
 @dataclass(frozen=True, slots=True)
 class WeightEdit:
     """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32``
-    (floor only). Finite elements below ``floor`` become ``floor``. ``added``: the axes, from one up to before another,
-    along which products add up what they multiply by it: rounding keeps these sums."""
+    (floor only). Finite elements below ``floor`` become ``floor``."""
 
     scope: str
     value: str
     store: str
     uses: tuple[tuple[str, int, int], ...] = ()
     floor: float | None = None
-    added: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +205,6 @@ class Plan:
         tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text] for w in whys], "decisions": rows}
         for key in ("casts", "weights", "rewrites", "roundings", "notes"):
             tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
-        tables["weights"] = [
-            {k: v for k, v in row.items() if k != "added" or v is not None} for row in tables["weights"]
-        ]
         if self.together is not None:
             tables["together"] = [[t.scope, t.index, t.why.rule, t.why.text, t.shares] for t in self.together]
         parts = [f'"{key}": {_json_line(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
@@ -224,7 +219,6 @@ class Plan:
         good &= all(c.to in types for c in self.casts)
         good &= all(w.store in ("low", "both", "float32") for w in self.weights)
         good &= all(w.floor is None or w.floor < 0 for w in self.weights)
-        good &= all(w.added is None or 0 <= w.added[0] < w.added[1] for w in self.weights)
         good &= all(0.5 < factor < 2 for one in self.together or () for _, _, factor in one.shares)
         decided = {(d.scope, d.index, d.slot, d.dtype) for d in self.decisions}  # sequences of one body share a name
         good &= _are_distinct(place[:3] for place in decided)

@@ -10,7 +10,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
 from ..core.plan import GRAPH, CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
 from ..oplists.options import Options
 from ..oplists.traits import traits
-from ..rules.together import rounded_together, sums_kept
+from ..rules.together import rounded_together
 from .costs import STORED_TWICE_LIMIT, CutTask
 from .decisions import FP32_STREAM, LOW, Decisions
 
@@ -102,11 +102,9 @@ def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, pla
     if not low and (not given or given < len(uses)):
         plan.weights += raised
     elif len(low) + given == len(uses):
-        added = None if floor is not None else sums_kept(flow, traits(), value.id, uses)
-        plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor, added=added))
+        plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
     elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT and (flow.parameters_copied or not value.parameter):
-        added = None if floor is not None else sums_kept(flow, traits(), value.id, low)
-        plan.weights.append(WeightEdit(scope, value.name, "both", _places(flow, low), floor, added))
+        plan.weights.append(WeightEdit(scope, value.name, "both", _places(flow, low), floor))
     else:
         plan.weights += raised
         plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))

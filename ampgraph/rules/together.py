@@ -6,8 +6,6 @@ and b before they are rounded; W (s * x) takes it in the same way.
 
 y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
 the low type, in every layer in the same direction.
-
-y = W x. Rounded one by one, the weights of a sum shift it by what their errors add up to, times the mean of x.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Iterable, Set
 
 import numpy as np
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.low_types import MOST_LOST, numpy_type
 from ..core.plan import JointRounding, WeightEdit, Why
 from ..core.ranges import NEAR
@@ -198,39 +196,6 @@ class LowStored:
         with np.errstate(over="ignore"):
             parts = self.flow.weights.chunks(self.flow.values[value])
             return any(not np.array_equal(part.astype(low).astype(np.float32), part) for part in parts)
-
-
-def sums_kept(flow: Dataflow, traits: Traits, value: int, uses: Iterable[Use]) -> tuple[int, int] | None:
-    """The axes of a stored tensor, from one up to before another, along which products that read it at ``uses`` add up
-    what they multiply by it; None where none does, or another one along others. MindIR keeps no sums."""
-    shape = flow.shape(value) if flow.opset else None
-    if not shape or not all(isinstance(size, int) and size for size in shape):
-        return None
-    found, work = set[tuple[int, int]](), list(uses)
-    while work:
-        use = work.pop()
-        op = flow.ops[use.op] if use.op != NONE else None
-        if op is not None and "::" not in op.kind and traits.has(op.kind, "nothing_in_inference"):
-            work += flow.uses[op.outputs[0]]
-        elif op is not None and use.index == 1:
-            found |= _added(flow, traits, op, len(shape))
-    return found.pop() if len(found) == 1 else None
-
-
-def _added(flow: Dataflow, traits: Traits, op: Op, rank: int) -> set[tuple[int, int]]:
-    """The axes of a product's second operand along which it adds up; none where it multiplies what a norm makes, which
-    has no mean to speak of."""
-    norm = flow.writer(op.inputs[0])
-    if "::" in op.kind or not traits.positions(op.kind, "linear_in") or rank < 2:
-        return set()
-    if norm is not None and traits.positions(norm.role, "rescales"):
-        return set()
-    if traits.has(op.kind, "channels_by_rows"):
-        return {(1, rank)}
-    if traits.has(op.kind, "multiplies_matrices"):
-        return {(rank - 2, rank - 1)}
-    turned = bool(flow.number(op, "transB"))  # of a transposed convolution the first axis, window by window
-    return {(1, 2) if turned else (0, 1)}
 
 
 def _is_private(flow: Dataflow, value: int) -> bool:

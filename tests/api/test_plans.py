@@ -393,7 +393,7 @@ def outcome(model: onnx.ModelProto, plan: Any) -> str:
 
 def is_other_type(old: Any, new: Any, path: EditedPath) -> bool:
     """Whether what stands there now cannot be meant: of another type, and no whole number for one with a fraction."""
-    if new in (GONE, TWICE) or (new is None and path[-1] in ("floor", "together", "added")):
+    if new in (GONE, TWICE) or (new is None and path[-1] in ("floor", "together")):
         return False
     if isinstance(old, float):
         return type(new) not in (int, float)

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.arrays import Array, DType
-from ampgraph.formats import rounding
-from ampgraph.formats.rounding import BLOCK, LOW_TYPES, SHORT, Rounder, SumRounder
-from near import rounds
+from ampgraph.formats.rounding import BLOCK, SHORT, Rounder
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
@@ -53,65 +51,3 @@ def test_a_block_with_what_float16_does_not_have_is_cast(odd: float) -> None:
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
 def test_every_length_is_rounded_whole(size: int, dtype: DType) -> None:
     assert agrees(np.random.default_rng(0).standard_normal(size, np.float32), dtype)
-
-
-# -- sums that are kept -----------------------------------------------------------------------------------------------
-
-CONV, MATRIX, ROWS, STACK = ((32, 16, 3, 3), (1, 4)), ((300, 40), (0, 1)), ((40, 300), (1, 2)), ((3, 50, 7), (1, 2))
-
-
-def off(low: Array, wide: Array, added: tuple[int, int]) -> Array:
-    """How far the sums are off."""
-    return np.abs((low.astype(np.float64) - wide).sum(tuple(range(*added))))
-
-
-@pytest.mark.parametrize("dtype", LOW_TYPES)
-@pytest.mark.parametrize(("shape", "added"), [CONV, MATRIX, ROWS, STACK, ((64, 1, 3, 3), (1, 4)), ((5, 1), (1, 2))])
-def test_sums_are_kept(shape: tuple[int, ...], added: tuple[int, int], dtype: str) -> None:
-    """To half a step of the smaller numbers, while all are rounded nearly as well as one by one."""
-    wide = (np.random.default_rng(0).standard_normal(shape) * 0.05).astype(np.float32)
-    low, plain = LOW_TYPES[dtype], wide.astype(LOW_TYPES[dtype])
-    kept = SumRounder(low, shape, added).whole(wide.reshape(-1)).reshape(shape)
-    assert rounds(kept, wide)
-    step = float(np.abs(plain.astype(np.float64) - wide).max()) * 2
-    count = np.prod(shape[slice(*added)])
-    assert off(kept, wide, added).max() <= step * (0.51 if count > 16 else 1)
-    if count > 16:
-        assert np.median(off(kept, wide, added)) < np.median(off(plain, wide, added)) / 3
-    squares = [float(np.square(each.astype(np.float64) - wide).sum()) for each in (kept, plain)]
-    assert squares[0] <= squares[1] * (1.02 if count > 100 and len(shape) < 4 else 1.25)
-    again = SumRounder(low, shape, added).whole(kept.astype(np.float32).reshape(-1))
-    assert again.tobytes() == kept.tobytes(), "low numbers stay what they are"
-
-
-def test_windows_keep_their_sums_too() -> None:
-    shape, added = CONV
-    wide = (np.random.default_rng(1).standard_normal(shape) * 0.05).astype(np.float32)
-    kept = SumRounder(LOW_TYPES["float16"], shape, added).whole(wide.reshape(-1)).reshape(shape)
-    windows = [np.sqrt(np.mean(off(each, wide, (2, 4)) ** 2)) for each in (kept, wide.astype(np.float16))]
-    assert windows[0] < windows[1] / 1.8
-
-
-@pytest.mark.parametrize(("shape", "added"), [CONV, MATRIX, ROWS, STACK])
-def test_pieces_are_the_whole(shape: tuple[int, ...], added: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
-    whole = SumRounder(LOW_TYPES["float16"], shape, added).whole(wide.reshape(-1))
-    monkeypatch.setattr(rounding, "BLOCK", 300)
-    parts = [part.copy() for part in SumRounder(LOW_TYPES["float16"], shape, added).parts(wide.reshape(-1))]
-    assert np.concatenate(parts).tobytes() == whole.tobytes()
-    # sums across rows are kept part by part where there are too many numbers
-    monkeypatch.setattr(rounding, "HELD", 2000)
-    held = SumRounder(LOW_TYPES["float16"], shape, added).whole(wide.reshape(-1)).reshape(shape)
-    assert rounds(held, wide)
-    assert np.median(off(held, wide, added)) < np.median(off(wide.astype(np.float16), wide, added)) / 1.5
-
-
-def test_what_float16_does_not_have_stays_as_it_is_rounded() -> None:
-    wide = np.array([[65519, 65519, 7e4, np.inf, -np.inf, 1e-9, 65503, 0.1]], np.float32)
-    kept = SumRounder(LOW_TYPES["float16"], wide.shape, (1, 2)).whole(wide.reshape(-1))
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(kept[:6], wide.astype(np.float16)[0, :6])
-    assert np.isfinite(kept[6:]).all()
-    scaled = SumRounder(LOW_TYPES["float16"], ROWS[0], ROWS[1], 1.0004)
-    numbers = np.random.default_rng(3).standard_normal(ROWS[0]).astype(np.float32)
-    assert rounds(scaled.whole(numbers.reshape(-1)).reshape(ROWS[0]), numbers.astype(np.float64) * 1.0004)

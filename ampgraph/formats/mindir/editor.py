@@ -382,12 +382,11 @@ class MindirEditor:
         uses: Iterable[UseKey],
         floor: float | None = None,
         factor: float = 1.0,
-        added: tuple[int, int] | None = None,
     ) -> None:
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low constant for ``uses``, ``float32`` only
         floors: numbers below ``floor`` become it when they are rounded, as `RoundedTensor` says."""
-        if factor != 1.0 or added is not None:
-            raise NotImplementedError("no plan for MindIR multiplies a stored tensor, or keeps its sums")
+        if factor != 1.0:
+            raise NotImplementedError("no plan for MindIR multiplies a stored tensor")
         self._edited = True
         if store == "both":
             self._add_constant(value, dtype, uses, floor)

@@ -60,9 +60,8 @@ def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str
 
 
 def change_weight(
-    handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float,
-    added: tuple[int, int] | None,
-) -> ir.Value | None:  # fmt: skip
+    handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float
+) -> ir.Value | None:
     """Stores a tensor as `Editor.weight` says; for mode ``both`` the low copy that some readers get, else None."""
     native = handles.value(value)
     source, filler = stored_tensor(native), native.producer()
@@ -72,11 +71,10 @@ def change_weight(
         filler.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(number), kind))
         return None
     assert source is not None
-    low = RoundedTensor(source, dtype, floor, factor, added)
-    copy = store_copy(handles, value, low, dtype) if mode == "both" else None
+    copy = store_copy(handles, value, RoundedTensor(source, dtype, floor, factor), dtype) if mode == "both" else None
     if copy is None or floor is not None:
         kind = dtype if mode == "low" else FLOAT32
-        put(native, low if mode == "low" else RoundedTensor(source, FLOAT32, floor))
+        put(native, RoundedTensor(source, kind, floor, factor if mode == "low" else 1.0))
         native.type = ir.TensorType(DTYPES[kind])
     return copy
 
@@ -147,11 +145,10 @@ class OnnxEditor(Readers):
         uses: Iterable[UseKey],
         floor: float | None = None,
         factor: float = 1.0,
-        added: tuple[int, int] | None = None,
     ) -> None:
         """Changes a stored tensor. See `Editor.weight`."""
         self._edited = True
-        copy = change_weight(self, value, store, dtype, floor, factor, added)
+        copy = change_weight(self, value, store, dtype, floor, factor)
         if copy is not None:
             self.give_native(copy, uses)
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
-from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, SumRounder, pieces
+from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
 from .types import DTYPES
 
 SHORT = 1 << 12  # elements: below it the calls cost more than what they do
@@ -136,18 +136,14 @@ class RoundedTensor(ir.LazyTensor):
     """A float32 tensor rounded to ``dtype`` (nearest, ties to even) when it is read, never held.
 
     Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. ``factor``: it is
-    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite. ``added``: axes
-    along which sums are kept.
+    multiplied by a number near one, and rounded once; what is finite when rounded plainly stays finite.
     """
 
-    __slots__ = ("added", "dims", "factor", "floor", "low", "source")
+    __slots__ = ("dims", "factor", "floor", "low", "source")
 
-    def __init__(
-        self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0,
-        added: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None, factor: float = 1.0) -> None:
         self.source, self.low, self.floor, self.factor = source, STORED_TYPES[dtype], floor, factor
-        self.dims, self.added = dims(source), added
+        self.dims = dims(source)
         super().__init__(
             self._round,
             DTYPES[dtype],
@@ -166,9 +162,8 @@ class RoundedTensor(ir.LazyTensor):
         return ir.Tensor(self.whole().reshape(self.dims), dtype=self.dtype, name=self.name)
 
     def short_source(self) -> bytes:
-        """The float32 bytes of a short tensor that is only rounded (no floor, no factor, no sums kept); b"" for any
-        other."""
-        source, plain = self.source, self.floor is None and self.factor == 1.0 and self.added is None
+        """The float32 bytes of a short tensor that is only rounded (no floor, no factor); b"" for any other."""
+        source, plain = self.source, self.floor is None and self.factor == 1.0
         if not plain or type(source) is not InFile or math.prod(self.dims) > SHORT:
             return b""
         return source.raw.raw_data if is_raw_float(source.raw) else b""
@@ -179,16 +174,11 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one piece."""
-        return self._rounder().whole(flat(self.source))
+        return Rounder(self.low, self.floor, self.factor).whole(flat(self.source))
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements piece by piece, each of which holds until the next one is asked for."""
-        return self._rounder().parts(flat(self.source))
-
-    def _rounder(self) -> Rounder:
-        if self.added is None:
-            return Rounder(self.low, self.floor, self.factor)
-        return SumRounder(self.low, self.dims, self.added, self.factor)
+        return Rounder(self.low, self.floor, self.factor).parts(flat(self.source))
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
