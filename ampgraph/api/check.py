@@ -125,7 +125,7 @@ def _address(metric: str | Function | None) -> str | None:
 def mode_of(done: Conversion) -> str:
     """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
     mode, job = done.job.checking.mode or "", done.job
-    doubted = (done.changed and lowers(done.plan)) or (done.graph.format == "ONNX" and misnamed(done.plan))
+    doubted = (done.changed and lowers(done.plan)) or (done.graph.format == "ONNX" and has_unknown_operators(done.plan))
     return mode if mode != "off" and doubted and not job.dry_run else ""
 
 
@@ -134,8 +134,9 @@ def lowers(plan: Plan) -> bool:
     return any(decision.dtype in LOW for decision in plan.decisions)
 
 
-def misnamed(plan: Plan) -> bool:
-    """Whether a model has an operator of ONNX's own that no opset knows: a runtime tells whether it can be run."""
+def has_unknown_operators(plan: Plan) -> bool:
+    """Whether a plan is of a model with an operator of ONNX's own domain that no opset has: it is in no list, by the
+    rule "unknown", and only a runtime tells whether the model can be run."""
     return any(decision.why.rule == "unknown" and "::" not in decision.kind for decision in plan.decisions)
 
 

@@ -33,9 +33,9 @@ from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.search import RUNS
+from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
 from ..runtime.opening import CPU, is_fault, refusal, stopped_on_cpu
-from .fault_search import FaultSearch
 from .kinds import Model
 from .mending import Outcome, repair_of, with_stream_tried
 from .pairs import OnnxPair, Pair, paired
@@ -167,7 +167,7 @@ class CheckRun:
         if self.verdict.missed:
             self._explain(FaultSearch(self.pair, self.seen, self.request.tolerance, BLAMED, asked=False))
         elif self.verdict.doubtful:
-            self._try_stream(self.pair)
+            self._try_stream()
 
     def _doubted(self) -> bool:
         """Says what else there is to doubt; False where the model draws numbers, and nothing is known."""
@@ -267,12 +267,12 @@ class CheckRun:
             self._say(**mended, suggested=(), sensitivity=None)  # what a repair mends is not chaotic
         else:
             self._say(unrepaired="" if found is None else found.none)
-        self._try_stream(finding.pair)
+        self._try_stream()
 
-    def _try_stream(self, pair: Pair) -> None:
+    def _try_stream(self) -> None:
         """Answers with what --fp32-stream would give."""
         recipe, until = self.request.recipe, self.until
-        self.answer(with_stream_tried(self.verdict, self.source, recipe, pair, self._again, until))
+        self.answer(with_stream_tried(self.verdict, self.source, recipe, self.pair, self._again, until))
 
 
 def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:

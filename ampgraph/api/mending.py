@@ -20,9 +20,9 @@ from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.metrics.verdict import Compared
 from ..numerics.search import Search, confirmed
+from ..numerics.trace.fault_search import FaultSearch
 from ..planner.resolve import resolve
 from ..report.verification import StepError
-from .fault_search import FaultSearch
 from .kinds import Feeds, Model, PathLike
 from .pairs import OnnxPair, Pair
 from .steps import Job, run
@@ -245,7 +245,7 @@ def made_by(
 
 def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
     """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
-    types and opset."""
+    types and opset; none where nothing is low."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}

@@ -43,6 +43,7 @@ class Pair(ABC):
 
     device = ""
     strict = False
+    sees_nodes = False  # whether there is a tracer
     run = ""
     reference: Graph | str
     low: Sequence[str] = ()  # the low types of the model
@@ -83,13 +84,16 @@ class Pair(ABC):
         return {}
 
     def quantized(self) -> QuantizedParts | None:
-        """The quantized parts, where operators are seen."""
+        """What the model has of the reference's integer operators, the same or changed; None where operators are not
+        seen."""
         return None
 
 
 class OnnxPair(Pair):
     """Two ONNX models, opened on ONNX Runtime: strictly on the CPU, on a device, or the second by the runtime of a
     target."""
+
+    sees_nodes = True
 
     def __init__(self, reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> None:
         super().__init__()
@@ -171,7 +175,7 @@ class OnnxPair(Pair):
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
-        """Which quantized parts the model has as the reference has them."""
+        """As `Pair.quantized`."""
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def remade(self, model: Graph | PathLike) -> OnnxPair:

@@ -61,14 +61,16 @@ def run(
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
     as_annotated(run, locals())
-    done = ran(model, data, device=device, strict=strict, target=target, runtime=runtime, seed=seed, dims=dims)
+    done = run_with_notes(
+        model, data, device=device, strict=strict, target=target, runtime=runtime, seed=seed, dims=dims
+    )
     for note in done.doubts:
         warnings.warn(note, stacklevel=2)
     return done.outputs
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunWithNotes:
     """A run: the outputs by name, where generated inputs are from, and what is odd about those that were given.
     ``by``: the target's runtime that executed it, and its ``layers``."""
 
@@ -79,10 +81,10 @@ class Ran:
     layers: tuple[ExecutedLayer, ...] = ()
 
 
-def ran(
+def run_with_notes(
     model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, target: str,
     runtime: str, seed: int, dims: Mapping[str, int] | None,
-) -> Ran:  # fmt: skip
+) -> RunWithNotes:  # fmt: skip
     """Runs a model once; the outputs as `run` gives them, and notes on the inputs."""
     if runtime and not target:
         raise AmpError("AMP311", "--runtime names an environment for --target, which is not given", hint="name both")
@@ -97,8 +99,8 @@ def ran(
         feeds, notes = next(iter(drawn)), drawn.notes
     outputs = session.run(feeds)
     if isinstance(session, ExecutedSession):
-        return Ran(outputs, notes, tuple(doubts), session.runtime.name, session.layers())
-    return Ran(outputs, notes, tuple(doubts))
+        return RunWithNotes(outputs, notes, tuple(doubts), session.runtime.name, session.layers())
+    return RunWithNotes(outputs, notes, tuple(doubts))
 
 
 def _nan_warnings(feeds: Feeds) -> Iterator[str]:

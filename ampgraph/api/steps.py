@@ -141,7 +141,8 @@ class Conversion:
 
 
 def run(job: Job, progress: Progress = silent) -> Conversion:
-    """Does a job, without its check. Raises AmpError for every mistake in the model or in what was asked."""
+    """Does a job and writes its files, without its check. Raises AmpError for every mistake in the model or in what was
+    asked."""
     with quiet_collector(), faults_reported(job.model):
         return finished(made(job, progress), progress)
 
@@ -303,7 +304,7 @@ def report(done: Conversion) -> Summary | None:
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
     notes = (*summary.notes, *map(asdict, _advice(summary, job, known, flow)))
-    said, speed = "" if written else _without_file(done), _estimated_speed(known, flow, done.inside)
+    said, speed = "" if written else _without_file(done), _estimated_speed(summary, known, flow, done.inside)
     return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=said)
 
 
@@ -327,13 +328,15 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
             yield Note("shapes", "", words)
 
 
-def _estimated_speed(known: Options, flow: Dataflow | None, inside: FusedValues | None) -> Speed | None:
-    """How much faster the result is; None for MindIR."""
-    if flow is None:
-        return None
-    from ..report.estimate import NOTHING, speed_of
+def _estimated_speed(
+    summary: Summary, known: Options, flow: Dataflow | None, inside: FusedValues | None
+) -> Speed | None:
+    """How much faster the result is, or why there is no estimate; None where nothing is low."""
+    from ..report.estimate import NOTHING, no_device, speed_of
 
-    return speed_of(flow, known, inside or NOTHING)
+    if not summary.lowered:
+        return None
+    return no_device(known.target) if flow is None else speed_of(flow, known, inside or NOTHING)
 
 
 @contextlib.contextmanager

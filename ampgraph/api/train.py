@@ -17,7 +17,6 @@ from ..core.json_types import JsonObject
 from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
-from ..report.step_log import EventLog, StepLog, check_events, check_log
 from ..report.training import closing_lines, history_dict
 from ..training.run.dataset import TrainingData
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
@@ -25,6 +24,7 @@ from ..training.run.normalized import normalized
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled
+from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
 from .pictures import refuse_page
 
@@ -165,7 +165,7 @@ def _logged(
     if log is not None:
         check_log(os.fspath(log), step)
     if tensorboard is not None:
-        check_events(tensorboard)
+        check_tensorboard_folder(tensorboard)
     refuse_page(html, step)
     told = StepLog(lambda total: _update_rates(trainer, given, total))
     if tensorboard is None:

@@ -329,7 +329,7 @@ class Bench:
 
     def predict(self, aim: float) -> frozenset[int]:
         """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
-        self._tell("looking for what makes the error", len(self.samples) - 1)
+        self._report_progress("looking for what makes the error", len(self.samples) - 1)
         known = self._predicted.setdefault(tuple(self._shown), {})
         found = Search([group.cost for group in self.groups], self._prediction, self.measure, known=known).cheapest(aim)
         if found is None:
@@ -414,11 +414,12 @@ class Bench:
     def _fed(self, step: str) -> Iterable[tuple[int, Any]]:
         """The samples of one run, by number, with progress."""
         for number, feeds in enumerate(self.samples):
-            self._tell(step, number)
+            self._report_progress(step, number)
             yield number, feeds
 
-    def _tell(self, step: str, number: int) -> None:
-        """Progress: of all runs that there may be; the reference's is the first."""
+    def _report_progress(self, step: str, number: int) -> None:
+        """Tells the caller which run of the most that there may be is at which sample: run 0 is the reference's, and
+        each point tried is one more."""
         if self.progress is not None:
             run, count = len(self.points) + (step != REFERENCE), len(self.samples)
             self.progress(f"run {run} of at most {BUDGET}: {step}", count * run + number, count * (BUDGET + 1))

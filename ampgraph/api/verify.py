@@ -19,10 +19,10 @@ from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import Agreement, sensitivity, vanishing
 from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.verdict import Compared
+from ..numerics.trace.fault_search import SECONDS, FaultSearch
 from ..report.verification import Verification
 from ..runtime.opening import noted
 from .decoding import Decoding, Run, decoding_of
-from .fault_search import SECONDS, FaultSearch
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .mending import LOOKING, Outcome, repair_of
 from .pairs import OnnxPair, Pair, paired

@@ -190,14 +190,14 @@ def run(bar: Display, *, model: str, data: str | None, output: str | None, **opt
     ampgraph run model.O1.onnx --target openvino --runtime openvino-environment/bin/python
     """
     with signals_wait():
-        from ..api.run import ran
+        from ..api.run import run_with_notes
         from ..report.outputs import describe_outputs, layer_lines, maps_in
         from ..runtime.data import save_npz
 
     if output is not None:
         refuse_output(Path(output), sources_of(model, data), "-o")
     bar.stage("running")
-    found = ran(model, data, **options)
+    found = run_with_notes(model, data, **options)
     notes, maps = [*(() if quiet() else found.notes), *found.doubts], []
     if output is not None:
         bar.stage("writing")

@@ -121,8 +121,8 @@ def build_step(
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step
         from ..training.forward.exported_backward import parse_gradients
+        from ..training.forward.loss_terms import parse_losses
         from ..training.step import groups
-        from ..training.step.loss import parse_losses
 
     with faults_reported(model):
         bar.stage("reading")

@@ -23,8 +23,8 @@ class LowType:
     bits: int
 
     @property
-    def counts(self) -> int:
-        """Whole numbers are exact up to here."""
+    def exact_up_to(self) -> int:
+        """The largest whole number up to which all are exact."""
         return 1 << self.bits
 
     @property

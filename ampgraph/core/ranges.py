@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,10 +70,13 @@ class Range:
         return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
 
     def scaled(self, exponent: int) -> Range:
-        """The range of the same elements times 2^-exponent, as if float32 had no subnormals."""
+        """The range of the same elements times 2^-exponent; those that become smaller than 2^-126 are counted together
+        as subnormals, and none as zero."""
         factor = 2.0**-exponent
-        exponents = {max(e - exponent, -BIAS): n for e, n in sorted(self.exponents.items(), reverse=True)}
-        return replace(self, low=self.low * factor, high=self.high * factor, exponents=exponents)
+        exponents: Counter[int] = Counter()
+        for e, count in self.exponents.items():
+            exponents[max(e - exponent, -BIAS)] += count
+        return replace(self, low=self.low * factor, high=self.high * factor, exponents=dict(exponents))
 
     def add(self, other: Range) -> None:
         """Widens the range by what another run of the same value saw."""

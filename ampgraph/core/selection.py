@@ -61,7 +61,7 @@ def _ops_run_by(flow: Dataflow, op: Op) -> list[Op]:
 
 
 def _name_matcher(pattern: str) -> Match:
-    """Whether a name is the pattern or matches it as a glob."""
+    """A function that says whether a name is the pattern or matches it as a glob."""
     glob = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or glob(name)  # a name with brackets means itself
 

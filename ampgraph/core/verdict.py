@@ -42,6 +42,7 @@ class CheckVerdict(Data):
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
             finite that should be; None where nothing was compared.
         tolerance: what it was compared with.
+        relative: whether the error is the relative L2, not a metric that was asked for.
         samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
@@ -86,6 +87,7 @@ class CheckVerdict(Data):
     stream: float | None = None
     on_cpu: str = ""
     remedy: str = ""
+    relative: bool = False
 
     @property
     def ok(self) -> bool:
@@ -142,14 +144,16 @@ class CheckVerdict(Data):
         if self.refused:
             return ", ".join(filter(None, [f"MISSED: ONNX Runtime does not open it: {self.refused}", self.why]))
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
+        size = f"{'relative ' if self.relative else ''}error {size}"
         if self.ok:
             held = f", repaired: {len(self.pinned)} pinned to float32 ({self.pinned[0]} ...)" if self.pinned else ""
             limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
-            if self.exceeded:
-                limit = f", {self.exceeded} of them above the tolerance {self.tolerance:g}, as a few may be"
-            return f"ok: error {size} on {self.on}{limit}{held} ({SIMULATED})"
-        of = f"{self.exceeded} of " if 0 < self.exceeded < self.samples else ""
-        error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
+            above = f", {self.exceeded} of them above it" if self.exceeded else ""
+            tenth = ", the worst tenth left out" if self.samples >= 10 else ""
+            return f"ok: {size} on {self.on}{tenth}{limit}{above}{held} ({SIMULATED})"
+        some = 0 < self.exceeded < self.samples
+        above = f", {self.exceeded} of them above it" if some else ""
+        error = f"{size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}{above}"
         if self.doubtful:
             close = not (self.exceeded or self.near or self.vanishing)
             parts = [f"{error}: real ones may miss it" if close else error] if self.exceeded or close else []

@@ -85,7 +85,7 @@ class Framework:
             for name in names
         ]
 
-    def rule(self, cls: str) -> str:
+    def meaning(self, cls: str) -> str:
         """What a class means to the framework, with its source: empty for our own lists."""
         found = self.classes.get(cls)
         return f"{self.name}: {found.about} ({found.source})" if found else ""

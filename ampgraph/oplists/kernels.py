@@ -127,8 +127,9 @@ class Fusion:
     """By low type, the first opset at which the result does not load."""
     reason: str
 
-    def takes(self, opset: int, low: str) -> bool:
-        """Whether this form is fused wrongly at an opset, for a low type."""
+    def breaks(self, opset: int, low: str) -> bool:
+        """Whether what the runtime makes of the form does not load at an opset, where a Cast to a low type stands in
+        front of it."""
         return low in self.since and opset >= self.since[low]
 
 

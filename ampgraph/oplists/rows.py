@@ -90,6 +90,6 @@ def _list_row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListR
     if level.trusts_kernels(listing.cls):
         kernels = {target: load_kernels(target).float32_inside for target in TARGETS["ONNX"]}
         inside = {target: reasons[kind] for target, reasons in kernels.items() if kind in reasons}
-    at_level, rule = lists.at(listing.cls, level), lists.framework.rule(listing.cls)
+    at_level, rule = lists.at(listing.cls, level), lists.framework.meaning(listing.cls)
     said = listing.cls, at_level, listing.reason, listing.source
     return ListRow(kind, *said, slots, tied, inside, asked, rule=rule)

@@ -40,8 +40,8 @@ def _by_auto(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
 
 
 def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
-    """A note on the additions that --fp32-stream would keep in float32, where that takes at most a Cast for each (two
-    where norms are fused with their Casts)."""
+    """A note on the additions that --fp32-stream would keep in float32, where that takes at most a Cast for each and
+    one for the stream's end (twice as many where norms are fused with their Casts)."""
     if options.recipe.fp32_stream:
         return []
     decided = decide(flow, replace(options, recipe=replace(options.recipe, fp32_stream=True)))

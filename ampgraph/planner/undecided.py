@@ -55,7 +55,7 @@ class Undecided(OpenProblem):
 
     @cached_property
     def _tied(self) -> Mapping[int, Sequence[int]]:
-        """The units that each free unit decides for."""
+        """By unit that is free and decides for others (a root): those others, itself among them."""
         tied: dict[int, list[int]] = {}
         for unit, root in enumerate(self._roots):
             if self._sides[root] == FREE:

@@ -33,7 +33,8 @@ SIZES = 6
 """Open dimensions that the line has room for."""
 TRIED = 64
 """The size to try of a dimension that was taken for 1, where nothing is faster."""
-UNKNOWN = "no estimate: sizes inside of the model do not follow from those of its inputs"
+NONE_MADE = "no estimate: "
+UNKNOWN = f"{NONE_MADE}the work of some products does not follow from the sizes of inputs; `ampgraph bench` measures it"
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 Place = tuple[str, str]
@@ -105,21 +106,29 @@ class Speed(Data):
     reason: str = ""
 
     @property
+    def slower(self) -> str:
+        """The range over all devices, where every one is slower."""
+        if not self.devices or any(one.high >= 1.0 for one in self.devices):
+            return ""
+        return f"{min(one.low for one in self.devices):.1f} to {max(one.high for one in self.devices):.1f}"
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is gained, as far as that is known."""
-        return all(one.high <= 1.0 for one in self.devices) and self.reason != UNKNOWN
+        return all(one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
 
     def __str__(self) -> str:
         if self.reason:
             return self.reason
-        notes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
+        sizes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
+        notes = [f"assumed {', '.join(sizes)}"] if sizes else []
         named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
-        if named and self.devices and max(one.high for one in self.devices) < 1.0:
-            notes.append(f"--dim {named}={TRIED} estimates for that size")
+        if named and self.slower:
+            notes.append(f"change with e.g. --dim {named}={TRIED}")
         if len(self.measured) < len(self.devices):
-            some = f"measured on the {', '.join(self.measured)} alone"
-            notes.append(some if self.measured else "no GPU was measured")
-        end = f" ({', '.join(notes)})" if notes else ""
+            some = f"the {', '.join(self.measured)} alone" if self.measured else "no GPU"
+            notes.append(f"method checked on {some}")
+        end = f" ({'; '.join(notes)})" if notes else ""
         return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
 
 
@@ -136,23 +145,27 @@ class KernelWork(NamedTuple):
 
 
 def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
-    """How much faster a file is than the same graph in float32; None where nothing of it is low, and for a target of
-    which no device is known.
+    """How much faster a file is than the same graph in float32; None where nothing of it is low.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
     known = [device for device in devices() if options.target in device.casts]
-    if not idle and not known:
-        return None
-    found = GraphReader(flow, options, inside)
+    found = GraphWork(flow, options, inside)
     after, before = found.kernels(), found.kernels(wide=True)
     if after == before:
         return None
+    if not idle and not known:
+        return no_device(options.target)
     if idle or found.products_unknown:
         return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
     target = options.target
     measured = {device.name: device.measured[target] for device in known if target in device.measured}
     return Speed(tuple(estimate(before, after, device, target) for device in known), found.open_sizes, measured)
+
+
+def no_device(target: str) -> Speed:
+    """What is said for a target of which no device is known."""
+    return Speed(reason=f"{NONE_MADE}no device of target {target} is in the tables")
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
@@ -209,7 +222,7 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
     return flow.scopes[item.scope].path, item.name
 
 
-class GraphReader:
+class GraphWork:
     """Reads what the operators of a dataflow compute and move."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:

@@ -265,7 +265,7 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
         listed_reason=listing.reason if listing else "",
         meant=_reason_meant_here(options, op, listing) if listing else "",
         at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
-        rule=options.lists.framework.rule(listing.cls) if listing else "",
+        rule=options.lists.framework.meaning(listing.cls) if listing else "",
         kernel=inside,
         folded_into=taken,
         region=region,

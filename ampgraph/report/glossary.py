@@ -60,23 +60,29 @@ WORDS: Mapping[str, str] = MappingProxyType({
     # rows of reports
     "model": "the file that was read",
     "result": "the file that was written, or why none was",
-    "options": "the level, type, policy and target in force",
-    "nodes": "nodes of the result by precision; those without a float32 tensor had nothing to decide",
+    "options": "the level (O0, nothing, to O3, all that can; or auto), type, policy (whose rules decide) and target; "
+    "not said: O2, float16, ampgraph, and cuda or for MindIR ascend",
+    "nodes": "nodes of the result by precision, Casts not counted; those without a float32 tensor (integers, shapes, "
+    "what was low already) had nothing to decide",
     "products": "MatMul, Gemm, Conv, Attention and recurrent layers: what most of the time is spent in",
-    "casts": "Cast nodes before and after; each reads and writes a tensor",
-    "weights": "bytes of stored weights before and after",
+    "casts": "Cast nodes before and after; each reads and writes a tensor. Inputs and outputs stay float32, so that "
+    "a model in which all is low has Casts there",
+    "weights": "bytes of all stored tensors before and after, integers too",
     "rewrites": "nodes written in another form before precision was decided, with the names that --rewrite takes",
     "float32": "what stays float32: how many nodes, one of them, why, and in parentheses the rule that decided; IEEE "
     "single precision",
     "float16": "IEEE half precision: 11 significant bits, up to 65,504, down to 6e-8",
     "bfloat16": "float32's range with 8 significant bits",
     "ranges": "values that were measured on samples, those that would overflow among them",
-    "no rule fired": "no numbers of the model were a reason for float32; without --data its values were not looked at",
+    "no risk": "no numbers that the graph tells were a reason for float32: no warning, and no promise without "
+    "--data, which looks at values",
     "range": "decided by a measured range: the value would overflow on your samples",
     "samples": "the inputs of a run: yours (--data), or generated ones",
     "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
     "check": "the strict run behind a conversion, and its verdict",
     "speed": "how many times as fast as float32 the file is on devices of the target, as an estimate",
+    "method checked": "the devices on which estimates were held against measured times; the others have the same "
+    "method and their own peaks",
     "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
     "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
     "shapes": "for what sizes of open dimensions an engine is built, in trtexec's words: least, best and largest",
@@ -93,6 +99,8 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "export": "what the exporter took out of the network that would be trained",
     "verdict": "what a run found: ok, DOUBTFUL, MISSED or not checked",
     "ok": "the tolerance is met",
+    "met": "a rule of `ampgraph check` that holds",
+    "not looked at": "a rule of `ampgraph check` of which nothing could be said, and why",
     "doubtful": "generated inputs leave it open: some miss the tolerance, or values come near the end of the "
     "type; give --data",
     "missed": "the tolerance is not met, or a value is infinite or NaN that is finite in float32",
@@ -101,7 +109,8 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "strict": "a CPU run in which every low value is really rounded, which a plain run of ONNX Runtime does not do",
     "simulated": "by a strict run: each low value that a node hands on is really rounded; what kernels add up inside "
     "is modelled where the target adds up in float16, and nowhere else",
-    "next": "what is to be done with the result, if anything",
+    "next": "what is to be done with the result, if anything; DIR holds an .npz file for each sample, arrays by "
+    "input name",
     "repair": "what is pinned to float32 where the check is missed: options that were tried, or with --repair "
     "are applied",
     "chaotic": "a model that the rounding of its inputs alone changes beyond the tolerance; no plan mends that",
@@ -126,6 +135,8 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "second": "the one that was named second",
     "decisions": "nodes of different precision in the two",
     "error": "how far a result is from the reference, by the metric",
+    "relative error": "relative L2: root mean square of the difference over that of the float32 result, at the worst "
+    "output; of ten inputs or more the worst tenth is left out",
     "metric": "how the error of an output is measured: --metric",
     "errors": "the errors of both beside the reference",
     "promoted": "what tune puts back into float32, as options of convert",

@@ -24,8 +24,8 @@ def rewrite_line(what: str, count: int) -> str:
         "cast": f"{plural(count, 'Cast')} of the file that did nothing removed",
         "pad": f"{plural(count, 'Pad')} of the file that added nothing removed",
         "stored": f"{plural(count, 'stored tensor')} stored as added to scores, no moves between",
-        "number": f"{plural(count, 'known number')} stored instead of computed",
-        "half": f"{groups} written as {done}, which the target runs as one kernel",
+        "number": f"{plural(count, 'constant expression')} folded",
+        "half": f"{plural(count, 'GELU')} rewritten as (x * y) * 0.5, which the target runs as one kernel",
     }.get(name) or (f"{nodes} written as {done} each" if " and " in done else f"{groups} written as one {done} each")
     fused = ", which the target runs as one kernel" if name in ("quotient", "squares") else ""
     return f"{said}{fused} ({name})"
@@ -56,11 +56,15 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most ``most`` characters, cut between words where there are any."""
+    """A text of at most ``most`` characters, cut between words where there are any, and before a parenthesis that would
+    stay open."""
     if len(text) <= most:
         return text
     start = text[: most - 3]
-    return (start[: start.rfind(" ")] if " " in start[most // 2 :] else start) + "..."
+    start = start[: start.rfind(" ")] if " " in start[most // 2 :] else start
+    while start.count("(") > start.count(")"):
+        start = start[: start.rindex("(")].rstrip()
+    return start + "..."
 
 
 def middle_left_out(name: str, most: int) -> str:

@@ -38,17 +38,20 @@ MEANING = {
     "cut": "either type is right, and {dtype} would save less here than its Casts cost",
     "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
     "index": "an integer or a size is computed from it, which must be exact",
+    "pow": "can overflow {dtype} where float32 does not: x**2 does when |x| > 255.9",
+    "quantized": "in the quantized part, which runtimes compute in integers: {dtype} would only add Casts",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
-    "spectrum": "computes powers that a logarithm or a quotient reads: {dtype} would lose the small ones",
+    "spectrum": "part of a spectrum that a logarithm or a quotient reads: {dtype} would lose its small powers",
     "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
     "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
     "user": "asked for by {text}",
-    "weight": "a constant does not fit {dtype}: {text}",
+    "weight": "a constant that {dtype} cannot hold: {text}",
 }
 """What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
 """Topics of notes that count nodes which are float32, as a summary does."""
 
+HELP = "`ampgraph help WORD` explains the words here"
 DRY_RUN = "not written (dry run)"
 """What stands in the place of a file where none was asked for."""
 EXAMPLES = 3
@@ -209,17 +212,16 @@ class Summary(Shown):
         rows = [
             ("model", self.model),
             ("result", self.output or self.without_file),
-            ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}"),
+            ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target} ({HELP})"),
         ]
         if not self.changed:
             rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is the model as it is"))
         elif not self.lowered:
-            rows.append(("", f"nothing computes in {self.dtype}: the result is no faster and no smaller"))
+            rows.append(("", f"nothing computes in {self.dtype}: no faster, no smaller, and nothing to check"))
         rows += (_node_rows(self) if every else _node_rows(self)[:1]) + _product_rows(self, every)
-        added = self.casts_after - self.casts_before
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
-        rows.append(("casts", f"{self.casts_before:,} -> {self.casts_after:,} ({added:+,})"))
-        rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
+        rows.append(("casts", _casts(self)))
+        rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share} of all stored tensors"))
         rows += [("speed", str(self.speed))] if self.speed else []
         rewrites = [rewrite_line(what, count) for what, count in self.rewrites.items()]
         end = [("check", self.check.finding)] if self.check else []
@@ -351,7 +353,17 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
     if rule == "region":
         start, place, _ = text.partition("; ")
         return f"{start}, and float32 at {plan.level}" if place else text
-    return MEANING.get(rule, text).format(kind=node.kind, text=text, dtype=plan.dtype)
+    if rule == "slot":
+        return text.partition(" stays float32: ")[2] or text
+    if rule == "taint":
+        start, made, _ = text.partition(" made in float32 (")
+        return f"{start}{made[:-2]}: {plan.dtype} may not hold it"
+    return MEANING.get(rule, text).format(kind=node.kind, text=_plainly(text), dtype=plan.dtype)
+
+
+def _plainly(text: str) -> str:
+    """A text of a plan without the words of arithmetic."""
+    return text.replace("flush to zero", "become zero")
 
 
 # -- as text --------------------------------------------------------------------------------------------------------
@@ -364,8 +376,9 @@ def no_guard(summary: Summary) -> str:
     if not summary.changed:
         return "nothing was lowered"
     if any(note["topic"] == "samples" for note in summary.notes):
-        return "no rule fired beside what was measured"
-    return "no rule fired that looks at numbers; values were not measured (--data)"
+        return "no risk of overflow or underflow was found beside what was measured"
+    none = "" if summary.float32 else "none; "
+    return f"{none}no risk of overflow or underflow was found in the graph alone (--data DIR also measures values)"
 
 
 def next_step(summary: Summary) -> str:
@@ -383,11 +396,13 @@ def next_step(summary: Summary) -> str:
     data = f"{verify} --data DIR" if output else verify
     if not check.ok:
         return f"judge the result by its own task: `{data}{' --metric METRIC' if output else ''}`"
-    found = "nothing has to be done"
-    if summary.speed is not None and summary.speed.idle:
+    found, speed = "ready to use", summary.speed
+    if speed is not None and speed.idle:
         kept = model if output else "the original"
-        found = f"right, but by the estimate no faster: use it where the size of the file matters, else {kept}"
-    return f"{found}; `{data}` compares both on samples of your own" if check.generated else found
+        gain = f"SLOWER ({speed.slower} times the speed of float32)" if speed.slower else "no faster"
+        found = f"correct, but by the estimate {gain}: use it where the size of the file matters, else {kept}"
+    files = " (DIR: .npz files; no GPU is needed)" if output else ""
+    return f"{found}; optional: `{data}` compares both on your own samples{files}" if check.generated else found
 
 
 def _why_nothing(summary: Summary) -> str:
@@ -404,11 +419,20 @@ def _why_nothing(summary: Summary) -> str:
 def _node_rows(summary: Summary) -> Rows:
     """The lines on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
-    lines = [f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data"]
+    other = f"{summary.other:,} without float32 data (integers, shapes ...)"
+    lines = [f"{low:,} {summary.dtype}, {high:,} float32, {other}, Casts apart"]
     for dtype, rules in summary.reasons.items():
         message = ", ".join(f"{count:,} by {_in_words(rule, summary.policy)}" for rule, count in rules.items())
         lines.append(f"{dtype}: {message}")
     return titled("nodes", lines)
+
+
+def _casts(summary: Summary) -> str:
+    """Casts before and after; those that a rewrite removed apart, so that its line adds up with this one."""
+    added = summary.casts_after - summary.casts_before
+    gone = sum(count for what, count in summary.rewrites.items() if what.endswith("(cast)"))
+    parts = f": -{gone:,} that did nothing, {added + gone:+,} others" if gone else ""
+    return f"{summary.casts_before:,} -> {summary.casts_after:,} ({added:+,}{parts})"
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
@@ -416,7 +440,9 @@ def _product_rows(summary: Summary, every: bool) -> Rows:
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""
-    counts = f"{low:,} of {low + products.float32:,} MatMul, Conv ... in {summary.dtype}{existing}"
+    held = first([f"{one.count:,} {one.kind} ({one.rule})" for one in products.pinned], EXAMPLES)
+    rest = f"; float32: {held}" if held and not every else ""
+    counts = f"{low:,} of {low + products.float32:,} MatMul, Conv and the like in {summary.dtype}{existing}{rest}"
     counts = counts if low + products.float32 else "none: there is no MatMul, Conv or the like"
     return titled("products", [counts, *(map(str, products.pinned) if every else ())])
 
@@ -455,7 +481,8 @@ def _notes_in_short(summary: Summary, most: int) -> Rows:
     for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
         note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
-        rows.append((topic, f"{where}{note['text']}" + (f" (and {count - 1:,} more: --verbose)" if count > 1 else "")))
+        more = f" (and {count - 1:,} more like it: --verbose)" if count > 1 else ""
+        rows.append((topic, f"{where}{_plainly(note['text'])}{more}"))
     if len(rows) <= most:
         return rows
     return [*rows[: most - 1], ("notes", f"of {plural(len(rows) - most + 1, 'more topic')}: --verbose lists them")]

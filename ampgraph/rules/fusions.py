@@ -36,9 +36,9 @@ def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target's operator for a region wants data and scale of one type."""
+    """Whether the target makes one operator of a region that does not load unless data and scale are of one type."""
     fusion = options.kernels.fusions.get(region.kind)
-    return fusion is not None and fusion.takes(flow.opset, options.dtype)
+    return fusion is not None and fusion.breaks(flow.opset, options.dtype)
 
 
 def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
@@ -126,13 +126,14 @@ def whole(region: Region) -> tuple[Op, ...]:
 
 @dataclass(frozen=True)
 class Inside:
-    """What stands in one region, in the scope of its result."""
+    """What is asked about the operators of one region that are in the scope of its result."""
 
     known: Known
     region: Region
 
     def has(self, op: Op) -> bool:
-        """Whether an operator is one of these."""
+        """Whether an operator is one of the region's; those that a pattern found outside of a body count as none, since
+        a rewrite edits one scope."""
         return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
 
     def multiplies(self, op: Op) -> bool:

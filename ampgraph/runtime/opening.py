@@ -102,8 +102,8 @@ def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
 
 
 def _opening_of(said: str, name: str) -> Opening:
-    """An answer of the child for one file. Raises what is not the model's fault: AMP101 for no such file, AMP504 for
-    want of memory."""
+    """How a file was opened, from what ONNX Runtime ``said`` against it in the child; AMP502 stands for a refusal of
+    the model itself. Raises what is not the model's fault: AMP101 for no such file, AMP504 for want of memory."""
     if not said:
         return Opening()
     error = RuntimeError(said)

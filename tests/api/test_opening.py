@@ -16,9 +16,11 @@ import ampgraph
 from ampgraph.api import check, check_run
 from ampgraph.api.check_run import Request
 from ampgraph.api.steps import Checking, Conversion, Job
+from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
+from ampgraph.runtime import opening
 from ampgraph.runtime.opening import fault, open_each, refusal
 from cli_helpers import refused
 from onnx_text import array, parse, proto
@@ -65,6 +67,16 @@ def test_what_is_no_fault(tmp_path: Path) -> None:
     last = asked(model, low, "cuda")[-1]
     assert not last.missed and "ONNX Runtime's CPU does not open it: Could not find an implementation" in str(last)
     assert asked(model, low, "cpu")[0].missed
+
+
+def test_what_is_not_the_models_fault_is_raised(tmp_path: Path) -> None:
+    model, _ = files(tmp_path)
+    with pytest.raises(AmpError) as lacking:
+        open_each([model, str(tmp_path / "gone.onnx")])
+    assert lacking.value.code == "AMP101" and lacking.value.where == str(tmp_path / "gone.onnx")
+    with pytest.raises(AmpError) as full:
+        opening._opening_of("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", model)
+    assert full.value.code == "AMP504" and "out of memory" in full.value.message
 
 
 def test_no_fault_for_another_target(tmp_path: Path) -> None:

@@ -147,6 +147,21 @@ def test_pictures_for_notebooks_need_no_script_and_no_style() -> None:
             ElementTree.fromstring(picture)
 
 
+def test_layers_as_bars() -> None:
+    """A row a layer as deep as there is room: two levels, else one, and how many more there are."""
+    names = [f"/block{i}/{part}/Neg" for i in range(30) for part in ("a", "b")]
+    seen = {}
+    for count in (4, 30, 60):
+        lines = "\n".join(
+            f"[{quoted}] v{i + 1} = Neg (v{i})" for i, quoted in enumerate(map(json.dumps, names[:count]))
+        )
+        page = ampgraph.inspect(parse(f"g (float[2] v0) => (float[2] v{count}) {{ {lines} }}"))._repr_html_()
+        seen[count] = Tags(page[page.index(">layer<") :])
+    assert seen[4].text.split("2 float32") and "block1.b" in seen[4].text and len(seen[4].pictures) == 6
+    assert "block14" in seen[30].text and "block14.a" not in seen[30].text and len(seen[30].pictures) == 15
+    assert "and 6 more" in seen[60].text and len(seen[60].pictures) == 24
+
+
 def test_the_text_is_that_of_the_command(amp: Any) -> None:
     source = MODELS / "digits_cnn.onnx"
     assert f"{ampgraph.explain(source, 'node_conv2d')}\n" == amp("explain", source, "node_conv2d")[1]

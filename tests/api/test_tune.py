@@ -22,6 +22,7 @@ from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.report.tuning import Sensitivity, UnitSensitivity
 from cli_helpers import refused
 from hard_models import HARD_MODELS
 from npz import write_npz
@@ -283,6 +284,23 @@ def errors(model: ModelProto, low: ModelProto) -> float:
 def patterns_but(model: ModelProto, own: Collection[str]) -> list[str]:
     """Every node but some."""
     return [name for node in model.graph.node if (name := f"value:{node.output[0]}") not in own]
+
+
+def test_the_table_in_words() -> None:
+    def unit(number: int, share: float | None, measured: bool) -> UnitSensitivity:
+        patterns = tuple(f"n{number}_{i}" for i in range(5))
+        return UnitSensitivity(patterns, ("MatMul", "Add", "MatMul"), 8, share, 0.5, 0.25, measured)
+
+    units = (unit(0, None, True), *(unit(n, 0.012345, False) for n in range(1, 23)))
+    head, first, second, *rest, last = Sensitivity("O2", "relative L2", 1.0, units).lines()
+    assert head.split() == ["alone", "low", "alone", "float32", "share", "unit"]
+    assert (
+        first.split()[2:] == ["all", "measured", "MatMul", "Add", "(n0_0", "n0_1", "n0_2)"]
+        and first.split()[0] == "0.5"
+    )
+    assert second.split()[2:5] == ["1.23", "%", "estimated"]
+    assert len(rest) == 18 and last == "and 3 more"
+    assert Sensitivity("O2", "relative L2", 1.0, units[:20]).lines()[-1] == rest[-1]
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_plan_gives_the_same_bytes(amp, folder):
         ("cpu", "--level=O0", ""),
         ("openvino", "--dtype=float16", "none to gain on today's CPUs: OpenVINO computes float16 in float32"),
         ("openvino", "", "estimate, times as fast as float32"),
-        ("cpu-arm64", "", ""),
+        ("cpu-arm64", "", "no estimate: no device of target cpu-arm64 is in the tables"),
     ],
 )
 def test_a_target_says_how_much_faster_or_why_not(amp, folder, target, options, said):

@@ -218,8 +218,8 @@ def test_the_page_and_the_table_of_steps(made, tmp_path, monkeypatch):
     assert (tmp_path / "loss.html").read_text().count('<circle class="measured"') == 2, "a loss of each epoch"
     assert sorted(opened) == sorted(map(str, (made / "train.npz", made / "val.npz"))), "each is opened once"
     heard = []
-    monkeypatch.setattr("ampgraph.report.step_log.EventLog.__call__", lambda log, row: heard.append(row))
-    monkeypatch.setattr("ampgraph.api.train.check_events", lambda folder: None)
+    monkeypatch.setattr("ampgraph.training.run.step_log.EventLog.__call__", lambda log, row: heard.append(row))
+    monkeypatch.setattr("ampgraph.api.train.check_tensorboard_folder", lambda folder: None)
     assert run(*words, "--tensorboard", tmp_path / "runs")[0] == 0 and len(heard) == 8
     monkeypatch.undo()
     before = contents(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,33 @@ def test_clamps_constants(module: Any) -> None:
     assert np.allclose(
         list(ampgraph.run(found, {"x": np.ones((2, 2), np.float32)}, strict=True).values()), [[100, 200]]
     )
+
+
+@BOTH
+def test_bodies_and_functions_count_as_the_graph(module: Any) -> None:
+    """Their nodes can be blocked by name and their constants clamped, as those of the main graph."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
+        g (float[2] x, bool go) => (float[2] y) {
+            a = If (go) <
+                then_branch = t () => (float[2] b) { c = Constant <value = float {300}> ()  [inner] b = Mul (x, c) },
+                else_branch = e () => (float[2] d) { [other] d = Neg (x) }
+            >
+            y = own.scaled (a)
+        }
+        <domain: "own", opset_import: ["" : 18]> scaled (v) => (w) {
+            k = Constant <value = float {300}> ()
+            [within] w = Mul (v, k)
+        }""")
+    feeds = {"x": np.ones(2, np.float32), "go": np.array(True)}
+
+    def result(**words: Any) -> float:
+        found = module.convert_float_to_float16(model, keep_io_types=True, **words)
+        return float(ampgraph.run(found, feeds, strict=True)["y"][0])
+
+    assert result() == math.inf and result(max_finite_val=100.0) == 1e4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompatWarning)  # no name is unknown
+        assert result(node_block_list=["inner", "other", "within"]) == 9e4
 
 
 @BOTH

@@ -386,6 +386,20 @@ def test_margins_shares_and_pieces() -> None:
     assert strided == measure(np.ascontiguousarray(array[:2000].reshape(100, 20)[:, ::2]))
 
 
+@pytest.mark.parametrize("exponent", [-130, -3, 0, 3, 120, 300])
+def test_a_scaled_range_is_that_of_the_scaled_numbers(exponent: int) -> None:
+    """No element is lost where several exponents fall together below float32's smallest normal number."""
+    array = np.array([0, 3.0, -(2.0**-120), 1.5 * 2.0**-121, 2.0**-125, 2.0**-126], np.float32)
+    scaled, exact = measure(array).scaled(exponent), array.astype(np.float64) * 2.0**-exponent
+    wanted: dict[int, int] = {}
+    for magnitude in np.abs(exact[exact != 0]):
+        place = max(math.frexp(magnitude)[1] - 1, -127)
+        wanted[place] = wanted.get(place, 0) + 1
+    assert (scaled.low, scaled.high, scaled.exponents) == (exact.min(), exact.max(), wanted)
+    assert (scaled.elements, scaled.zeros) == (6, 1)
+    assert scaled.vanishing("float16") == (np.abs(exact[1:]) < 2.0**-25).mean()
+
+
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 

@@ -319,6 +319,27 @@ def test_what_is_suggested() -> None:
     assert "repair      none found: with every node in float32 that a run can switch the error is" in text
 
 
+TWO_FAULTS = """g (float[2, 16] x) => (float[2, 16] y, float[2, 16] z) <float big = {500}, float s = {300}> {
+    [start] a = Tanh (x)
+    [shift] u = Add (a, big)
+    [back] y = Sub (u, big)
+    [first] b = Mul (a, s)
+    [square] c = Mul (b, b)
+    [root] z = Sqrt (c)
+}"""
+
+
+@pytest.mark.slow
+def test_what_is_left_behind_a_repair_is_repaired_too() -> None:
+    """What overflows is mended first, and the conversion looked at again: then what cancels is."""
+    model = parse(TWO_FAULTS, opset=21)
+    found = verify(model, low(model), data=DATA)
+    repair, tried = present(found.repair), present(found.mended).tried
+    assert present(found.first_nonfinite).node == "square" and tried > 1
+    assert repair.patterns[0] == "square" and {"shift", "back"} <= set(repair.patterns) and repair.error < 1e-2
+    assert verify(model, low(model, fp32=repair.patterns), data=DATA).ok
+
+
 # Values seen piece by piece beside the reference's: the same whatever the pieces, in functions and in branches.
 
 

@@ -89,7 +89,7 @@ def test_what_is_known_once() -> None:
 @pytest.mark.parametrize(("dtype", "bits", "largest"), [("float16", 11, 65504.0), ("bfloat16", 8, 2.0**128 - 2.0**120)])
 def test_limits_of_low_types(dtype: str, bits: int, largest: float) -> None:
     low = low_type(dtype)
-    assert (low.bits, low.largest, low.counts, low.rounding) == (bits, largest, 2**bits, 2.0**-bits)
+    assert (low.bits, low.largest, low.exact_up_to, low.rounding) == (bits, largest, 2**bits, 2.0**-bits)
     assert low.smallest_subnormal == low.smallest_normal * 2.0 ** (1 - bits)
 
 

@@ -11,12 +11,13 @@ from onnx import ModelProto, numpy_helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.core.plan import Plan
+from ampgraph.core.plan import Plan, Why
 from ampgraph.core.ranges import Ranges
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.oplists.traits import traits
 from ampgraph.planner.facts.squares import Squares
+from ampgraph.planner.rules.rule import Findings
 from near import difference
 from onnx_text import parse
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
@@ -63,6 +64,22 @@ def test_without_the_guard(case: Case, level: str, dtype: str, monkeypatch: pyte
     without(monkeypatch, case.guard)
     reference, result = float32_and_low(model_of_case(case), case.feeds, level, dtype=dtype)
     assert agree(case, reference, result) != ""
+
+
+def test_of_two_findings_the_first_counts() -> None:
+    first, later = Why("first", "found first"), Why("later", "found later")
+    one, both_units = {1: first}, {1: later, 2: later}
+    given = Findings(
+        released=one, lowered=one, prefer_float32=one, byte_worth={1: 3, 2: 3}, floors={1: -1.0}, flushing={1: 0.1}
+    )
+    other = Findings(
+        released=both_units, lowered=both_units, prefer_float32=both_units, byte_worth={1: 2, 2: 4},
+        integer_valued=frozenset({2}), floors={1: -2.0, 2: -2.0}, flushing={1: 0.2, 2: 0.2},
+    )  # fmt: skip
+    both = given | other
+    assert both.released == both.lowered == both.prefer_float32 == {1: first, 2: later}
+    assert both.byte_worth == {1: 2, 2: 3} and both.integer_valued == {2}
+    assert both.floors == {1: -1.0, 2: -2.0} and both.flushing == {1: 0.1, 2: 0.2}
 
 
 def test_minus_infinity_is_left_alone() -> None:

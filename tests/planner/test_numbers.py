@@ -220,7 +220,7 @@ def test_what_is_known_whole_or_open_stays(sizes: str) -> None:
 def test_numbers_are_named() -> None:
     given = parse(SCALED, SCALED_STORED)
     (rewrite,) = ampgraph.plan(given).rewrites
-    assert rewrite_line(rewrite.what, 1) == "1 known number stored instead of computed (number)"
+    assert rewrite_line(rewrite.what, 1) == "1 constant expression folded (number)"
     assert ampgraph.explain(given, "root").region == "its region is written as one Constant (number)"
     assert not ampgraph.plan(given, "O0").rewrites
     # other levels decide as before

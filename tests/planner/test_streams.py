@@ -312,6 +312,15 @@ def test_what_auto_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not said(stream(3))
 
 
+@pytest.mark.slow
+def test_what_the_stream_would_cost() -> None:
+    """A Cast for each of 12 additions and one behind them, as CUDA runs it (16 instead of 3); a ViT's is dearer."""
+    model = HARD_MODELS["llama"].build()
+    text = "keeps 12 additions of the residual stream in float32 for 13 more Casts"
+    assert said(model) == [f"optional, more exact: --fp32-stream {text}"]
+    assert not said(model, fp32_stream=True) and not said(HARD_MODELS["vit"].build())
+
+
 def test_alternatives_share_what_the_plan_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns, pairs of kernels and the rules' looks are those of one planning run; only decisions are made anew."""
     counts = Counter[str]()

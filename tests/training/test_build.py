@@ -19,7 +19,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.training.forward.parameters import parameter_names
 from ampgraph.training.forward.read import SIGNATURE, read_forward, signature
 from ampgraph.training.gradients import registry
-from ampgraph.training.run.binding import Binding, CapturedBinding
+from ampgraph.training.run.binding import GRAPH, Binding, CapturedBinding
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer
@@ -598,6 +598,18 @@ def test_a_captured_step_asks_cuda_for_graphs_and_no_other_device() -> None:
     binding.device = "cpu"
     with pytest.raises(AmpError, match="AMP325.*cpu has no CUDA graphs"):
         binding._with_provider_options(["CPUExecutionProvider"])
+
+
+def test_what_is_put_or_bound_elsewhere_is_recorded_anew() -> None:
+    """A CUDA graph has the addresses that it was recorded with: no name of one is used for others."""
+    step = small()
+    binding, names = OnCpu(step, RunOptions("cpu", threads=1)), set[str]()
+    for change in (lambda: binding.put(step.initial_state), lambda: binding.put(step.initial_state),
+                   lambda: binding._rebind({})):  # fmt: skip
+        change()
+        new = [CapturedBinding._run_options(binding, turn).get_run_config_entry(GRAPH) for turn in (0, 1)]
+        assert len({*new}) == 2 and names.isdisjoint(new)
+        names.update(new)
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])

@@ -17,11 +17,11 @@ from ampgraph import GradientPenalty
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.report.training import epoch_line
+from ampgraph.training.forward.loss_terms import loss_terms, parse_losses
 from ampgraph.training.forward.losses import cross_entropy, lower_losses, mse
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.loss import loss_terms, parse_losses
 from ampgraph.training.step.penalty import parse_penalty
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse

@@ -219,7 +219,8 @@ class _GradientOwners:
                 self._name_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """Notes that what comes from the loss is a gradient of what the loss reads."""
+        """Notes a value with which the backward starts, made by a node of the loss (held: it stays float32), as the
+        gradient of those values at the end of the forward that have its shape."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.of[source] = [value for value in self.ends if self._alike(value, source)]

@@ -330,7 +330,8 @@ class OnnxOperators(OnnxValues):
         return "", ""
 
     def _named_type(self, op: Op) -> Type | None:
-        """(container, element type) that an attribute names, or what stands for it where it is absent."""
+        """(container, element type) that an attribute names; where it is absent that of the operand that the operator
+        follows, else float32. None for a QuantizeLinear without one: its zero point has the type."""
         named = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
         if isinstance(named, str):  # Cast before opset 6

@@ -254,7 +254,8 @@ class NormParameters:
         return numbers.astype(self.low).astype(np.float64)
 
     def _neighbours(self, numbers: Array) -> Array:
-        """For each number its own low number, then those around it by distance, of the same sign and finite."""
+        """For each number its own low number, then those around it by distance; its own again in place of one that is
+        not finite or of another sign."""
         low = numbers.astype(self.low)
         bits = low.view(np.int16).astype(np.int32)
         steps = [0, *(side * step for step in range(1, STEPS + 1) for side in (-1, 1))]

@@ -149,6 +149,7 @@ class Compared:
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
+            relative=self.numbers_first,
         )  # fmt: skip
 
     def unsure(self, tolerance: float) -> bool:

@@ -170,7 +170,7 @@ def expose_bodies(graph: RunnableGraph) -> dict[str, str]:
     if flow.opset < OLDEST or len(flow.scopes) == 1:
         return {}
     with graph.editor(flow) as edit:
-        return {rows.name: key for rows, key in _RowWriter(flow, edit).lift(flow.scopes[0], "")}
+        return {rows.name: key for rows, key in _BodyRows(flow, edit).lift(flow.scopes[0], "")}
 
 
 def range_of_rows(rows: Array) -> Range:
@@ -189,7 +189,7 @@ def range_of_rows(rows: Array) -> Range:
     return found
 
 
-class _RowWriter:
+class _BodyRows:
     """Writes operators into bodies that give rows of extremes to the main graph, where a run can read them."""
 
     def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
@@ -221,7 +221,7 @@ class _RowWriter:
             rows = [self._rows(body, f"{path}{escaped(made)}.{body.path.rpartition('.')[2]} > ") for body in bodies]
             for body, own in zip(bodies, rows, strict=True):
                 others = [other for other in bodies if other is not body]
-                found += [(self._out(op, body, others, row), key) for row, key in own]
+                found += [(self._given_out(op, body, others, row), key) for row, key in own]
         return found
 
     def _rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
@@ -231,8 +231,9 @@ class _RowWriter:
         below = self.lift(body, path)
         return [*((self._row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
 
-    def _out(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
-        """A further output of an operator, with the rows that its body has; the other branch of an If has none."""
+    def _given_out(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
+        """A further output of an operator, with the rows that its body has; the other branch of an If gives out a
+        tensor of no rows."""
         if has(op.kind, "loops"):
             rows = self._add(body, "Reshape", DOUBLE, self._one(body, rows), self._constant(body, np.array([4])))
         empty = [self._constant(other, np.zeros((0, 4))) for other in others]

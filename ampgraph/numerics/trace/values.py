@@ -152,7 +152,7 @@ class Tracer:
         Raises AmpError AMP501, AMP505 (device), AMP502 where the runtime refuses.
         """
         self.device, self.limit = device, limit
-        graphs = load_onnx(reference), load_onnx(model)
+        self.graphs = graphs = load_onnx(reference), load_onnx(model)
         self._flat = graphs[0].flat(), graphs[1].flat()
         flows = [flat.dataflow() for flat in self._flat]
         self._flows = flows

@@ -105,7 +105,7 @@ class MeasuredRanges:
 
         Large negative numbers are masks, and count for nothing in a row that has any other.
         """
-        flow, traits, dtype, counts = self.flow, self.traits, self.low.name, self.low.counts
+        flow, traits, dtype, counts = self.flow, self.traits, self.low.name, self.low.exact_up_to
         large = {v for v, held in found.items() if held.high >= counts / 4 and flow.values[v].dtype == FLOAT32}
         if not large:
             return {}

@@ -48,7 +48,7 @@ class OpenSizes:
         """Whether an operator adds up all places behind batch and channels, and nobody says how many there are."""
         value = op.inputs[0]
         shape = self.flow.shape(value)
-        known = shape is not None and self._known(shape) or value in self._places and not self._open_inputs
+        known = (shape is not None and self._known(shape)) or (value in self._places and not self._open_inputs)
         return self.traits.has(op.role, "sums_all_places") and not known
 
     def _known(self, shape: Shape) -> bool:

@@ -149,7 +149,8 @@ class O1(Rules):
         return "" if self._white(op) else "neither a white operator nor in a white cell"
 
     def _unreached(self, op: Op) -> bool:
-        """Whether the rewriter that O1 is has no way to the cell around an operator."""
+        """Whether the rewriter that O1 is does not find the cell around an operator: it is in a container that it does
+        not enter, or that stands inside another one (`mindspore.toml`: unreached_containers, unreached_inside)."""
         kinds = [kind for _, kind in self.cells[op.id]]
         nested = any(
             outer in self.rules.containers and inner in self.rules.unreached_inside for outer, inner in pairwise(kinds)

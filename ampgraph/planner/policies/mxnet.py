@@ -107,7 +107,7 @@ class _MxnetTypes:
         """What MXNet does with an operator: low, float32, widest or follows, numbers beside a tensor considered."""
         listing = self.options.lists.listing(self.flow, op)
         sort = SORTS.get(listing.cls, FOLLOWS) if listing is not None else FOLLOWS
-        if self.options.lists.traits.has(op.role, "stored_statistics") and self._read_through(op, 0, 1):
+        if self.options.lists.traits.has(op.role, "stored_statistics") and self._share_a_slot(op, 0, 1):
             return "float32"  # before opset 15 its scale has no type of its own
         if sort != "widest" or len(op.inputs) != 2:
             return sort
@@ -164,8 +164,9 @@ class _MxnetTypes:
         if low or not variable or self.known.get(source):
             self.known.setdefault(source, set()).add(self.options.dtype if low else FLOAT32)
 
-    def _read_through(self, op: Op, one: int, other: int) -> bool:
-        """Whether one slot holds two operands."""
+    def _share_a_slot(self, op: Op, one: int, other: int) -> bool:
+        """Whether two operands of an operator, by their places, are of one slot, so that they can only have one
+        type."""
         uses = [use for place in (one, other) for use in self.flow.uses[op.inputs[place]] if use.op == op.id]
         return len({self.flow.find(use.unit) for use in uses if use.unit != NONE and use.index in (one, other)}) == 1
 

@@ -80,7 +80,7 @@ def long_sum(sight: Sight, op: Op) -> Spoilt:
     dtype = sight.facts.options.dtype
     if sight.facts.options.kernels.accumulates == dtype and sight.facts.sizes.is_open(op):
         return f"{op.kind} adds up places in {dtype}, however many there are: their sum may leave its range", [op]
-    if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.counts):
+    if (count := sight.facts.sizes.guessed(op)) <= (limit := sight.facts.low.exact_up_to):
         return None
     return f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}", [op]
 
@@ -88,8 +88,8 @@ def long_sum(sight: Sight, op: Op) -> Spoilt:
 @looks("cumsum", "prefix_sums", trigger="a prefix sum", action="float32 for the sum")
 def prefix_sum(sight: Sight, op: Op) -> Spoilt:
     """Every element of a running sum has the rounding errors of all before."""
-    dtype = sight.facts.options.dtype
-    text = f"{op.kind} is exact up to {sight.facts.low.counts:,} in {dtype}, and every later element inherits the error"
+    low = sight.facts.low
+    text = f"{op.kind} is exact up to {low.exact_up_to:,} in {low.name}, and every later element inherits the error"
     return text, [op]
 
 

@@ -253,7 +253,7 @@ def _way_of_positions(facts: Facts, value: int, left: int) -> list[Op] | None:
     flow, traits = facts.flow, facts.traits
     if flow.values[value].weight:
         array = flow.weights.array(flow.values[value], limit=READ)
-        return [] if array is not None and _reaches_upwards(array, facts.low.counts / 4) else None
+        return [] if array is not None and _reaches_upwards(array, facts.low.exact_up_to / 4) else None
     op = flow.writer(value)
     if op is None or not left:
         return None

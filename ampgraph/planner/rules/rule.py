@@ -80,7 +80,7 @@ class Findings:
         ledger.notes += self.notes
 
     def __or__(self, later: Findings) -> Findings:
-        """These findings and later ones; of one unit the first reason counts, and the least worth."""
+        """These findings and later ones; of one unit or value what was found first counts, and the least worth."""
         least = {unit: min(worth, self.byte_worth.get(unit, worth)) for unit, worth in later.byte_worth.items()}
         return Findings(
             [*self.rulings, *later.rulings],
@@ -91,8 +91,8 @@ class Findings:
             {**self.byte_worth, **least},
             {**later.prefer_float32, **self.prefer_float32},
             self.integer_valued | later.integer_valued,
-            {**self.floors, **later.floors},
-            {**self.flushing, **later.flushing},
+            {**later.floors, **self.floors},
+            {**later.flushing, **self.flushing},
         )
 
 

@@ -109,7 +109,7 @@ def _letters(number: int) -> str:
 
 
 def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
-    """What an entry is, to be compared: the kind of a node, all those in a folder."""
+    """The kind of a node, or of a folder the nested kinds of what is in it; equal for entries that look alike."""
     return kinds[entry] if isinstance(entry, int) else tuple(_entry_kinds(inner, kinds) for inner in entry.entries)
 
 

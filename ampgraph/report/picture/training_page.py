@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from importlib import resources
 
+from ...training.run.step_log import StepRow
 from ..lines import plural
-from ..step_log import StepRow
 
 POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece
 WIDTH, HEIGHT, LEFT = 760, 150, 64

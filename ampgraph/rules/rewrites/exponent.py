@@ -48,6 +48,7 @@ class Exponent(RewriteRule):
 
     @property
     def said(self) -> str:
+        """What became of a node of it, as `explain` says it: the reason first."""
         return f"{self.reason}: what it reads or writes is scaled by a power of two, and stored tensors with it"
 
     @property
@@ -79,7 +80,7 @@ class Exponent(RewriteRule):
                 growth.failed |= {v for v, degree in degrees.items() if degree == 1}
         if taken:
             touched = {op.id: op for v in taken for op in _around(flow, v)}
-            norms = list(_norms(known, taken))
+            norms = list(_rescaled_norms(known, taken))
             for norm in norms:
                 for op in norm.ops(flow):
                     touched.pop(op.id, None)
@@ -134,10 +135,11 @@ class Exponent(RewriteRule):
         return made
 
 
-def _norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
+def _rescaled_norms(known: Known, taken: Exponents) -> Iterator[RewriteRule]:
     """Norms that will be written as one operator and read a scaled value, with the epsilon that fits it."""
     kind = known_rewrites()["norm"]
-    for norm in kind.find(known) if issubclass(kind, RewriteRule) else ():
+    assert issubclass(kind, RewriteRule)  # not imported: no rewrite's module imports another's
+    for norm in kind.find(known):
         now = norm.rescaled(known.flow, taken) if norm.name in known.options.rewrites else None
         if now is not None:
             yield now
@@ -250,7 +252,8 @@ class _Growth:
                 self.makeable.update({*op.outputs} - {NONE})
 
     def around(self, seed: int, taken: Exponents) -> dict[int, int]:
-        """The degrees of the values that have to be scaled with one; none where they cannot be.
+        """The degrees of the values that have to be scaled with ``seed``; none where they cannot be, and where one of
+        them is ``taken``: scaled by another group.
 
         A visit of all operators may force more values, further up: visits are repeated until no more are forced.
         """

@@ -20,7 +20,6 @@ from ...formats.onnx.origins import CLASSES
 from ..gradients.builder import Builder
 from ..gradients.rules.norms import BATCH, KEEP
 from .read import STACK, signature
-from .residues import replace_value
 
 FUSED = "pkg.onnxscript.rewriter.rule_name"  # what torch's exporter says of a node that took others in
 FLOAT = ir.DataType.FLOAT
@@ -137,7 +136,7 @@ def _write_out(b: Builder, node: ir.Node) -> None:
     factor = b.typed(b.op("Div", scale, root), scale)
     centered = b.typed(b.op("Sub", x, along(mean)), x)
     scaled = b.typed(b.op("Mul", centered, along(factor)), x)
-    replace_value(b, node.outputs[0], b.typed(b.op("Add", scaled, along(bias)), x))
+    b.replace(node.outputs[0], b.typed(b.op("Add", scaled, along(bias)), x))
     b.graph.remove(node, safe=True)
 
 

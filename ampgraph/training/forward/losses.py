@@ -16,7 +16,6 @@ from ...core.errors import AmpError
 from ...formats.onnx.nodes import attribute, kind_of, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
-from .residues import replace_value
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -171,7 +170,7 @@ def _lower_loss(b: Builder, node: ir.Node) -> None:
         logarithms,
     ]
     for old, new in zip(node.outputs, made, strict=False):
-        replace_value(b, old, new)
+        b.replace(old, new)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ import onnx_ir as ir
 from ...core.errors import AmpError
 from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import INT64, Builder
-from .residues import replace_value
 
 FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.UINT64
 UNIFORM, NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
@@ -92,7 +91,7 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
         else:
             made = _dropping_nothing(b, node)
         for old, new in zip(node.outputs, made, strict=False):
-            replace_value(b, old, new)
+            b.replace(old, new)
         graph.remove(node, safe=True)
     return count
 
@@ -220,7 +219,7 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
         old = node.outputs[0]
         with b.float32(KEEP):
             new = _random_tensor(b, node, step_counter, keys)
-        replace_value(b, old, new)
+        b.replace(old, new)
         graph.remove(node, safe=True)
     return len(found)
 

@@ -14,13 +14,6 @@ from ...formats.onnx.nodes import attribute, place_of
 from ..gradients.builder import Builder
 
 
-def replace_value(b: Builder, old: ir.Value, new: ir.Value) -> None:
-    """Readers of ``old`` read ``new``; an output of the graph keeps its name. ``new`` is a result of a new node."""
-    if old.is_graph_output():
-        new.name, old.name = old.name, b.fresh("replaced")
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-
-
 def lower_residues(graph: ir.Graph) -> int:
     """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, and products of transposed matrices and
     vectors; returns how many nodes went.
@@ -82,7 +75,7 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
     old = node.outputs[0]
     if old.is_graph_output():  # a piece may be several outputs
         new = b.typed(b.op("Identity", new), new)
-    replace_value(b, old, new)
+    b.replace(old, new)
     b.graph.remove(node, safe=True)
 
 

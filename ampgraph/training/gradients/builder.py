@@ -85,6 +85,12 @@ class NodeBuilder:
         made.type, made.shape = ir.TensorType(dtype), value.shape
         return made
 
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Readers of ``old`` read ``new``, a result of a new node; an output of the graph keeps its name."""
+        if old.is_graph_output():
+            new.name, old.name = old.name, self.fresh("replaced")
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+
     def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         """An output that an operator may leave out: added to the forward node if it is not there."""
         if len(node.outputs) <= index:
@@ -170,7 +176,8 @@ class Term:
         self.dtype = like if isinstance(like, ir.DataType) else like.dtype or FLOAT
 
     def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> Term:
-        """A node of this and other operands, and arrays."""
+        """The result of a node that reads ``operands`` in their order; numbers become constants of this term's type.
+        This term is no operand unless it is among them."""
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
         return Term(self.b, self.b.op(kind, *given, **attributes), self.dtype)
 

@@ -136,10 +136,14 @@ class MindirTrainer:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def late_state(self) -> dict[str, files.Late]:
-        """The parameters by name, each copied when it is asked for."""
-        held = {name: functools.partial(runtime.to_numpy, item) for name, item in self.parameters.items()}
-        arrays = {name: fetch() for name, fetch in held.items()}
-        return {name: files.Late(arrays[name].dtype, arrays[name].shape, fetch) for name, fetch in held.items()}
+        """The parameters by name, each copied again when it is asked for; one at a time is held."""
+        return {name: self._late(item) for name, item in self.parameters.items()}
+
+    @staticmethod
+    def _late(parameter: Any) -> files.Late:
+        """A parameter to be copied when it is asked for; its type and shape are those of a first copy."""
+        array = runtime.to_numpy(parameter)
+        return files.Late(array.dtype, array.shape, functools.partial(runtime.to_numpy, parameter))
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Takes all parameters. Raises AmpError AMP405 for a state of another step; nothing changes then."""

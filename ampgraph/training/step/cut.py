@@ -228,8 +228,8 @@ class _UnroundedCopies:
         self.made: dict[ir.Value, ir.Value] = {}
 
     def output(self, name: str) -> ir.DataType | None:
-        """Makes a gradient output unrounded float32; returns the type to which it was rounded, None where it was
-        not."""
+        """Makes a gradient output read what it was before a Cast rounded it, computed in float32; returns the low type,
+        or None where nothing changes: no low value comes before, or others read it on the way."""
         value = self.outputs[name]
         while (node := value.producer()) is not None and node.inputs and node.inputs[0] is not None:
             source = node.inputs[0]

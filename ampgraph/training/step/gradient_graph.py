@@ -21,6 +21,7 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
+from ..forward.loss_terms import LOSSES, add_loss, as_scalar, weighted_sum
 from ..forward.losses import ClassInput, lower_losses, read_class_inputs
 from ..forward.parameters import find_parameters, frozen_names
 from ..forward.random_numbers import is_random, lower_dropout, lower_random
@@ -29,7 +30,6 @@ from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .flat_update import Together, parts_of
 from .groups import Groups, distinct
-from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
 from .packed_forward import FORWARD, keep_originals, originals, pack
@@ -138,7 +138,7 @@ class GradientGraph:
             return as_scalar(b, found)
         self.outputs = {v.name or "": v for v in self.graph.outputs if v.name in self.outputs}
         self.parts = {name: self._term(b, name) for name in self.losses}
-        return weighted(Builder(self.graph, "loss"), self.parts, self.losses)
+        return weighted_sum(Builder(self.graph, "loss"), self.parts, self.losses)
 
     def _term(self, b: Builder, name: str) -> ir.Value:
         """One term of the loss as a scalar: an output of the forward, or a loss added behind it, whose labels become an
@@ -160,7 +160,7 @@ class GradientGraph:
         term = maker.value(self.loss, self.outputs, inputs, self.parameters)
         b, whole = Builder(self.graph, "loss"), self.loss
         name, whole.name = whole.name, b.fresh("loss/without_penalty")
-        self.loss = weighted(b, {"": whole, PENALTY: term}, {"": 1, PENALTY: penalty.weight})
+        self.loss = weighted_sum(b, {"": whole, PENALTY: term}, {"": 1, PENALTY: penalty.weight})
         self.loss.name = name
         self.parts[PENALTY] = term
         self.graph.outputs[0] = self.loss

@@ -89,7 +89,8 @@ class StepLayout:
 
     @property
     def rate_tables(self) -> list[tuple[str, str]]:
-        """The table of every group and its last row, in the order of ``groups``."""
+        """The names of the learning rates' table and of its last row, of each group in their order that has a
+        schedule."""
         ends = ["", *(f"/{number}" for number in range(1, len(self.groups)))]
         found = [(f"step/learning_rates{end}", f"step/last_rate{end}") for end in ends]
         found = [(self.find(SCHEDULE, table), self.find(SCHEDULE, last)) for table, last in found]

@@ -26,9 +26,9 @@ no_gradient(
 )
 
 
-def function(kind: str, formula: Callable[..., Term], reason: str = "", **defaults: float) -> None:
-    """Registers the gradient of a function y of one operand: ``formula`` of g, x, y and its attributes. ``reason``: why
-    it is computed in float32."""
+def unary_gradient(kind: str, formula: Callable[..., Term], reason: str = "", **defaults: float) -> None:
+    """Registers the gradient of an operator y of one operand: ``formula`` of g, x, y and the attributes in
+    ``defaults``. ``reason``: why it is computed in float32; without one it is computed as the level has it."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Term:
         x, y, g_ = b.terms(operand(node), node.outputs[0], g)
@@ -55,45 +55,45 @@ def _softsign(g: Term, x: Term, y: Term) -> Term:
     return g / below / below
 
 
-function("Identity", lambda g, x, y: g)
-function("Neg", lambda g, x, y: -g)
-function("Exp", lambda g, x, y: g * y)
-function("Log", lambda g, x, y: g / x)
-function("Sqrt", lambda g, x, y: g / (y + y))
-function("Reciprocal", lambda g, x, y: -(g * y * y))
-function("Abs", lambda g, x, y: g * x.op("Sign"))
-function("Sin", lambda g, x, y: g * x.op("Cos"))
-function("Cos", lambda g, x, y: -(g * x.op("Sin")))
-function("Tan", lambda g, x, y: g * (y * y + 1), SQUARE)
-function("Asin", lambda g, x, y: g / _one_minus_square(x).op("Sqrt"), SQUARE)
-function("Acos", lambda g, x, y: -(g / _one_minus_square(x).op("Sqrt")), SQUARE)
-function("Atan", lambda g, x, y: g / (x * x + 1), "x * x overflows float16 above 256")
-function("Sinh", lambda g, x, y: g * x.op("Cosh"))
-function("Cosh", lambda g, x, y: g * x.op("Sinh"))
-function("Tanh", lambda g, x, y: g * (1 - y * y))
-function("Asinh", lambda g, x, y: g / (x * x + 1).op("Sqrt"), SQUARE)
-function("Acosh", lambda g, x, y: g / (x * x - 1).op("Sqrt"), SQUARE)
-function("Atanh", lambda g, x, y: g / _one_minus_square(x), SQUARE)
-function("Sigmoid", lambda g, x, y: g * (y * (1 - y)))
-function("Softplus", lambda g, x, y: g * x.op("Sigmoid"))
-function("Softsign", _softsign)
-function("Mish", _mish)
+unary_gradient("Identity", lambda g, x, y: g)
+unary_gradient("Neg", lambda g, x, y: -g)
+unary_gradient("Exp", lambda g, x, y: g * y)
+unary_gradient("Log", lambda g, x, y: g / x)
+unary_gradient("Sqrt", lambda g, x, y: g / (y + y))
+unary_gradient("Reciprocal", lambda g, x, y: -(g * y * y))
+unary_gradient("Abs", lambda g, x, y: g * x.op("Sign"))
+unary_gradient("Sin", lambda g, x, y: g * x.op("Cos"))
+unary_gradient("Cos", lambda g, x, y: -(g * x.op("Sin")))
+unary_gradient("Tan", lambda g, x, y: g * (y * y + 1), SQUARE)
+unary_gradient("Asin", lambda g, x, y: g / _one_minus_square(x).op("Sqrt"), SQUARE)
+unary_gradient("Acos", lambda g, x, y: -(g / _one_minus_square(x).op("Sqrt")), SQUARE)
+unary_gradient("Atan", lambda g, x, y: g / (x * x + 1), "x * x overflows float16 above 256")
+unary_gradient("Sinh", lambda g, x, y: g * x.op("Cosh"))
+unary_gradient("Cosh", lambda g, x, y: g * x.op("Sinh"))
+unary_gradient("Tanh", lambda g, x, y: g * (1 - y * y))
+unary_gradient("Asinh", lambda g, x, y: g / (x * x + 1).op("Sqrt"), SQUARE)
+unary_gradient("Acosh", lambda g, x, y: g / (x * x - 1).op("Sqrt"), SQUARE)
+unary_gradient("Atanh", lambda g, x, y: g / _one_minus_square(x), SQUARE)
+unary_gradient("Sigmoid", lambda g, x, y: g * (y * (1 - y)))
+unary_gradient("Softplus", lambda g, x, y: g * x.op("Sigmoid"))
+unary_gradient("Softsign", _softsign)
+unary_gradient("Mish", _mish)
 # where x * -x leaves a low type the bell is 0, as it is in truth
-function("Erf", lambda g, x, y: g * ((x * -x).op("Exp") * (2 / math.sqrt(math.pi))))
-function("LeakyRelu", lambda g, x, y, alpha: (x > 0).where(g, g * alpha), alpha=0.01)
-function("ThresholdedRelu", lambda g, x, y, alpha: (x > alpha).where(g, 0), alpha=1.0)
+unary_gradient("Erf", lambda g, x, y: g * ((x * -x).op("Exp") * (2 / math.sqrt(math.pi))))
+unary_gradient("LeakyRelu", lambda g, x, y, alpha: (x > 0).where(g, g * alpha), alpha=0.01)
+unary_gradient("ThresholdedRelu", lambda g, x, y, alpha: (x > alpha).where(g, 0), alpha=1.0)
 # alpha e^x, alpha gamma e^x and e^(x / alpha) by y, where x is not positive
-function("Elu", lambda g, x, y, alpha: (x <= 0).where(g * (y + alpha), g), alpha=1.0)
-function(
+unary_gradient("Elu", lambda g, x, y, alpha: (x <= 0).where(g * (y + alpha), g), alpha=1.0)
+unary_gradient(
     "Selu",
     lambda g, x, y, alpha, gamma: g * (x <= 0).where(y + alpha * gamma, gamma),
     alpha=1.6732632423543772,
     gamma=1.0507009873554805,
 )
-function("Celu", lambda g, x, y, alpha: (x <= 0).where(g * (y * (1 / alpha) + 1), g), alpha=1.0)
-function("HardSigmoid", lambda g, x, y, a: (y > 0).op("And", y < 1).where(g * a, 0), alpha=0.2)
+unary_gradient("Celu", lambda g, x, y, alpha: (x <= 0).where(g * (y * (1 / alpha) + 1), g), alpha=1.0)
+unary_gradient("HardSigmoid", lambda g, x, y, a: (y > 0).op("And", y < 1).where(g * a, 0), alpha=0.2)
 # x (x + 3) / 6 between -3 and 3, where the slope is x / 3 + 1 / 2
-function("HardSwish", lambda g, x, y: (x >= 3).where(g, (x > -3).where(g * (x * (1 / 3) + 0.5), 0)))
+unary_gradient("HardSwish", lambda g, x, y: (x >= 3).where(g, (x > -3).where(g * (x * (1 / 3) + 0.5), 0)))
 
 
 @gradient("Cast")
@@ -105,8 +105,8 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
     return b.op("Cast", g, to=int(x.dtype)) if x.dtype.is_floating_point() else None
 
 
-def operation(*kinds: str, formula: Callable[..., Sequence[Term | None]]) -> None:
-    """Registers the gradients of a function y of several operands: ``formula`` of g, y and the operands gives one for
+def broadcast_gradients(*kinds: str, formula: Callable[..., Sequence[Term | None]]) -> None:
+    """Registers the gradients of an operator y of several operands: ``formula`` of g, y and the operands gives one for
     each."""
 
     def rule(b: Builder, node: ir.Node, g: Value) -> Sequence[Term | None]:
@@ -137,15 +137,15 @@ def _rectified(g: Term, y: Term, x: Term, slope: Term) -> tuple[Term, Term]:
     return negative.where(g * slope, g), negative.where(g * x, 0)
 
 
-operation("Add", formula=lambda g, y, *x: (g, g))
-operation("Sub", formula=lambda g, y, *x: (g, -g))
-operation("Sum", formula=lambda g, y, *x: [g] * len(x))
-operation("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
-operation("Mul", formula=lambda g, y, one, other: (g * other, g * one))
-operation("Div", formula=_divided)
-operation("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
-operation("Max", "Min", formula=_extreme_gradients)
-operation("PRelu", formula=_rectified)
+broadcast_gradients("Add", formula=lambda g, y, *x: (g, g))
+broadcast_gradients("Sub", formula=lambda g, y, *x: (g, -g))
+broadcast_gradients("Sum", formula=lambda g, y, *x: [g] * len(x))
+broadcast_gradients("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
+broadcast_gradients("Mul", formula=lambda g, y, one, other: (g * other, g * one))
+broadcast_gradients("Div", formula=_divided)
+broadcast_gradients("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
+broadcast_gradients("Max", "Min", formula=_extreme_gradients)
+broadcast_gradients("PRelu", formula=_rectified)
 
 
 @gradient("Pow", broadcasts=True)

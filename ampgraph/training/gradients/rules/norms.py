@@ -153,17 +153,17 @@ def batch_normalization(b: Builder, node: ir.Node, given: Value, *_: Value | Non
 
 
 @gradient("LRN")
-def local_response_normalization(b: Builder, node: ir.Node, given: Value) -> list[Value | None]:
+def local_response_normalization(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     """The gradient of LRN: y = x s^-beta with s = bias + alpha / size times the squares of the channels around."""
     size, beta = int(attribute(node, "size")), _float_attribute(node, "beta", 0.75)
     factor, before = _float_attribute(node, "alpha", 1e-4) / size, (size - 1) // 2
     with b.float32(KEEP):
         [x] = _raised(b, node)
-        g = _raise(b, given, x)
+        wide = _raise(b, g, x)
         level = _sum_of_channels(b, x, x * x, before, size) * factor + _float_attribute(node, "bias", 1.0)
         power = level.op("Pow", -beta)
-        others = _sum_of_channels(b, x, g * x * power / level, size - 1 - before, size) * (-2 * beta * factor)
-        return _lowered(b, node, [g * power + x * others])
+        others = _sum_of_channels(b, x, wide * x * power / level, size - 1 - before, size) * (-2 * beta * factor)
+        return _lowered(b, node, [wide * power + x * others])
 
 
 def _sum_of_channels(b: Builder, x: Term, value: Term, before: int, size: int) -> Term:

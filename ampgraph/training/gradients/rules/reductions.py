@@ -36,7 +36,8 @@ def _noop_with_empty_axes(node: ir.Node) -> int:
 
 
 def _spread(b: Builder, node: ir.Node, value: Value) -> Value:
-    """A value of the result's shape, such that it broadcasts against the operand."""
+    """Of a value that has the shape of the node's result: the same with the reduced axes put back as axes of size 1, so
+    that it broadcasts against the operand."""
     axes = _reduced_axes(b, node)
     if int(attribute(node, "keepdims", 1)) or axes is None:
         return value

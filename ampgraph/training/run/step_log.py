@@ -12,14 +12,14 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import AmpError
-from ..core.files import refuse_output, sources_of
-from ..core.installing import pip_install
+from ...core.errors import AmpError
+from ...core.files import refuse_output, sources_of
+from ...core.installing import pip_install
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    from ..training.step.step_result import StepResult
+    from ..step.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def check_log(path: str, *sources: object) -> None:
 OPTION = "--tensorboard"
 
 
-def check_events(folder: str | os.PathLike[str]) -> None:
+def check_tensorboard_folder(folder: str | os.PathLike[str]) -> None:
     """Raises AmpError AMP501 without tensorboard, AMP105 for a place that can be no folder."""
     _tensorboard()
     place = Path(folder)

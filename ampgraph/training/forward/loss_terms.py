@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ..forward.losses import cross_entropy, mse
-from ..forward.read import FLOATS, described
 from ..gradients.builder import Builder
+from .losses import cross_entropy, mse
+from .read import FLOATS, described
 
 LOSSES = ("cross_entropy", "mse")
 REASON = "the sum of losses"
@@ -65,17 +65,17 @@ def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
     return b.typed(b.op("Reshape", value, b.ints()), ir.DataType.FLOAT)
 
 
-def weighted(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
+def weighted_sum(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
     """The weighted sum of scalars, in float32; one alone that counts whole is itself."""
     with b.float32(REASON):
-        parts = [_weighted(b, value, weights[name]) for name, value in terms.items()]
+        parts = [_times_weight(b, value, weights[name]) for name, value in terms.items()]
         total = parts[0]
         for part in parts[1:]:
             total = b.typed(b.op("Add", total, part), ir.DataType.FLOAT)
     return total
 
 
-def _weighted(b: Builder, value: ir.Value, weight: float) -> ir.Value:
+def _times_weight(b: Builder, value: ir.Value, weight: float) -> ir.Value:
     """``value`` times a term's weight in float32; no node for a weight of 1."""
     return value if weight == 1 else b.typed(b.op("Mul", value, b.number(weight)), ir.DataType.FLOAT)
 

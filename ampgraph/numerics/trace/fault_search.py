@@ -8,24 +8,44 @@ import itertools
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from ..core.errors import AmpError
-from ..core.node_names import pattern_for
-from ..core.progress import Count, Progress
-from ..core.repairs import Mended
-from ..core.sites import Switched
-from ..numerics.inputs.samples import Samples
-from ..numerics.metrics.verdict import Compared
-from ..numerics.search import RUNS, Attribution, Search, attribute
-from ..numerics.strict.session import SwitchedSession
-from ..numerics.trace.suspects import Inquest, Suspect
-from ..numerics.trace.values import Tracer
-from .kinds import Feeds
-from .pairs import OnnxPair, Pair
+from ...core.arrays import Feeds, Result
+from ...core.errors import AmpError
+from ...core.node_names import pattern_for
+from ...core.progress import Count, Progress
+from ...core.repairs import Mended
+from ...core.sites import Switched
+from ..inputs.samples import Samples
+from ..metrics.verdict import Compared
+from ..search import RUNS, Attribution, Search, attribute
+from ..strict.session import SwitchedSession
+from .suspects import Inquest, Suspect
+from .values import Tracer
 
 SECONDS = 60.0  # for runs with few nodes low
 MOST_SITES = 8  # nodes where values stop being finite: a repair holds so many at once
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
+
+
+class SeenPair(Protocol):
+    """A reference and a model made from it, as the search runs them again. ``strict``: every low value is rounded;
+    ``sees_nodes``: whether there is a tracer at all."""
+
+    strict: bool
+    sees_nodes: bool
+
+    def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
+        """The feeds of both sides."""
+        ...
+
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the reference."""
+        ...
+
+    def tracer(self) -> Tracer | None:
+        """What sees every value of both; None where nodes cannot be distinguished."""
+        ...
 
 
 @dataclass
@@ -44,7 +64,7 @@ class FaultSearch:
         search: for low nodes that have to be in float32, where causes were found; ``patterns``: what names each.
     """
 
-    pair: Pair
+    pair: SeenPair
     compared: Compared
     tolerance: float
     count: int
@@ -87,7 +107,7 @@ class FaultSearch:
         outputs = self.compared.outputs
         missed = any(not output.within(self.tolerance) for output in outputs)
         named = self.count > 0 and (missed or self.asked)
-        if not isinstance(self.pair, OnnxPair) or not (named or self.seen):
+        if not self.pair.sees_nodes or not (named or self.seen):
             return
         errors = self.compared.errors
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
@@ -98,7 +118,9 @@ class FaultSearch:
                 chosen, ours, theirs = self.kept
             expected = self.pair.expected(ours)
             count = None if progress is None else functools.partial(progress, "looking at nodes")
-            self._inquire(self.pair, (ours, theirs, expected), named, count)
+            tracer = self.pair.tracer()
+            assert tracer is not None
+            self._inquire(tracer, (ours, theirs, expected), named, count)
             self.traced = chosen
         except AmpError as error:
             self.notes.append(f"nodes could not be looked at: {error.message}")
@@ -109,11 +131,10 @@ class FaultSearch:
         ):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
-    def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
+    def _inquire(self, tracer: Tracer, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
         """Runs one sample with every value in view: where it stops being finite, and whose roundings make the error.
         ``run``: the feeds of either side, and what is expected."""
         ours, theirs, expected = run
-        tracer = pair.tracer()
         trace = tracer.run(ours, theirs, progress)
         inquest = Inquest(trace, tracer.weights)
         for site in trace.sites:
@@ -128,11 +149,11 @@ class FaultSearch:
         reached = self.first_nonfinite is not None and any(
             output.nonfinite_mismatches for output in self.compared.outputs
         )
-        measured = not reached and pair.strict and self.runs > 0
-        if not measured or not self._caused(pair, _UnitNames(tracer, inquest), theirs, expected, least):
+        measured = not reached and self.pair.strict and self.runs > 0
+        if not measured or not self._caused(_UnitNames(tracer, inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
-    def _caused(self, pair: OnnxPair, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
+    def _caused(self, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
         """Names the nodes whose roundings make the error, as runs with few nodes low show; False where there are no
         such."""
         until = time.monotonic() + self.seconds
@@ -144,7 +165,7 @@ class FaultSearch:
             return self.compared.error_of(expected, session.run(fed, low))
 
         try:
-            session = SwitchedSession(pair.source, pair.result)
+            session = SwitchedSession(*names.tracer.graphs)
             units = session.units
             found = attribute(of, len(units), self.count, least, self.runs, late)
         except AmpError as refused:
@@ -164,7 +185,8 @@ class FaultSearch:
         return bool(found.causes)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
-        """The node where values stop being finite; where that is an If, the node inside its body."""
+        """The node where values stop being finite; where that is an If, the node inside its body, or the If and a note
+        where the body cannot be looked at."""
         place = next(inquest.nonfinite_sites(), None)
         if place is None:
             return None

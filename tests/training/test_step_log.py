@@ -14,7 +14,7 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.report.picture.training_page import POINTS, training_page
-from ampgraph.report.step_log import EventLog, StepLog, StepRow, check_events, check_log
+from ampgraph.training.run.step_log import EventLog, StepLog, StepRow, check_log, check_tensorboard_folder
 from ampgraph.training.step.step_result import StepResult
 
 
@@ -63,7 +63,7 @@ def test_tensorboard_reads_every_step(tmp_path: Path) -> None:
     """Of a log that goes on in the same folder, too."""
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = tmp_path / "runs" / "1"
-    check_events(folder)
+    check_tensorboard_folder(folder)
     for steps in ((1, 2), (3,)):
         events = EventLog(folder)
         log = StepLog(lambda total: [0.1, 0.2, 0.3], events)
@@ -82,17 +82,17 @@ def test_tensorboard_reads_every_step(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampgraph.report.step_log._tensorboard", lambda: None)
+    monkeypatch.setattr("ampgraph.training.run.step_log._tensorboard", lambda: None)
     (tmp_path / "file").write_text("")
-    check_events(tmp_path / "new" / "folder")
+    check_tensorboard_folder(tmp_path / "new" / "folder")
     for place in (tmp_path / "file", tmp_path / "file" / "folder"):
         with pytest.raises(AmpError, match="AMP105"):
-            check_events(place)
+            check_tensorboard_folder(place)
 
 
 def test_tensorboard_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     with pytest.raises(AmpError, match="AMP501") as caught:
-        check_events(tmp_path)
+        check_tensorboard_folder(tmp_path)
     assert "pip install 'tensorboard>=2.12'" in str(caught.value.hint)
