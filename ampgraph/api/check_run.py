@@ -159,6 +159,11 @@ class CheckRun:
         self.verdict = self._judged()
         if own and self.drawn.generated and self.verdict.ok and not moved:
             self.verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit", GIVE_DATA)
+        silent = self.seen.mostly_silent()
+        if own and self.drawn.generated and self.verdict.ok and 2 * len(silent) > len(self.seen.outputs):
+            names = f"'{silent[0]}'" + (f" and {len(silent) - 1} more outputs" if len(silent) > 1 else "")
+            why = f"the float32 model itself is not finite on most of the generated inputs, at {names}"
+            self.verdict = unchecked(why, GIVE_DATA)
         seconds = round((time.monotonic() - start) / max(self.verdict.samples, 1), 3)
         self._say(seconds=seconds, why="the nodes to blame were not found in time" if self.verdict.missed else "")
         self.verdict = replace(self.verdict, why="")

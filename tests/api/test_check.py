@@ -630,6 +630,16 @@ def test_what_samples_are_held_to():
     assert watched([1e-3] * 5 + [0.05], sizes, generated=False).verdict(1e-2, generated=False).outcome == "missed"
 
 
+@pytest.mark.parametrize(("kind", "outcome"), [("Sqrt", "not checked"), ("Exp", "ok")])
+def test_outputs_that_float32_itself_makes_no_numbers_of_prove_nothing(kind, outcome):
+    """NaN beside NaN is no agreement: a recurrent model whose states were drawn passed with an error of 0."""
+    outputs = "float[1, 1] a, float[1, 1] b, float[4, 8] y"
+    body = f"y = MatMul (x, w) m = ReduceMin (x) a = {kind} (m) b = {kind} (m)"
+    _, report = ampgraph.convert(parse(f"g (float[4, 8] x) => ({outputs}) {{ {body} }}", w=(8, 8)), report=True)
+    assert report.check.outcome == outcome
+    assert outcome == "ok" or "not finite on most of the generated inputs, at 'a' and 1 more" in str(report.check)
+
+
 @pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
 def test_one_of_eight_of_the_users_decides(worst, outcome):
     assert watched([1e-3] * 7 + [worst], generated=False).verdict(1e-2, generated=False).outcome == outcome

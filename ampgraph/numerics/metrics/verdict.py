@@ -152,6 +152,10 @@ class Compared:
             relative=self.numbers_first,
         )  # fmt: skip
 
+    def mostly_silent(self) -> list[str]:
+        """The outputs of which the reference gives nothing finite in more than half of the samples."""
+        return [each.name for each in self.outputs if 2 * len(each.silent) > len(each.parts)]
+
     def unsure(self, tolerance: float) -> bool:
         """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
         verdict = self.verdict(tolerance, generated=True)
