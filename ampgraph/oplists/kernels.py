@@ -152,8 +152,8 @@ class Fused:
     """Its kernel takes all of it low, and keeps float32 inside."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
-    low_epsilon: float = 0.0
-    """What the kernel adds instead of an epsilon that is stored in the low type; 0: the stored one."""
+    low_epsilon: Mapping[str, float] = field(default_factory=dict)
+    """By low type: what the kernel adds instead of an epsilon that is stored in that type."""
 
 
 Place = Literal["", "stored", "number", "vector"]

@@ -122,7 +122,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
                 "quotient": True,
-                "low_epsilon": 1e-5,
+                "low_epsilon": {"float16": 1e-5},
             },
         },
         "fused_pairs": {
