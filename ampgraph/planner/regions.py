@@ -149,11 +149,9 @@ def is_trusted(options: Options, region: Region) -> bool:
 def mistaken_epsilon(options: Options, region: Region) -> str:
     """Why a norm whose level makes all of it low is float32 inside: the target's kernel would add another epsilon."""
     form = options.kernels.fuses.get(region.kind)
-    taken = (
-        form.low_epsilon.get(options.dtype, 0.0)
-        if form is not None and options.level.of(_class(options, region.kind)) == "low"
-        else 0.0
-    )
+    if form is None or options.level.of(_class(options, region.kind)) != "low":
+        return ""
+    taken = form.low_epsilon.get(options.dtype, 0.0)
     if not taken or math.isclose(region.epsilon, taken, rel_tol=1e-3):
         return ""
     given = f"adds {taken:g} instead of an epsilon of {region.epsilon:g} in {options.dtype}"
