@@ -43,8 +43,8 @@ FEW, MORE = 100, 8
 LEVELS = ("O1", "O2", "auto", "O3")
 EXPORTS = ("bert", "convnext", "gpt2", "llama", "resnet50", "swin", "t5enc", "vit", "whisperenc")
 TRAINED = ("dnsmos_p808", "rivagan_enc", "g2p_bert", "tashkeel", "ppocr2_rec", "nudenet", "dddd_det", "open_nsfw")
-SENSITIVE = ("ppocr6_tiny_rec", "ppocr3_det", "swift_f0", "rivagan_dec")
-"""Trained models that float16 changes by more with float32 accumulators already."""
+OTHERS = ("ppocr6_tiny_rec", "ppocr3_det", "swift_f0", "rivagan_dec", "slider_captcha", "lore_process")
+"""Trained models that float16 changes by more with float32 accumulators already, and one whose error is not predicted."""
 PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 Feeds = dict[str, np.ndarray]
 Row = dict[str, Any]
@@ -195,13 +195,14 @@ rests on one or two numbers is a matter of chance then.
 The exports are real architectures with random weights (`benchmarks/export_models.py`). The trained models are, of each
 task of the zoo, the smallest one with more Convs and matrix products than recurrent layers, and without loops and
 integer weights, of those that float16 with float32 accumulators changes by 1e-4 to 2e-3
-([zoo_right.md](../zoo_right.md)): of these the eight smallest. Some that it changes by more follow.
+([zoo_right.md](../zoo_right.md)): of these the eight smallest. Others follow.
 
 {verdict(counted)}
 {table(counted)}
-## Models that float16 changes by more
+## Others
 
-By float32 accumulators already. inf: not finite where float32 is; the provider makes finite numbers of some of these
+Models that float16 changes by more with float32 accumulators already; and lore_process, a transformer over the lines of
+tables, whose error is three to four times what is predicted, and within 1e-2: why is not known. inf: not finite where float32 is; the provider makes finite numbers of some of these
 ([webgpu_nan](../../docs/upstream/webgpu_nan.md)).
 
 {table(others)}"""
@@ -222,7 +223,7 @@ def main() -> int:
     runtime = Runtime("webgpu", args.python)
     whole = args.exports is not None and args.zoo is not None
     listed = [*args.models, *((args.exports / f"{name}.onnx") for name in EXPORTS if args.exports)]
-    listed += [args.zoo / "models" / f"{name}.onnx" for name in (*TRAINED, *SENSITIVE) if args.zoo]
+    listed += [args.zoo / "models" / f"{name}.onnx" for name in (*TRAINED, *OTHERS) if args.zoo]
     rows = measure(listed, args, runtime)
     if whole:
         args.page.write_text(page(rows, runtime.name))
