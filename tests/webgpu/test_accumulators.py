@@ -111,6 +111,19 @@ def test_products_are_the_same_to_the_bit(runtime: Runtime, name: str, opset: in
     np.testing.assert_array_equal(real, strict)
 
 
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_product_with_rows_of_no_known_rank_is_the_same_to_the_bit(runtime: Runtime, opset: int) -> None:
+    """Behind a Reshape to a computed shape, as TorchScript writes attention."""
+    unsqueeze = "Unsqueeze <axes = [0]> (n)" if opset < 13 else "Unsqueeze (n, zero)"
+    text = f"""g ({H}[N,M,96] x) => ({H}[A,B,C] y) {{
+        s = Shape (x) n = Gather (s, index) a = {unsqueeze} t = Concat <axis = 0> (a, minus, wide)
+        r = Reshape (x, t) y = MatMul (r, w) }}"""
+    stored = {"index": np.array(1), "minus": np.array([-1]), "wide": np.array([96]), "w": drawn(96, 40)}
+    stored |= {"zero": np.array([0])} if opset >= 13 else {}
+    real, strict = both(runtime, parse(text, stored, opset=opset), drawn(2, 9, 96))
+    np.testing.assert_array_equal(real, strict)
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_sums_norms_and_functions_are_the_same_to_the_bit(runtime: Runtime, name: str) -> None:
     weights = {"w": drawn(40), "b": drawn(40), "v": np.abs(drawn(40)) + np.float16(0.1)}

@@ -42,6 +42,8 @@ def knows(node: ir.Node, opset: int, shapes: Sequence[Shape | None]) -> bool:
     if node.op_type in CONVOLUTIONS:
         weight = shapes[1]
         return opset >= SCAN and weight is not None and all(isinstance(n, int) and n > 0 for n in weight)
+    if node.op_type == "MatMul" and shapes[0] is None and opset >= SCAN:
+        return len(shapes[1] or ()) == 2 and all(isinstance(n, int) and n > 0 for n in shapes[1] or ())
     return opset >= SCAN and all(shape is not None and len(shape) > 1 for shape in shapes[:2])
 
 
@@ -59,7 +61,14 @@ class ProductNodes(LowNodes):
         return made
 
     def _matmul(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        return self._sum(node.inputs[0], node.inputs[1], self.do("Shape", [node.outputs[0]]), dtype)
+        """Rows of a value whose rank is not known are multiplied as a matrix."""
+        a, b, made = node.inputs[0], node.inputs[1], node.outputs[0]
+        if self._ranks[0]:
+            return self._sum(a, b, self.do("Shape", [made]), dtype)
+        self._ranks = 2, 2
+        rows, flat = self.reshape(a, [-1, weight[0]]), self.reshape(made, [-1, weight[1]])
+        total = self._sum(rows, b, self.do("Shape", [flat]), dtype)
+        return self.do("Reshape", [total, self.do("Shape", [made])])
 
     def _gemm(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
         """alpha * (A B) + beta * C with the accumulator, each of the two scaled terms rounded."""
