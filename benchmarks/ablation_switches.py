@@ -200,7 +200,7 @@ def _watched(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rewrites() -> Iterator[Switch]:
-    for name in rewrites.classes():
+    for name in rewrites.rewrite_names():
         yield Switch("rewrite", name, _always, recipe={"rewrite": (f"no-{name}",)})
 
 

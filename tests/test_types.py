@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+VALUE = "the value of an attribute, of the kind that its name says"
 OLD_ROW = "a row of an older plan, whose fields are each rewrite's own"
 MINDSPORE = "MindSpore's cells, optimizers and tensors: its package has no types"
 TORCH = "torch's operators, whose arguments and results have any type"
@@ -18,18 +19,18 @@ REASONS: dict[str, str] = {
     "ampgraph.core.dataflow": "the format's own nodes and values, which its readers alone look into",
     "ampgraph.core.recipe": "`option` makes a field, and stands for its value as dataclasses' own `field` does",
     "ampgraph.formats.mindir.schema": "messages whose classes protobuf makes when the program runs",
+    **{f"ampgraph.formats.onnx.{name}": VALUE for name in ("low_nodes", "nodes")},
     "ampgraph.formats.onnx.operators": "the value of an attribute, of the kind that its name says",
     "ampgraph.core.rewrites": "a row of a plan, whose fields are each rewrite's own",
     "ampgraph.cli.folder": "options of a command, which go to another process, and the JSON that it answers",
     "ampgraph.core.typed": "JSON before it is checked, and the annotations that say what it has to be",
-    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "fused", "norm", "number")},
+    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("bias", "fused", "norm", "number")},
     "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
     "ampgraph.runtime.executed": "an answer of another process, which is JSON",
     "ampgraph.runtime.mindspore_session": MINDSPORE,
     "ampgraph.runtime.session_one": "models and tensors of runtimes that need not be installed here",
     "ampgraph.training.forward.decompositions": TORCH,
-    "ampgraph.training.gradients.registry": "the value of an attribute, of the kind that its name says",
     "ampgraph.training.mindspore.compiled_steps": MINDSPORE,
     "ampgraph.training.mindspore.cut_graph": MINDSPORE,
     "ampgraph.training.mindspore.step_trainer": MINDSPORE,

@@ -86,7 +86,9 @@ def test_sizes_and_casts(name: str) -> None:
     model, _ = exported(name)
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     peer = convert_float_to_float16(copy, keep_io_types=True)
-    assert casts(ampgraph.convert(model, level="O3")) <= casts(peer)
+    decisions = ampgraph.plan(model, "O3").decisions  # of a norm that CUDA fuses with its Casts (rule kernel)
+    norms = sum(one.kind == "ReduceMean" and one.dtype == "float32" for one in decisions)
+    assert casts(ampgraph.convert(model, level="O3")) <= casts(peer) + 2 * norms
     # auto halves the weights
     model, _ = exported(name)
     before, after = (_float_bytes(m) for m in (model, ampgraph.convert(model, level="auto")))

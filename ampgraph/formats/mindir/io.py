@@ -145,7 +145,7 @@ def _lacks_primitives(model: Message) -> bool:
 
 
 def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Writes the model, and its external data into ``<name>_data_folder`` beside it, split as it was.
+    """Writes the model, and its external data into ``<name>_variables`` beside it, split as it was.
 
     The data files are named after their content, so that they overwrite none that is in use; the rename of the model
     file is the commit. Raises AmpError: AMP103 bad external data, AMP105 when the disk is full or the folder cannot be
@@ -203,7 +203,7 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
 
 def _data_folder(path: Path) -> Path:
     """Where the data files of a model lie: MindSpore writes ``x_graph.mindir`` and ``x_variables``."""
-    return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_data_folder")
+    return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
 
 
 def _write_model(model: Message, temporary: Path, path: Path) -> None:
