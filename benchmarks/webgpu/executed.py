@@ -203,8 +203,8 @@ integer weights, of those that give ten numbers at least, and that float16 with 
 ## Others
 
 Models that float16 changes by more with float32 accumulators already; and open_nsfw, whose error rests on the two
-numbers that it gives for a picture. inf: not finite where float32 is; the provider makes finite numbers of some of these
-([webgpu_nan](../../docs/upstream/webgpu_nan.md)).
+numbers that it gives for a picture. inf: not finite where float32 is; the provider makes finite numbers of some of
+these ([webgpu_nan](../../docs/upstream/webgpu_nan.md)).
 
 {table(others)}"""
 
