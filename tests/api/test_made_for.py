@@ -29,7 +29,8 @@ def test_inspect_takes_the_target_of_the_file(tmp_path: Path) -> None:
     assert ampgraph.inspect(file, fusions=False).speed == ampgraph.inspect(file, fusions=False, target="tensorrt").speed
     web = tmp_path / "web.onnx"
     ampgraph.convert(parse(MODEL, w=(8, 2)), target="webgpu", check="off", output=web)
-    assert ampgraph.inspect(web, fusions=False).speed.reason  # no device is known of it
+    found = ampgraph.inspect(web, fusions=False).speed
+    assert found is not None and found.reason  # no device is known of it
     assert ampgraph.inspect(web, fusions=False, target="cuda").speed is not None
 
 
