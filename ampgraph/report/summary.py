@@ -217,7 +217,7 @@ class Summary(Shown):
         if not self.changed:
             rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is the model as it is"))
         elif not self.lowered:
-            rows.append(("", f"nothing computes in {self.dtype}: no faster, no smaller, and nothing to check"))
+            rows.append(("", _nothing_gained(self)))
         rows += (_node_rows(self) if every else _node_rows(self)[:1]) + _product_rows(self, every)
         share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
         rows.append(("casts", _casts(self)))
@@ -433,6 +433,14 @@ def _casts(summary: Summary) -> str:
     gone = sum(count for what, count in summary.rewrites.items() if what.endswith("(cast)"))
     parts = f": -{gone:,} that did nothing, {added + gone:+,} others" if gone else ""
     return f"{summary.casts_before:,} -> {summary.casts_after:,} ({added:+,}{parts})"
+
+
+def _nothing_gained(summary: Summary) -> str:
+    """What a conversion is worth that made nothing low."""
+    if summary.products.existing:
+        return f"nothing more to lower: the file has products in {summary.dtype} already"
+    checked = "" if summary.check else ", and nothing to check"
+    return f"nothing computes in {summary.dtype}: no faster, no smaller{checked}"
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:

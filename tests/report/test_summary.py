@@ -117,3 +117,13 @@ def test_casts_add_up_with_those_that_rewrites_removed() -> None:
 )
 def test_no_parenthesis_stays_open(most: int, cut: str) -> None:
     assert shortened("it overflows (so (x**2) is) early", most) == cut
+
+
+def test_a_file_that_is_low_already_is_said_to_be_so(amp: Any, tmp_path: Path) -> None:
+    """It has products in float16: that nothing computes in float16 would be false."""
+    model = parse("g (float[4, 8] x) => (float[4, 8] y) { y = MatMul (x, w) }", w=(8, 8))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert amp("convert", tmp_path / "m.onnx", "-o", tmp_path / "low.onnx")[0] == 0
+    _, told, _ = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx")
+    assert "has products in float16 already" in told or "nothing to lower" in told
+    assert "nothing computes in float16" not in told
