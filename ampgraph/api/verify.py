@@ -20,13 +20,15 @@ from ..numerics.metrics.agreement import Agreement, sensitivity, vanishing
 from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.verdict import Compared
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
+from ..report.inspect import see
+from ..report.picture.page import verification_page
 from ..report.verification import Verification
 from ..runtime.opening import noted
 from .decoding import Decoding, Run, decoding_of
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .mending import LOOKING, Outcome, repair_of
 from .pairs import OnnxPair, Pair, paired
-from .pictures import picture_verification, refuse_page
+from .pictures import refuse_page, write_page
 from .webgpu_page import WebgpuPage
 
 TOLERANCE, NODES = 1e-2, 5
@@ -118,7 +120,7 @@ def verify(
         found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
-    picture_verification(html, model, found)
+    write_page(html, lambda: verification_page(see(model), found).html())
     return found
 
 
