@@ -99,9 +99,16 @@ def verify(
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
-        browser = _browser_page(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
+        if onnxruntime_web is not None and webgpu_page is None:
+            raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint="add --webgpu-page DIR")
+        browser = (
+            None
+            if webgpu_page is None
+            else WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
+        )
         decoding = decoding_of(pair, steps, cache)
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_may_lack(decoding))
+        lacking = frozenset() if decoding is None else decoding.optional
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
@@ -116,18 +123,13 @@ def verify(
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *_vanishing_note(seen), *job.notes)
+        small = vanishing(seen.compared.outputs, pair.roles()) if "float16" in pair.low else ""
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
     write_page(html, lambda: verification_page(see(model), found).html())
     return found
-
-
-def _vanishing_note(seen: Outcome) -> list[str]:
-    """A note where an output is too small for float16 to hold."""
-    small = vanishing(seen.compared.outputs, seen.pair.roles()) if "float16" in seen.pair.low else ""
-    return [small] if small else []
 
 
 def _verification(
@@ -142,22 +144,6 @@ def _verification(
         compared.metric.name, compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended,
         pair.layers,
     )  # fmt: skip
-
-
-def _browser_page(
-    place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
-) -> WebgpuPage | None:
-    """The page for a browser, where one is wanted."""
-    if place is None:
-        if package is not None:
-            raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint="add --webgpu-page DIR")
-        return None
-    return WebgpuPage.of(place, package, models, pair, steps)
-
-
-def _may_lack(decoding: Decoding | None) -> frozenset[str]:
-    """Inputs that a sample may lack: states and caches of a model that is run step by step."""
-    return decoding.optional if decoding is not None else frozenset()
 
 
 def _path_in_report(path: PathLike | None) -> str:

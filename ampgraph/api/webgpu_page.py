@@ -31,7 +31,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.strict.session import StrictSession
-from ..report.picture.webgpu_page import DATA, webgpu_page
+from ..report.picture.page import DATA, webgpu_page
 from ..report.verification import Verification
 from .kinds import Model, PathLike, path_of
 from .pairs import OnnxPair, Pair

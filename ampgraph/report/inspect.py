@@ -22,7 +22,7 @@ from ..oplists.traits import has
 from .casts import CastReport, cast_reports
 from .estimate import FusedValues, Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
-from .lines import plural
+from .lines import columns, grouped, plural
 
 PRECISIONS = (FLOAT32, *LOW, "float64")
 OTHER = "other"  # nodes without a floating-point tensor
@@ -111,7 +111,8 @@ class Inspection(Shown):
         if self.unknown:
             lines.append(f"no schema known for: {', '.join(self.unknown)}")
         lines += ["", f"speed: {self.speed}"] if self.speed else []
-        lines += ["", *_cast_lines(self.casts), "", "layers", *_layer_lines(self.layers)]
+        rows = [("  (all)", _counts_in_words(self.layers.nodes)), *_layer_rows(self.layers, 1)]
+        lines += ["", *_cast_lines(self.casts), "", "layers", *columns(rows)]
         for part in (self.difference, self.fusions):
             lines += ["", *part.lines()] if part else []
         return lines
@@ -245,10 +246,11 @@ def _count_in_layers(layers: Layer, path: str, found: str) -> None:
 def _changes_since(seen: Seen, original: Seen) -> Changes:
     """What changed since the original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
-    changed: dict[tuple[str, str, str], list[str]] = {}
-    for key, (name, found) in now.items():
-        if key in before and before[key][1] != found:
-            changed.setdefault((key[0], before[key][1], found), []).append(name)
+    differs = [
+        ((key[0], before[key][1], found), name)
+        for key, (name, found) in now.items()
+        if key in before and before[key][1] != found
+    ]
     gone = Counter(key[0] for key in before if key not in now)  # in the order of the graph
     new = Counter(key[0] for key in now if key not in before)
     return Changes(
@@ -256,7 +258,7 @@ def _changes_since(seen: Seen, original: Seen) -> Changes:
         seen.census.nodes - original.census.nodes,
         seen.census.casts - original.census.casts,
         seen.census.weight_bytes - original.census.weight_bytes,
-        dict(sorted(changed.items(), key=lambda item: -len(item[1]))),
+        {change: [name for _, name in found] for change, found in grouped(differs, lambda one: one[0])},
         dict(gone.most_common()),
         dict(new.most_common()),
     )
@@ -282,11 +284,8 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
     """The Casts one by one, or in groups with examples where there are many."""
     if len(casts) <= CASTS_SHOWN:
         return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
-    groups: dict[tuple[str, str, str], list[CastReport]] = {}
-    for cast in casts:
-        groups.setdefault((cast.source, cast.target, cast.sort), []).append(cast)
     lines = [f"casts: {len(casts):,}, in groups (--json lists each)"]
-    for (source, target, sort), members in sorted(groups.items(), key=lambda item: -len(item[1])):
+    for (source, target, sort), members in grouped(casts, lambda cast: (cast.source, cast.target, cast.sort)):
         lines.append(f"  {source} -> {target}  {sort}: {len(members):,}")
         lines += [f"    {member.reason}" for member in members[:EXAMPLES]]
     return lines
@@ -295,13 +294,6 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
 def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
     """Counts by precision in words."""
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
-
-
-def _layer_lines(layers: Layer) -> list[str]:
-    """The tree; numbered neighbours that are alike share a line."""
-    rows = [("  (all)", _counts_in_words(layers.nodes)), *_layer_rows(layers, 1)]
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:<{width}}  {counts}" for name, counts in rows]
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
