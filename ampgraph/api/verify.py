@@ -99,13 +99,7 @@ def verify(
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
-        if onnxruntime_web is not None and webgpu_page is None:
-            raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint="add --webgpu-page DIR")
-        browser = (
-            None
-            if webgpu_page is None
-            else WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
-        )
+        browser = WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
         lacking = frozenset() if decoding is None else decoding.optional
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
