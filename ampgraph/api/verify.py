@@ -96,7 +96,7 @@ def verify(
     as_annotated(verify, locals())
     _check_arguments(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     refuse_page(html, reference, model, data)
-    paths = [path_of(item) for item in (reference, model)]
+    paths = path_of(reference), path_of(model)
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
         browser = WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
@@ -108,17 +108,15 @@ def verify(
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
-        alone = (
-            [] if decoding is not None else chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs)
-        )
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
-        small = vanishing(seen.compared.outputs, pair.roles()) if "float16" in pair.low else ""
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
+        small = filter(None, [vanishing(seen.compared.outputs, pair.roles())] if "float16" in pair.low else [])
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *small, *job.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
