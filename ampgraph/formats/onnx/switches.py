@@ -18,7 +18,7 @@ from ...core.dataflow import Dataflow
 from ...core.graph import LOW
 from ...core.low_types import MOST_LOST, low_type
 from ...core.names import FreshNames
-from ...core.sites import SWITCHES, Switched
+from ...core.runnable import SWITCHES, Switched
 from ...oplists.traits import has
 from .accumulators import EXACT
 from .nodes import kind_of
