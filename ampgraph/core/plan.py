@@ -20,8 +20,8 @@ from .spellings import LEVELS
 from .typed import reader
 
 FORMAT = 2
-KINDS = 4  # operators that a row of a page names
 """1 had one row for all rewrites, and did not say what is rounded together."""
+KINDS = 4  # operators that a row of a page names
 GRAPH = "graph"
 """The kind of what decides the type of a graph's input or output."""
 _KINDS = {"border": GRAPH}

@@ -67,26 +67,21 @@ def word(name: str) -> Callable[[object], str]:
     return read
 
 
-def optional_word(name: str) -> Callable[[object], str | None]:
-    """A reader of one text, or None. It raises AmpError AMP301."""
-    read = word(name)
-    return lambda value: None if value is None else read(value)
-
-
 def target(value: object) -> str | None:
     """The name of a target, or None: the format's own. Raises AmpError AMP301."""
-    found = optional_word("target")(value)
-    return None if found is None else place_word(found)
+    return None if value is None else place_word(word("target")(value))
 
 
-def words(name: str) -> Callable[[object], tuple[str, ...]]:
-    """A reader of one pattern or several. It raises AmpError AMP305."""
+def words(
+    name: str, code: str = "AMP305", what: str = "a pattern", hint: str = PATTERNS
+) -> Callable[[object], tuple[str, ...]]:
+    """A reader of one text or several, of which each is ``what``. It raises AmpError of the code with the hint."""
 
     def read(value: object) -> tuple[str, ...]:
         found = _as_list(value)
         for item in found:
             if not isinstance(item, str):
-                raise AmpError("AMP305", f"{name}: {item!r} is not a pattern", hint=PATTERNS)
+                raise AmpError(code, f"{name}: {item!r} is not {what}", hint=hint)
         return tuple(map(str, found))
 
     return read
@@ -107,11 +102,8 @@ def io(value: object) -> tuple[str, ...]:
 
 def rewrite(value: object) -> tuple[str, ...]:
     """The words of ``rewrite``; none for ``exact``, which is what holds where none is said. Raises AmpError AMP301."""
-    found = _as_list(value)
-    for item in found:
-        if not isinstance(item, str):
-            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact, or a name")
-    return () if found == ["exact"] else tuple(map(str, found))
+    found = words("rewrite", "AMP301", "text", "none, exact, or a name")(value)
+    return () if found == ("exact",) else found
 
 
 def paths(value: object) -> tuple[str, ...]:

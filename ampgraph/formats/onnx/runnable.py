@@ -21,7 +21,7 @@ from .accumulators import computed_again
 from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
-from .schemas import schema
+from .schemas import same_version
 from .shapes import sizes
 from .switches import LowParts, with_switches
 from .types import DTYPES, declared_type, native_type
@@ -243,8 +243,7 @@ def _align_opsets(model: ModelProto) -> None:
 def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
     """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
     kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
-    found = ((schema("", kind, ours), schema("", kind, theirs)) for kind in kinds)
-    return all(a is not None and b is not None and a.since_version == b.since_version for a, b in found)
+    return all(same_version(kind, ours, theirs) for kind in kinds)
 
 
 def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

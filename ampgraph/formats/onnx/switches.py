@@ -86,7 +86,7 @@ class LowParts:
         graphs = list(all_graphs(model))
         low = {value.id for value in flow.values if value.dtype in LOW}
         nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
-        stored = {v.name or "": t.dtype for each in graphs for v, t in stored_in(each) if t.dtype in LOW_TYPES}
+        stored = {v.name or "": t.dtype for v, t in stored_in(graphs) if t.dtype in LOW_TYPES}
         return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), stored)
 
 
@@ -108,7 +108,7 @@ class _Switches:
         self._main, self._parts = strict.graph, parts
         graphs = list(all_graphs(reference))
         self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
-        stored = {v.name or "": tensor for graph in graphs for v, tensor in stored_in(graph) if tensor.dtype == FLOAT}
+        stored = {v.name or "": tensor for v, tensor in stored_in(graphs) if tensor.dtype == FLOAT}
         self._originals = Originals(stored)
         self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
         self._nodes: list[ir.Node] = []
@@ -201,7 +201,7 @@ class _Switches:
         """The low stored tensors of the file, each as (name, the reference's own float32 numbers, the value that is
         read)."""
         graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
-        for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in stored_in(graph)):
+        for value, own in stored_in(graph for graph in graphs if isinstance(graph, ir.Graph)):
             name = value.name or ""
             low = self._parts.constants.get(name)
             numbers = None if low is None else self._originals.of(name, own, low)

@@ -19,22 +19,6 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
                 waiting += bodies(node)
 
 
-def stored(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
-    """What holds a stored tensor: initializers and Constant nodes, those of functions too, in the order of the above.
-
-    One walk over the nodes."""
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
-    for graph in waiting:
-        yield from (value for value in graph.initializers.values() if value.const_value is not None)
-        for node in graph:
-            given = node.attributes.data
-            if not given:
-                continue
-            if node.op_type == "Constant" and "value" in given and not given["value"].is_ref():
-                yield node
-            waiting += bodies(node)
-
-
 _NO_BODIES: tuple[ir.Graph, ...] = ()
 
 

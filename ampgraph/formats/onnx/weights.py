@@ -87,13 +87,14 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
     return proto.data_type == FLOAT and proto.HasField("raw_data")
 
 
-def stored_in(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Stored tensors, and those of Constant nodes."""
-    made = (value for node in graph if node.op_type == "Constant" for value in node.outputs)
-    for value in (*graph.initializers.values(), *made):
-        tensor = stored_tensor(value)
-        if tensor is not None:
-            yield value, tensor
+def stored_in(graphs: Iterable[ir.Graph]) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """The tensors of initializers and of Constant nodes, each with the value that it is behind, graph by graph."""
+    for graph in graphs:
+        made = (value for node in graph if node.op_type == "Constant" for value in node.outputs)
+        for value in (*graph.initializers.values(), *made):
+            tensor = stored_tensor(value)
+            if tensor is not None:
+                yield value, tensor
 
 
 class OnnxWeights:
