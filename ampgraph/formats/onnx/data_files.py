@@ -24,8 +24,7 @@ from ...core.errors import AmpError
 from ...core.progress import Progress
 from ..checks import check_extent, check_held, data_file, elements_in
 from .proto import holders, tensors
-from .walk import all_graphs
-from .weights import InFile, RoundedTensor, nbytes, put, stored_in, tensor_chunks
+from .weights import InFile, RoundedTensor, nbytes, put, stored, tensor_chunks
 
 INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
 EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
@@ -161,7 +160,7 @@ def free_name(path: Path, own: Collection[str], read: Collection[str], given: Co
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     """The stored tensors whose bytes lie in data files."""
-    return external_of(tensor for _, tensor in stored_in(all_graphs(model)))
+    return external_of(tensor for _, tensor in stored(model))
 
 
 def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
@@ -196,7 +195,7 @@ def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
 def written_outside(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
     """The tensors that are written to the data file: those that came from one, and large initializers where the model
     would pass 2 GB; by the value that each is behind."""
-    held = dict(stored_in(all_graphs(model)))
+    held = dict(stored(model))
     over = sum(nbytes(tensor) for value, tensor in held.items() if value.producer() is None) > INLINE_LIMIT
     return {
         value: tensor
@@ -228,8 +227,8 @@ def write_data(
     for (value, tensor), (offset, length) in zip(held.items(), places, strict=True):
         label = tensor.name or (value.name if value.producer() is None else "") or ""
         shape: ir.Shape = tensor.shape  # type: ignore[assignment]
-        stored = ir.ExternalTensor(
+        moved = ir.ExternalTensor(
             place.name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=place.parent
         )
-        put(value, stored)
+        put(value, moved)
     return mark

@@ -24,7 +24,7 @@ from .schemas import opset_of_ir, same_version
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .walk import all_graphs, is_sorted
-from .weights import dims, nbytes, stored_in
+from .weights import dims, nbytes, stored
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -155,7 +155,7 @@ class OnnxGraph(RunnableOnnx):
         for graph in self._graphs():
             nodes += len(graph)
             casts += sum(node.op_type == "Cast" for node in graph)
-        for _, tensor in stored_in(self._graphs()):
+        for _, tensor in stored(self.model):
             row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
             row[0] += 1
             row[1] += tensor.nbytes

@@ -9,9 +9,14 @@ import onnx_ir as ir
 GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
+def outermost(model: ir.Model) -> list[ir.Graph]:
+    """The main graph, and the graphs of the functions."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, the functions' graphs, and the bodies in them at any depth."""
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    waiting = outermost(model)
     for graph in waiting:
         yield graph
         for node in graph:
