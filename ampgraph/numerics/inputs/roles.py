@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.crossings import Crossings
 from ...core.dataflow import NONE, Dataflow, Op
+from ...core.walk import Crossings
 from ...oplists.traits import has, traits
 
 VERY_NEGATIVE = -1e3

@@ -8,11 +8,11 @@ import numpy as np
 from onnx import TensorProto
 
 from ...core.arrays import Array, Result
-from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.graph import LOW, Attribute, NodeEditor
 from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, escaped, measure, value_key
+from ...core.walk import Crossings
 from ...formats.adapters import OnnxGraph
 from ...oplists.traits import has
 from ..graphs import flat_graph

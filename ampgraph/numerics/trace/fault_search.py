@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ...core.arrays import Feeds, Result
 from ...core.errors import AmpError
-from ...core.node_names import pattern_for
+from ...core.names import pattern_for
 from ...core.progress import Count, Progress
 from ...core.repairs import Mended
 from ...core.runnable import Switched
