@@ -72,16 +72,14 @@ def target(value: object) -> str | None:
     return None if value is None else place_word(word("target")(value))
 
 
-def words(
-    name: str, code: str = "AMP305", what: str = "a pattern", hint: str = PATTERNS
-) -> Callable[[object], tuple[str, ...]]:
-    """A reader of one text or several, of which each is ``what``. It raises AmpError of the code with the hint."""
+def words(name: str) -> Callable[[object], tuple[str, ...]]:
+    """A reader of one pattern or several. It raises AmpError AMP305."""
 
     def read(value: object) -> tuple[str, ...]:
         found = _as_list(value)
         for item in found:
             if not isinstance(item, str):
-                raise AmpError(code, f"{name}: {item!r} is not {what}", hint=hint)
+                raise AmpError("AMP305", f"{name}: {item!r} is not a pattern", hint=PATTERNS)
         return tuple(map(str, found))
 
     return read
@@ -102,8 +100,11 @@ def io(value: object) -> tuple[str, ...]:
 
 def rewrite(value: object) -> tuple[str, ...]:
     """The words of ``rewrite``; none for ``exact``, which is what holds where none is said. Raises AmpError AMP301."""
-    found = words("rewrite", "AMP301", "text", "none, exact, or a name")(value)
-    return () if found == ("exact",) else found
+    found = _as_list(value)
+    for item in found:
+        if not isinstance(item, str):
+            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact, or a name")
+    return () if found == ["exact"] else tuple(map(str, found))
 
 
 def paths(value: object) -> tuple[str, ...]:
