@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..training.mindspore.step_trainer import MindirTrainer
     from ..training.run.trainer import Trainer
-    from ..training.step.step_result import StepResult
+    from ..training.step.training_step import StepResult
 else:  # imported when somebody asks for the types of what names them
     ProcessGroup = Later("torch.distributed", "ProcessGroup")
     MindirTrainer = Later("ampgraph.training.mindspore.step_trainer", "MindirTrainer")

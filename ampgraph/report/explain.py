@@ -16,8 +16,8 @@ from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
 from ..planner.assemble import UNDECIDED, DecidedModel
-from ..planner.costs import extra_of, net_of
-from ..planner.cut import INFINITE, LAUNCH, Problem
+from ..planner.costs import LAUNCH
+from ..planner.cut import INFINITE, Undecided
 from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
@@ -332,26 +332,26 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
 def _cost(decided: DecidedModel, root: int) -> Cost:
     """What low and float32 cost for one decision while all others stay: bytes, kernel starts, the Casts and tensors
     that are paid for."""
-    flow, task = decided.flow, decided.task
-    costs, sides, find = task.costs, decided.settled.sides, decided.settled.find
+    flow, undecided = decided.flow, Undecided(decided.task)
+    settled, find = decided.settled, decided.settled.find
     touched = [
         value.id
         for value in flow.values
         if (value.unit != NONE and find(value.unit) == root)
         or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
     ]
-    found = {value: net_of(task, value, costs) for value in touched}
+    found = {value: undecided.net(value) for value in touched}
     nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
-    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
-    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others})
-    problem.extra[root] = extra_of(task, root, flow.ops, costs)
+    sides = {u: settled.sides[u] for net in nets.values() for u in (*net.readers, net.writer) if u is not None}
 
     def choice(side: int) -> Choice:
-        total = problem.cost({root: side})
-        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
+        costs = {value: net.cost({**sides, root: side}) for value, net in nets.items()}
+        total = sum(costs.values()) + (undecided.extra(root) if side == HIGH else 0)
+        paid = [flow.values[value] for value, cost in costs.items() if cost]
         casts, weights = ([v for v in paid if v.weight == stored] for stored in (False, True))
         names = (tuple(v.name for v in some) for some in (casts, weights))
-        return Choice(total if total < INFINITE else None, sum(costs.starts(v.id) for v in casts), *names)
+        starts = sum(undecided.costs.starts(v.id) for v in casts)
+        return Choice(total if total < INFINITE else None, starts, *names)
 
     return Cost(choice(LOW), choice(HIGH))
 
