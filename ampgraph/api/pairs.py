@@ -14,7 +14,6 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from ..core.low_types import numpy_type
-from ..core.runnable import RunnableGraph
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.io import to_proto
@@ -121,12 +120,12 @@ class OnnxPair(Pair):
         self._profiled: OnnxSession | None = None
 
     @property
-    def source(self) -> RunnableGraph:
+    def source(self) -> OnnxGraph:
         """The reference, for other runs of it."""
         return self._ours
 
     @property
-    def result(self) -> RunnableGraph:
+    def result(self) -> OnnxGraph:
         """What was made from it."""
         return self._theirs
 

@@ -24,8 +24,8 @@ from ...core.dataflow import NONE, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line
 from ...core.graph import LOW, DescribedGraph, Graph
 from ...core.low_types import numpy_type
-from ...core.runnable import RunnableGraph, StrictEditor, Sums
-from ...core.sites import SWITCHES
+from ...core.runnable import SWITCHES, Sums
+from ...formats.adapters import OnnxGraph, OnnxStrictEditor
 from ...formats.kinds import Model
 from ...oplists.kernels import TARGETS, Kernels, load_kernels
 from ...oplists.traits import has
@@ -203,7 +203,7 @@ INLINE_LIMIT = 1 << 20
 LOW_BYTES = 2  # of an element
 
 
-def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> None:
+def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None:
     """Rewrites a model without functions, in place; unless the boundary is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
@@ -270,7 +270,7 @@ class _Writer:
     """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``sums``: by operator, how its
     kernel adds up where that is in a low type."""
 
-    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
+    def __init__(self, flow: Dataflow, edit: OnnxStrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:

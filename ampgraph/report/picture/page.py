@@ -16,7 +16,7 @@ from ...core.annotations import reasons_in
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
-from ...core.node_names import literal
+from ...core.names import literal
 from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
