@@ -83,16 +83,12 @@ def test_a_pipe_shows_no_progress(tmp_path):
     assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith("model ")
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
-def test_a_tolerance_that_is_none(amp, value):
-    refused(amp("tune", DIGITS, "--tolerance", value), "AMP312", "tolerance")
-
-
 def test_bad_input(amp, tmp_path):
     model = tmp_path / "m.onnx"
     model.write_bytes(DIGITS.read_bytes())
     (tmp_path / "empty").mkdir()
     before = contents(tmp_path)
+    refused(amp("tune", model, "--tolerance", "nan"), "AMP312", "tolerance")
     refused(amp("tune", model, "--metric", "l3"), "AMP312", "unknown metric 'l3'")
     refused(amp("tune", model, "-o", model), "AMP106", "written over the input")
     refused(amp("tune", model, "--data", HELDOUT, "-o", HELDOUT), "AMP106", "written over the input")
