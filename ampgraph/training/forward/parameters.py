@@ -45,7 +45,11 @@ def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
     """
     buffers = re.findall(r"\bBUFFER target='([^']*)'", signature(model))
     known = list(dict.fromkeys([*_float_initializers(model.graph), *_listed_parameters(model), *buffers]))
-    return {name for pattern in freeze for name in _matches(pattern, known)}
+    for pattern in freeze:
+        if not fnmatch.filter(known, pattern):
+            hint = nearest(pattern, known) or f"there are: {', '.join(known[:8])}"
+            raise AmpError("AMP305", f"--freeze {pattern} matches no parameter", hint=hint)
+    return {name for pattern in freeze for name in fnmatch.filter(known, pattern)}
 
 
 def _float_initializers(graph: ir.Graph) -> dict[str, ir.Value]:
@@ -55,15 +59,6 @@ def _float_initializers(graph: ir.Graph) -> dict[str, ir.Value]:
         for value in graph.initializers.values()
         if value.const_value is not None and value.const_value.dtype in FLOATS and not value.is_graph_input()
     }
-
-
-def _matches(pattern: str, names: Sequence[str]) -> list[str]:
-    """The names that a pattern of --freeze matches. Raises AmpError AMP305 for none."""
-    hits = fnmatch.filter(names, pattern)
-    if not hits:
-        hint = nearest(pattern, list(names)) or f"there are: {', '.join(names[:8])}"
-        raise AmpError("AMP305", f"--freeze {pattern} matches no parameter", hint=hint)
-    return hits
 
 
 # -- which initializers are parameters --------------------------------------------------------------------------------
@@ -98,16 +93,18 @@ def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
         return False
     if any(node.op_type == "BatchNormalization" and index in (3, 4) for node, index in reads):
         return False
-    if reads and all(_gets_no_gradient(node, index) or _normalizes(node, index, data) for node, index in reads):
+    if reads and all(_steers_or_normalizes(node, index, data) for node, index in reads):
         return False
     if tensor.size == 1 and not any(_is_learnt_number(node, index) for node, index in reads):
         return False
     return bool(np.abs(tensor.numpy()).max() < LARGE)
 
 
-def _gets_no_gradient(node: ir.Node, index: int) -> bool:
-    """Whether an input steers a node and gets no gradient: a shape, an axis, a condition."""
-    return at(kind_of(node), "without_gradient", index)
+def _steers_or_normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
+    """Whether an input gets no gradient, as a shape, an axis or a condition, or is what raw data is shifted or divided
+    by, as the mean of pixels."""
+    kind = kind_of(node)
+    return at(kind, "without_gradient", index) or (has(kind, "normalizes") and index == 1 and node.inputs[0] in data)
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -124,19 +121,11 @@ def _raw_data(graph: ir.Graph) -> set[ir.Value]:
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")
-        if kept and node.inputs[0] in found and all(value is None or _is_stored(value) for value in node.inputs[1:]):
+        others = (value for value in node.inputs[1:] if value is not None)
+        stored = all(ir.convenience.get_const_tensor(value) is not None for value in others)
+        if kept and stored and node.inputs[0] in found:
             found.update(node.outputs)
     return found
-
-
-def _is_stored(value: ir.Value) -> bool:
-    """Whether a value is an initializer or made by a Constant."""
-    return ir.convenience.get_const_tensor(value) is not None
-
-
-def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
-    """Whether a stored tensor is what raw data is shifted or divided by (a mean of pixels), and no parameter."""
-    return has(kind_of(node), "normalizes") and index == 1 and node.inputs[0] in data
 
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:

@@ -97,7 +97,7 @@ def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
     """The outputs of a Dropout that drops nothing: its data, and a mask of True."""
     x = node.inputs[0]
     assert x is not None
-    found = [b.typed(b.op("Identity", x), x)]
+    found = [b.copy(x)]
     if len(node.outputs) > 1:
         found.append(b.typed(b.op("Expand", b.constant(np.array(True)), b.shape(x)), BOOL, *(x.shape or ())))
     return found

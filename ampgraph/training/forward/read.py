@@ -203,7 +203,7 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
     """Has readers of the node's result read ``new``, and removes the node."""
     old = node.outputs[0]
     if old.is_graph_output():  # a piece may be several outputs
-        new = b.typed(b.op("Identity", new), new)
+        new = b.copy(new)
     b.replace(old, new)
     b.graph.remove(node, safe=True)
 

@@ -77,6 +77,10 @@ class NodeBuilder:
             value.type, value.shape = ir.TensorType(like), ir.Shape(dims)
         return value
 
+    def copy(self, value: ir.Value) -> ir.Value:
+        """The value under another name, by an Identity."""
+        return self.typed(self.op("Identity", value), value)
+
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value in another type; itself if it has that."""
         if value.dtype == dtype:
@@ -153,8 +157,12 @@ class NodeBuilder:
             self._constants[key] = value
         return self._constants[key]
 
-    def drop_unused_constants(self, kept: set[ir.Value]) -> None:
-        """Removes constants that were made here and that no node reads, but for ``kept``."""
+    def drop_unused(self, before: int, kept: set[ir.Value]) -> None:
+        """Removes what nobody reads but for ``kept``: of nodes those behind the first ``before`` ones, as rules make
+        them for operands that need no gradient (the data's, frozen weights'), and constants that were made here."""
+        for node in reversed(list(self.graph)[before:]):
+            if not any(value in kept or value.uses() or value.is_graph_output() for value in node.outputs):
+                self.graph.remove(node, safe=True)
         for key, value in list(self._constants.items()):
             if value not in kept and not value.uses() and value.name is not None:
                 del self._constants[key], self.graph.initializers[value.name]
@@ -361,10 +369,9 @@ class Builder(NodeBuilder):
         assert total is not None
         return self.cast(total, value.dtype or wide)
 
-    def axis(self, node: ir.Node, value: ir.Value, default: int, name: str = "axis") -> int:
-        """An axis attribute, counted from the front."""
-        found = node.attributes.get(name)
-        axis = default if found is None else found.as_int()
+    def axis(self, node: ir.Node, value: ir.Value, default: int) -> int:
+        """The attribute ``axis`` of a node that reads ``value``, counted from the front."""
+        axis = node.attributes.get_int("axis", default)
         return axis + self.rank(value) if axis < 0 else axis
 
     def zeros(self, like: ir.Value) -> ir.Value:
@@ -406,6 +413,10 @@ class Builder(NodeBuilder):
     def joined(self, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
         """Values side by side along an axis; one alone as it is."""
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def total(self, values: Sequence[ir.Value]) -> ir.Value:
+        """The sum of several values; one alone as it is."""
+        return values[0] if len(values) == 1 else self.op("Sum", *values)
 
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
         """The sum of a value over axes; the value itself for no axes."""

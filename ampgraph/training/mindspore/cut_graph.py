@@ -205,14 +205,11 @@ class _GraphPieces:
         }
         try:
             if kind == "MaxPool":
-                return ops.MaxPool(
-                    *(_height_and_width(given, name) for name in ("kernel_size", "strides")),
-                    *_padding_and_format(given),
-                )
+                sizes = (_height_and_width(given, name) for name in ("kernel_size", "strides"))
+                return ops.MaxPool(*sizes, given["pad_mode"], given["format"])
             stride, dilation = _height_and_width(given, "stride"), _height_and_width(given, "dilation")
-            sizes = given["out_channel"], given["kernel_size"], given["mode"]
-            padding = given["pad_mode"], given["pad"]
-            return ops.Conv2D(*sizes, *padding, stride, dilation, given["group"], given["format"])
+            names = ("out_channel", "kernel_size", "mode", "pad_mode", "pad")
+            return ops.Conv2D(*(given[name] for name in names), stride, dilation, given["group"], given["format"])
         except KeyError as missing:
             raise _not_cut(self.path, f"a {kind} has no {missing}") from None
 
@@ -251,11 +248,6 @@ def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
     """Height and width of a size that the file keeps for four dimensions."""
     sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
-
-
-def _padding_and_format(given: dict[str, Any]) -> tuple[str, str]:
-    """Padding mode and layout of a convolution or pool."""
-    return given["pad_mode"], given["format"]
 
 
 def _attribute_value(entry: Any) -> Any:

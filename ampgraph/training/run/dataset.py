@@ -228,7 +228,10 @@ def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, 
         if IDX.search(name):
             with opened(path) as file:
                 array = mapped_idx(file)
-            return {_idx_name(IDX.sub("", name), array, inputs, labels): array}
+            stem, others = IDX.sub("", name), [one for one in inputs if one != labels]
+            if stem not in inputs:  # labels if it has one axis, else the only other input
+                stem = labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
+            return {stem: array}
     except OSError as error:
         raise cannot_read(path, error) from None
     except DAMAGED as error:
@@ -256,15 +259,6 @@ def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[s
     if columns and len(others) == 1:
         found[others[0]] = np.stack(list(columns.values()), 1).astype(np.float32)
     return found
-
-
-def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
-    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only other
-    input."""
-    if stem in inputs:
-        return stem
-    others = [name for name in inputs if name != labels]
-    return labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
 
 
 def opened(path: Path) -> IO[bytes]:

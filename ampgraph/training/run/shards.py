@@ -248,7 +248,7 @@ class SlicedUpdate:
         """Makes an output give this rank's part alone, under its name."""
         part = self._part(whole)
         name, whole.name = whole.name, self.b.fresh(f"whole/{whole.name}")
-        given = self.b.typed(self.b.op("Identity", part), part)
+        given = self.b.copy(part)
         given.name = name
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 

@@ -157,7 +157,7 @@ def _update(
     old, given = graph.outputs[number], Value(name=side.b.fresh("step/loss_given"))
     graph.inputs.append(side.b.typed(given, old))
     old.name = side.b.fresh("cut/loss")
-    graph.outputs[number] = loss = side.b.typed(side.b.op("Identity", given), given)
+    graph.outputs[number] = loss = side.b.copy(given)
     loss.name = layout.loss
     parts = {output for _, output in layout.parts}
     for value in [value for value in graph.outputs if value.name in parts]:

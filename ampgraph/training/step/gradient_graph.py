@@ -200,7 +200,7 @@ class GradientGraph:
 
     def _given_out(self, values: Iterable[ir.Value]) -> list[str]:
         """Makes outputs of gradients, by an Identity each, since a value may be the gradient of several parameters."""
-        outputs = [_named_output(self.states.builder, value) for value in values]
+        outputs = [self.states.builder.copy(value) for value in values]
         self.graph.outputs.extend(outputs)
         return [output.name or "" for output in outputs]
 
@@ -209,7 +209,7 @@ class GradientGraph:
         if list(self.parts.values()) == [self.loss]:
             self.parts = {}
         b = Builder(self.graph, "loss")
-        self.parts = {name: _named_output(b, value) for name, value in self.parts.items()}
+        self.parts = {name: b.copy(value) for name, value in self.parts.items()}
         for name, output in self.parts.items():
             output.name = b.fresh(f"loss/{name}")
         self.graph.outputs.extend(self.parts.values())
@@ -311,8 +311,3 @@ def _losses(
         hint = "export it with one, --seed-input names it; or --loss-scale none"
         raise AmpError("AMP215", message, hint=hint)
     return {backward.loss: 1.0}
-
-
-def _named_output(b: Builder, value: ir.Value) -> ir.Value:
-    """A value as an output of its own, by an Identity: it may be the gradient of several parameters."""
-    return b.typed(b.op("Identity", value), value)

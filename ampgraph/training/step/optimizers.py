@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
 from ..gradients.builder import Builder, Term
-from ..option_text import BadOption, read_options, types_of
+from ..option_text import BadOption, read_options, split_pattern, types_of
 
 Value = ir.Value
 Moved: TypeAlias = "tuple[Value, list[Value]]"
@@ -325,13 +325,5 @@ def _group_of(row: object) -> ParameterGroup:
 
 def _parse_group(text: str) -> ParameterGroup:
     """The pattern and the optimizer's form of ``PATTERN=FORM``, or of a form alone."""
-    places = [place for place, letter in enumerate(text) if letter == "=" and place]
-    for place in places:  # a name may hold = and :, and so may a form
-        pattern, form = text[:place], text[place + 1 :]
-        word = form.partition(":")[0]
-        if word in (*OPTIMIZERS, FROZEN, SHARED):
-            return _group_of((pattern, form))
-    pattern, equals, form = text.partition("=")
-    if equals and ":" not in pattern:  # the kind of optimizer is what is misspelt
-        return ParameterGroup(pattern, parse_optimizer(form))
-    return ParameterGroup(ALL, parse_optimizer(text))
+    pattern, form = split_pattern(text, (*OPTIMIZERS, FROZEN, SHARED))
+    return _group_of((pattern, form)) if pattern else ParameterGroup(ALL, parse_optimizer(form))

@@ -91,7 +91,10 @@ class StateBuilder:
         """
         for old, new in after.items():
             chosen = new if when is None else self.builder.op("Where", when, new, old)
-            output = chosen if _may_be_named(chosen) else self.builder.op("Identity", chosen)
+            maker = chosen.producer()
+            # what an Identity gives may be a gradient too
+            own = maker is not None and maker.op_type != "Identity" and not chosen.is_graph_output()
+            output = chosen if own else self.builder.op("Identity", chosen)
             output.name, output.type, output.shape = self.builder.fresh(f"next/{old.name}"), old.type, old.shape
             self.builder.graph.outputs.append(output)
             self.next[old.name or ""] = output.name
@@ -107,10 +110,3 @@ class StateBuilder:
         graph."""
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
-
-
-def _may_be_named(value: ir.Value) -> bool:
-    """Whether a value may take the name of a state's output: a node makes it for nothing else. What an Identity gives
-    may be a gradient too."""
-    node = value.producer()
-    return node is not None and node.op_type != "Identity" and not value.is_graph_output()

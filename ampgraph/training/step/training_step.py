@@ -145,7 +145,8 @@ class TrainingStep:
     def initial_state(self) -> dict[str, Array]:
         """The first value of every tensor of the state, by name, in its shape."""
         found = self.model.graph.initializers
-        return {entry.name: entry.seen(_stored_numbers(found[entry.name])) for entry in self.layout.states}
+        rows = [(entry, found[entry.name].const_value) for entry in self.layout.states]
+        return {entry.name: entry.seen(tensor.numpy()) for entry, tensor in rows if tensor is not None}
 
     def fed(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """A state as the graph takes it: parameters that it moves together are vectors there."""
@@ -214,12 +215,6 @@ def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
     labels = [layout.labels] if layout.labels else []
     stray = [name for name in (*labels, *(row.name for row in layout.class_inputs)) if name not in layout.inputs]
     return f"its labels '{stray[0]}' are not an input" if stray else ""
-
-
-def _stored_numbers(value: ir.Value) -> Array:
-    """The stored numbers of an initializer."""
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 @contextlib.contextmanager

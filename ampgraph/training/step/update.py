@@ -45,7 +45,12 @@ class UpdateOptions:
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value"):
-            _check_positive(self, name)
+            if (given := getattr(self, name)) is None:
+                continue
+            with np.errstate(over="ignore"):
+                if not is_number(given) or not np.float32(given) > 0:
+                    raise AmpError("AMP322", f"{name}={given!r} is not a positive number", hint="for example 1.0")
+            object.__setattr__(self, name, float(given))
         if self.clip_norm is not None and self.clip_value is not None:
             message = "clip_norm and clip_value cannot be combined: the result depends on which comes first"
             raise AmpError("AMP322", message, hint="omit one of them")
@@ -53,20 +58,6 @@ class UpdateOptions:
             if not is_number(self.ema) or not 0 < self.ema < 1:
                 raise AmpError("AMP322", f"ema={self.ema!r} is not a number between 0 and 1", hint="for example 0.999")
             object.__setattr__(self, "ema", float(self.ema))
-
-
-def _check_positive(options: UpdateOptions, name: str) -> None:
-    """Makes a float of an option that is given. Raises AmpError AMP322 for what is not positive in float32."""
-    given = getattr(options, name)
-    if given is None:
-        return
-    with np.errstate(over="ignore"):
-        if not is_number(given) or not np.float32(given) > 0:
-            raise AmpError("AMP322", f"{name}={given!r} is not a positive number", hint="for example 1.0")
-    object.__setattr__(options, name, float(given))
-
-
-NOTHING_MORE = UpdateOptions()
 
 
 @dataclass(frozen=True)
@@ -109,8 +100,8 @@ def add_update(
     update: UpdateGraph,
     parts: Sequence[Part],
     scale: Scale | None,
-    options: UpdateOptions = NOTHING_MORE,
-    running: Sequence[RunningMove] = (),
+    options: UpdateOptions,
+    running: Sequence[RunningMove],
 ) -> Updated:
     """Writes the update of the parameters by their scaled gradients, which are float32, and commits all their state.
 
@@ -175,8 +166,7 @@ def _move_parameters(
 def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
     """Whether no element is inf or NaN: x * 0 is 0 for every number, and a sum of zeros cannot overflow."""
     zeros = [b.op("ReduceSum", b.op("Mul", g, b.number(0)), keepdims=0) for g in gradients]
-    total = zeros[0] if len(zeros) == 1 else b.op("Sum", *zeros)
-    return b.op("Equal", total, b.number(0))
+    return b.op("Equal", b.total(zeros), b.number(0))
 
 
 def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None, more: Sequence[Value]) -> Value:
@@ -185,13 +175,7 @@ def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None
     if norm is None:
         return all_finite(b, [*gradients, *more])
     norms = [norm, *(b.op("ReduceL1", value, keepdims=0) for value in more)]
-    return b.op("Less", norm if len(norms) == 1 else b.op("Sum", *norms), b.number(math.inf))
-
-
-def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
-    """The L2 norm of all gradients together."""
-    squares = [b.op("ReduceSumSquare", gradient, keepdims=0) for gradient in gradients]
-    return b.op("Sqrt", squares[0] if len(squares) == 1 else b.op("Sum", *squares))
+    return b.op("Less", b.total(norms), b.number(math.inf))
 
 
 def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
@@ -201,7 +185,7 @@ def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> 
         return [b.op("Clip", gradient, low, high) for gradient in gradients], None
     if options.clip_norm is None:
         return gradients, None
-    norm = global_norm(b, gradients)
+    norm = b.op("Sqrt", b.total([b.op("ReduceSumSquare", gradient, keepdims=0) for gradient in gradients]))
     gap = b.op("Div", b.number(options.clip_norm), b.op("Add", norm, b.number(CLIP_EPS)))
     factor = b.op("Min", gap, b.number(1))
     return [b.op("Mul", gradient, factor) for gradient in gradients], norm

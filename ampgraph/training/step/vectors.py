@@ -70,15 +70,18 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
         states.flatten(parameter)
     whole = None
     for dtype, casts in lowered.items():
-        every = all(value.dtype == FLOAT for value in parameters) and _low_casts_pay(
-            _total_size(casts), _total_size(parameters)
-        )
+        low, rest = _total_size(casts), _total_size(parameters) - _total_size(casts)
+        # else the float32 ones among them are put side by side once more
+        every = all(value.dtype == FLOAT for value in parameters) and 10 * rest <= LAUNCH + 8 * low
         taken = list(parameters) if every else list(casts)
         whole = b.joined(parameters) if every and whole is None else whole
-        low = b.cast(whole if every and whole is not None else b.joined(taken), dtype)
-        read = _vector_to_tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
+        vector = b.cast(whole if every and whole is not None else b.joined(taken), dtype)
+        read = _vector_to_tensors(b, vector, {one: shapes[one] if one in casts else dims(one) for one in taken})
         for parameter, found in casts.items():
-            _put_in_place(b.typed(read[parameter], dtype, *shapes[parameter]), found)
+            value = b.typed(read[parameter], dtype, *shapes[parameter])
+            for node in found:
+                ir.convenience.replace_all_uses_with(node.outputs[0], value)
+                b.graph.remove(node, safe=True)
     return whole
 
 
@@ -202,12 +205,6 @@ def size(value: Value) -> int:
     return math.prod(dims(value))
 
 
-def _low_casts_pay(low: int, numbers: int) -> bool:
-    """Whether to cast and take apart float32 parameters together with the low ones: else they are put side by side once
-    more."""
-    return 10 * (numbers - low) <= LAUNCH + 8 * low
-
-
 def _total_size(values: Iterable[Value]) -> int:
     """Elements of all the values."""
     return sum(map(size, values))
@@ -218,14 +215,6 @@ def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]
-
-
-def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
-    """Has readers of the nodes' result read ``value``, and removes the nodes."""
-    for node in nodes:
-        ir.convenience.replace_all_uses_with(node.outputs[0], value)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
 
 
 def _vector_type(value: Value) -> ir.DataType:

@@ -258,12 +258,6 @@ def _tanh_slope(value: Term) -> Term:
     return 1 - value * value
 
 
-@gradient("RNN")
-def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gradients of X, W, R, B and the initial state of an RNN; one gate."""
-    return recurrent(b, node, gradients, 1, _rnn)
-
-
 def _rnn(side: Direction) -> SideGradients:
     """The backward of one direction of an RNN. With d the gradient of h: that of its sum is d f', and R brings it to
     the step before."""
@@ -282,12 +276,6 @@ def _rnn(side: Direction) -> SideGradients:
 
     states, [made] = side.scan(step, [side.slopes(1)], [side.slopes(0), slope])
     return SideGradients(made, made, side.shared(made, side.before()), states)
-
-
-@gradient("LSTM")
-def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gradients of X, W, R, B and the initial states of an LSTM; four gates, in ONNX's order i, o, f, c."""
-    return recurrent(b, node, gradients, 4, _lstm)
 
 
 def _lstm(side: Direction) -> SideGradients:
@@ -332,14 +320,11 @@ def _cell_states(side: Direction, forget: Term, brought: Term) -> Term:
     return side.rows(before)
 
 
-@gradient("GRU")
-def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gradients of GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
-    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z), dn = d
-    (1 - z) (1 - n^2)."""
-    return recurrent(
-        b, node, gradients, 3, _gru_reset_after if attribute(node, "linear_before_reset", 0) else _gru_reset_before
-    )
+def _gru(side: Direction) -> SideGradients:
+    """The gradients of one direction of a GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n =
+    tanh(x + r q), q = R h + its bias (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of
+    h': dz = d (h - n) z (1 - z), dn = d (1 - z) (1 - n^2)."""
+    return (_gru_reset_after if attribute(side.node, "linear_before_reset", 0) else _gru_reset_before)(side)
 
 
 def _gru_factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
@@ -407,3 +392,8 @@ def _gru_reset_before(side: Direction) -> SideGradients:
     two, new = b.ops("Split", 2, made, b.ints(2 * hidden, hidden), axis=2)
     weights = b.op("Concat", side.shared(two, before, 2), side.shared(new, kept, 1), axis=1)
     return SideGradients(made, made, weights, states)
+
+
+gradient("RNN")(lambda b, node, *gradients: recurrent(b, node, gradients, 1, _rnn))
+gradient("LSTM")(lambda b, node, *gradients: recurrent(b, node, gradients, 4, _lstm))
+gradient("GRU")(lambda b, node, *gradients: recurrent(b, node, gradients, 3, _gru))

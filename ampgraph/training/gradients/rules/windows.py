@@ -368,17 +368,11 @@ def _side_by_side_again(b: Builder, parts: list[Value], w: Windows, x: Value) ->
     for size, axis in reversed(list(zip(w.kernel, w.axes, strict=True))):
         sizes[axis] *= size
         wider = b.ints(*sizes)
-        rows = [parts[at : at + size] for at in range(0, len(parts), size)]
-        parts = [_put_between(b, row, axis, wider) for row in rows]
+        rows, parts = [parts[at : at + size] for at in range(0, len(parts), size)], []
+        for row in rows:  # in turns along the axis
+            apart = [b.op("Unsqueeze", part, b.ints(axis + 1)) for part in row if size > 1]
+            parts.append(b.op("Reshape", b.op("Concat", *apart, axis=axis + 1), wider) if apart else row[0])
     return parts[0]
-
-
-def _put_between(b: Builder, row: list[Value], axis: int, sizes: Value) -> Value:
-    """Elements of several tensors in turns along an axis."""
-    if len(row) == 1:
-        return row[0]
-    apart = [b.op("Unsqueeze", part, b.ints(axis + 1)) for part in row]
-    return b.op("Reshape", b.op("Concat", *apart, axis=axis + 1), sizes)
 
 
 @gradient("AveragePool")
