@@ -32,9 +32,8 @@ from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
 from ..gradients.registry import DETACHED, PADDING
 from .batch_norm import refuse_synchronised
-from .buffers import give_out
 from .export_check import check_export, in_mode
-from .parameters import parameter_names
+from .parameters import give_out, parameter_names
 from .read import SIGNATURE, STACK
 
 if TYPE_CHECKING:
@@ -285,7 +284,7 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
     """Inside, nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations
     of spectral_norm see a weight that is detached, as under their torch.no_grad(); and cdist and ctc_loss, whose own
     kernels ask for sizes, are written in other operators."""
-    from .decompositions import aligned, distances
+    from .decompositions import ctc_loss, distances
 
     transformer, norm = torch.nn.modules.transformer, torch.nn.utils.parametrizations._SpectralNorm
     iterate = norm._power_method
@@ -293,7 +292,7 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
         (norm, "_power_method", lambda own, weight, iterations: iterate(own, weight.detach(), iterations)),
         (torch, "cdist", distances),
-        (torch, "ctc_loss", aligned),
+        (torch, "ctc_loss", ctc_loss),
     ]
     with ExitStack() as own:
         for holder, name, way in ways:
@@ -392,7 +391,7 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _came_through(error: BaseException, file: str) -> bool:
-    """Whether an error came through this file of torch."""
+    """Whether an error of torch's exporter came through this file of torch."""
     return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
 
 

@@ -48,7 +48,7 @@ class NodeBuilder:
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """Adds one node with several outputs; these."""
+        """Adds one node with several outputs, and returns these."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -78,7 +78,7 @@ class NodeBuilder:
         return value
 
     def copy(self, value: ir.Value) -> ir.Value:
-        """The value under another name, by an Identity."""
+        """The value of a graph under another name, by an Identity."""
         return self.typed(self.op("Identity", value), value)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -142,7 +142,7 @@ class NodeBuilder:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, array: Array) -> ir.Value:
-        """An initializer; equal ones are one."""
+        """An initializer of the graph with these numbers; equal ones are one."""
         array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
@@ -168,11 +168,11 @@ class NodeBuilder:
                 del self._constants[key], self.graph.initializers[value.name]
 
     def ints(self, *numbers: int) -> ir.Value:
-        """An int64 vector."""
+        """A constant of the graph: an int64 vector."""
         return self.constant(np.array(numbers, np.int64))
 
     def int64(self, number: int) -> ir.Value:
-        """An int64 scalar."""
+        """A constant of the graph: an int64 scalar."""
         return self.constant(np.array(number, np.int64))
 
     def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
@@ -216,7 +216,7 @@ class Term:
         return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
-        """A node that reads this value first."""
+        """Adds a node that reads this value first; its result."""
         return self.made(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
@@ -262,7 +262,7 @@ class EagerTerm(Term):
         return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> EagerTerm:
-        """The numbers as another type."""
+        """The numbers of this term as another type."""
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 

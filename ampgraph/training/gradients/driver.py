@@ -139,7 +139,7 @@ class _Differentiation:
             self.pending.setdefault(value, []).append(gradient)
 
     def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
-        """Adds a reader's share to the gradient of ``value``, summed to its shape where the operator broadcast it."""
+        """Adds what one reader brings back to the gradient of ``value``, summed to its shape where it was broadcast."""
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
         if gradient.dtype is None:

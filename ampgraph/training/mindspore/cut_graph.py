@@ -117,12 +117,12 @@ class _GraphPieces:
             self.tensors[node.output[0]] = shapes[0].tensors[0]
 
     def _writes(self, node: Any) -> bool:
-        """Whether a node writes a parameter in place."""
+        """Whether a node of a .mindir graph writes a parameter in place."""
         primitive = self.primitives.get(node.op_type.removeprefix("REF::"))
         return primitive is not None and any(entry.name == "side_effect_mem" for entry in primitive.attribute)
 
     def origin(self, name: str) -> str:
-        """The value that a name stands for."""
+        """The value of the .mindir graph that a name stands for."""
         while name in self.stands_for:
             name = self.stands_for[name]
         return name
@@ -251,7 +251,7 @@ def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
 
 
 def _attribute_value(entry: Any) -> Any:
-    """An Attribute message as Python has it."""
+    """An Attribute message of a .mindir file as Python has it."""
     if entry.type == schema.TUPLE:
         return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:

@@ -157,7 +157,7 @@ class MindirTrainer:
             self._assign(name, state[name])
 
     def _assign(self, name: str, value: Any) -> None:
-        """Writes a parameter on the device."""
+        """Writes a MindSpore parameter on the device."""
         parameter = self.parameters[name]
         array = np.asarray(value).reshape(parameter.shape)
         self._ms.ops.assign(parameter, self._ms.Tensor(array, parameter.dtype))

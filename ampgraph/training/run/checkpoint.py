@@ -108,7 +108,7 @@ def digest(step: TrainingStep) -> str:
 
 
 def digest_of(state: Mapping[str, Array | Late]) -> str:
-    """A digest of every bit of some arrays."""
+    """A digest of every bit of a training state."""
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
         made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())

@@ -51,7 +51,7 @@ class Epoch:
     parts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
-        """As plain data, for JSON."""
+        """The epoch as plain data, for JSON."""
         return asdict(self)
 
 

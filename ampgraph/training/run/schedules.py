@@ -65,7 +65,7 @@ class Schedule:
             object.__setattr__(self, name, float(value))
 
     def table(self, rate: float, steps: int) -> Array:
-        """The rate of each of ``steps`` updates.
+        """The learning rate of each of ``steps`` updates.
 
         Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
         """
@@ -157,7 +157,7 @@ def scheduled(layout: StepLayout, rate: float, given: Given, steps: int) -> Tabl
 
 
 def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
-    """What tables are in the state of a step: all groups, or the one row where there are none.
+    """The state of a step that holds tables of learning rates: of all groups, or the one row where there are none.
 
     Raises AmpError AMP324.
     """
@@ -189,7 +189,7 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
 
 
 def after(tables: Tables, past: int) -> Tables:
-    """The tables behind the ``past`` updates that a state has seen."""
+    """The tables of learning rates behind the ``past`` updates that a state has seen."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 

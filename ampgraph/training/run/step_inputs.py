@@ -17,8 +17,7 @@ from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
 from ..forward.losses import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .dataset import Dataset, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
-from .normalized import Normalized
+from .dataset import Dataset, Normalized, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 

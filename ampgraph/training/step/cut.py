@@ -73,7 +73,7 @@ class _StepSide:
         self._made = {value.name: value for node in graph for value in node.outputs}
 
     def value(self, name: str) -> Value:
-        """What a node makes. Raises AmpError AMP206 where none does."""
+        """A value of the step by name. Raises AmpError AMP206 where no node makes it."""
         if name not in self._made:
             raise _not_cuttable(f"no node makes '{name}'")
         return self._made[name]

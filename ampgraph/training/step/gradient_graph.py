@@ -12,7 +12,6 @@ from ...core.dataflow import MARKED
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
 from ..forward.batch_norm import lower_batch_norm, refuse_synchronised
-from ..forward.buffers import KEEP, buffer_values, read_buffers
 from ..forward.exported_backward import (
     ExportedBackward,
     chosen,
@@ -22,7 +21,7 @@ from ..forward.exported_backward import (
     start_from,
 )
 from ..forward.losses import LOSSES, ClassInput, add_loss, as_scalar, lower_losses, read_class_inputs, weighted_sum
-from ..forward.parameters import find_parameters, frozen_names
+from ..forward.parameters import KEEP, buffer_values, find_parameters, frozen_names, read_buffers
 from ..forward.random_numbers import is_random, lower_dropout, lower_random
 from ..forward.read import fix_batch, infer
 from ..gradients.builder import Builder
@@ -34,10 +33,18 @@ from .optimizers import Groups, distinct
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty, PenaltyBuilder
 from .planner_marks import hold_norms, hold_seed, mark_branches, pin_boundary_products
-from .running_state import RunningMove, covered_by_gradients, running_moves
 from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
-from .update import Scale, Updated, UpdateOptions, add_scale, add_update
+from .update import (
+    RunningMove,
+    Scale,
+    Updated,
+    UpdateOptions,
+    add_scale,
+    add_update,
+    covered_by_gradients,
+    running_moves,
+)
 from .update_graph import UpdateGraph
 
 SEED = 0x5EED

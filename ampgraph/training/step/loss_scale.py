@@ -98,12 +98,16 @@ class StaticLossScale:
         object.__setattr__(self, "scale", invertible("scale", self.scale, positive("scale", self.scale)))
 
     def start(self) -> LossScaleState:
-        """The state before the first step."""
+        """The state of the loss scale before the first step."""
         return LossScaleState(self.scale)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
-        """The same state: a static scale remembers nothing."""
+        """The same state of the loss scale: a static one remembers nothing."""
         return state
+
+    def exhausted(self, state: LossScaleState) -> bool:
+        """Never: see `DynamicLossScale.exhausted`."""
+        return False
 
     def __str__(self) -> str:
         return f"static:{spelled(self.scale)}" + ("" if self.skip else ",skip=no")
@@ -210,7 +214,7 @@ class DynamicLossScale:
         return cls.preset("mindspore", init=init, growth=factor, interval=interval)
 
     def start(self) -> LossScaleState:
-        """The state before the first step."""
+        """The state of the loss scale before the first step."""
         return LossScaleState(self.init, credit=self.hysteresis, pending=self.init if RULES[self.rule].late else 0.0)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
@@ -341,7 +345,7 @@ def positive(name: str, value: float | str | None, round_to: str = "float32") ->
 
 
 def invertible(name: str, value: object, number: float) -> float:
-    """The number of a scale: gradients are multiplied by its reciprocal in float32."""
+    """Checks a loss scale, by whose reciprocal gradients are multiplied in float32. Raises AmpError AMP320."""
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(1) / np.float32(number)):
             raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")

@@ -72,7 +72,7 @@ def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
 
 
 def _uncast_data(node: ir.Node) -> Value:
-    """What a norm is given, before a Cast that nobody else reads."""
+    """What a norm's node is given, before a Cast that nobody else reads."""
     data = node.inputs[0]
     assert data is not None
     cast = data.producer()

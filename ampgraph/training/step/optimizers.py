@@ -59,13 +59,13 @@ class Elementwise(Protocol):
         return parameter, b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
-        """What is subtracted from a parameter, and its new slots."""
+        """What an optimizer subtracts from a parameter, and its new slots."""
         ...
 
     def update(
         self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
     ) -> Moved:
-        """A new parameter and its new slots."""
+        """What an optimizer makes of a parameter: the new one, and its new slots."""
         parameter, gradient = self.decayed(b, parameter, gradient, begun)
         move, after = self.moved(b, gradient, slots, begun)
         return b.op("Sub", parameter, move), after
@@ -153,7 +153,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        """The parameter decayed before the step; the gradient as it is."""
+        """The parameter after decoupled weight decay, before the step; the gradient as it is."""
         return b.op("Mul", parameter, begun[2]) if self.weight_decay else parameter, gradient
 
 
@@ -206,14 +206,14 @@ def _check_numbers(optimizer: Optimizer, *names: str) -> None:
 
 # -- which optimizer moves which parameter -----------------------------------------------------------------------------
 
-
 ALL, FROZEN, SHARED = "*", "frozen", "shared"
 FORM = "'*.bias=adamw:weight_decay=0' '*=adamw', the first that matches a name wins"
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """The parameters that ``pattern`` matches, and that no earlier one does.
+    """The parameters that ``pattern`` matches, and that no earlier one does, with an optimizer of their own: its kind,
+    learning rate and decay, as the ``param_groups`` of torch.optim.
 
     ``optimizer``: None for parameters that are not trained. Those are constants of the step, or, ``shared``, state that
     it only reads: another step trains them.

@@ -33,7 +33,7 @@ class StateTensor:
         return array if self.shape is None else array.reshape(-1)
 
     def seen(self, array: Array) -> Array:
-        """An array of the graph in the tensor's own shape."""
+        """A state array that the graph gave, in the tensor's own shape."""
         return array if self.shape is None else array.reshape(self.shape)
 
 
@@ -47,7 +47,7 @@ class StateBuilder:
         self.shapes: dict[str, tuple[int, ...]] = {}  # of what is a vector in the graph
 
     def add(self, name: str, first: Array | np.generic, kind: str) -> ir.Value:
-        """A new input with a first value."""
+        """Adds a tensor of the training state: a new input with a first value."""
         name, init = self.builder.fresh(name), np.asarray(first)
         type_, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
         value = ir.Value(name=name, type=type_, shape=shape, const_value=ir.tensor(init, name=name))
@@ -55,7 +55,7 @@ class StateBuilder:
         return self.adopt(value, kind)
 
     def adopt(self, value: ir.Value, kind: str) -> ir.Value:
-        """An initializer becomes an input whose first value it is."""
+        """Makes a tensor of the training state of an initializer: an input whose first value it is."""
         assert value.is_initializer()
         if not value.is_graph_input():
             self.builder.graph.inputs.append(value)

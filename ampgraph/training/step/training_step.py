@@ -66,7 +66,7 @@ class StepLayout:
     version: int = VERSION
 
     def of(self, *kinds: str) -> list[StateTensor]:
-        """The entries of some kinds, in order."""
+        """The tensors of the state of some kinds, in order."""
         return [entry for entry in self.states if entry.kind in kinds]
 
     def find(self, kind: str, stem: str) -> str:
@@ -153,7 +153,7 @@ class TrainingStep:
         return {entry.name: entry.fed(state[entry.name]) for entry in self.layout.states}
 
     def seen(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """A state that the graph gave, in its shapes."""
+        """A training state that the graph gave, each tensor in its own shape."""
         return {entry.name: entry.seen(state[entry.name]) for entry in self.layout.states}
 
     @property
@@ -251,7 +251,6 @@ def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
 
 
 # -- how a step went, whatever ran it ----------------------------------------------------------------------------------
-
 
 Tensor = TypeVar("Tensor", covariant=True)
 

@@ -22,7 +22,7 @@ VIEW = LAUNCH // 4  # a node that starts none takes the host's time all the same
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
-    """One float32 vector of all numbers; a single value as it is."""
+    """Parameters or gradients as one float32 vector; a single one as it is."""
     return b.joined(pieces_of(b, values))
 
 
@@ -122,17 +122,17 @@ def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _rows_pay(matrices: int, numbers: int) -> bool:
-    """Whether reading matrices as rows, which moves them once more in two bytes, saves more than it costs."""
+    """Whether reading parameters as rows of one matrix, which moves them once more in two bytes, saves more."""
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
 def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
-    """A piece of the vector in the shape of its tensor."""
+    """A piece of a vector of parameters in the shape of its parameter."""
     return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
 
 
 def _as_vector(b: Builder, value: Value) -> Value:
-    """A tensor as a vector; no node where it is one."""
+    """A parameter or gradient as a vector; no node where it is one."""
     if len(dims(value)) == 1:
         return value
     return b.typed(b.op("Reshape", value, b.ints(-1)), value.dtype or FLOAT, size(value))
@@ -186,7 +186,7 @@ def low_source(gradient: Value) -> Value:
 
 
 def raised(b: Builder, value: Value) -> Value:
-    """A low value in float32."""
+    """A parameter or gradient in float32, by a Cast where it is low."""
     return b.cast(value, FLOAT) if value.dtype in LOW else value
 
 
@@ -196,17 +196,17 @@ def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
 
 
 def dims(value: Value) -> tuple[int, ...]:
-    """The sizes of a value, which are known."""
+    """The sizes of a parameter or gradient, which are known."""
     return tuple(value.shape.numpy()) if value.shape is not None else ()
 
 
 def size(value: Value) -> int:
-    """How many numbers it holds."""
+    """How many numbers a parameter or gradient holds."""
     return math.prod(dims(value))
 
 
 def _total_size(values: Iterable[Value]) -> int:
-    """Elements of all the values."""
+    """How many numbers several parameters or gradients hold."""
     return sum(map(size, values))
 
 

@@ -191,7 +191,7 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
 
 
 def _sum_of_all(b: Builder, value: Value | Term) -> Value:
-    """The sum of all elements, as a scalar."""
+    """The sum of all elements of a gradient, as a scalar."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
 

@@ -60,7 +60,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
 
 @gradient("GatherElements")
 def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Each gradient is added where its element was read."""
+    """The gradient of GatherElements: each is added where its element was read."""
     x, indices = operand(node), operand(node, 1)
     return added(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
 
@@ -97,7 +97,7 @@ def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, 
 
 
 def product(b: Builder, sizes: Sequence[Value]) -> Value:
-    """The product of sizes as a vector of one."""
+    """The product of sizes of axes as a vector of one element, a constant where they are known."""
     given = [b.given(size) for size in sizes]
     known = [int(size[0]) for size in given if size is not None]
     if len(known) == len(sizes):

@@ -111,7 +111,7 @@ class Direction:
         return self.b.typed(found, self.kind, list(self.x.shape or ())[1], self.hidden)
 
     def rows(self, value: Value | Term, gates: int = 1) -> Term:
-        """The value, typed as [T, B, gates H]."""
+        """Declares a value as rows of all steps, [T, B, gates H]."""
         value = value.value if isinstance(value, Term) else value
         self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
         return Term(self.b, value, value)
@@ -145,7 +145,7 @@ class Direction:
         return self.rows(b.op("Concat", *pair, axis=0))
 
     def split(self, value: Value | Term, parts: int, axis: int = 2) -> list[Term]:
-        """Parts of H elements, or the gates' halves."""
+        """Splits a value of all gates into parts of H elements, one a gate."""
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
@@ -153,7 +153,7 @@ class Direction:
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
-        """x weight^T for all steps."""
+        """The products x weight^T for all steps."""
         made = self.b.op("MatMul", x, self.b.op("Transpose", weight, perm=[1, 0]))
         return Term(self.b, made, self.x)
 
@@ -183,7 +183,7 @@ class Direction:
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
 
     def scan(self, step: Step, last: Sequence[Value], rows: Sequence[Value | Term]) -> tuple[list[Value], list[Value]]:
-        """Through the steps against this direction."""
+        """Adds a Scan that goes through the steps against this direction, as gradients do."""
         given = [row.value if isinstance(row, Term) else row for row in rows]
         return scan(self.b, step, last, given, backwards=not self.backwards)
 

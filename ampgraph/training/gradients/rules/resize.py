@@ -158,7 +158,7 @@ def _summed_copies(b: Builder, g: Value, axis: int, rank: int, split: Value) -> 
 
 
 def _matrix_product(b: Builder, g: Value, matrix: Value, axis: int, rank: int) -> Value:
-    """The gradient along an axis times [new, old]."""
+    """Resize's gradient along an axis times the matrix [new, old]."""
     if axis == rank - 1:
         return b.op("MatMul", g, matrix)
     if axis == rank - 2:

@@ -185,7 +185,7 @@ def _border_gradient(b: Builder, x: Value, g: Value, mode: str, axis: int, count
 
 
 def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
-    """A slice along one axis, with numbers that are known."""
+    """Adds a Slice along one axis, with numbers that are known."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
