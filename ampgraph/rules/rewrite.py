@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ..core.dataflow import NONE, Dataflow, Op, Value
 from ..core.graph import NodeEditor
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 class RewriteRule(Rewrite):
     """A rewrite with its finder. Subclasses are frozen dataclasses; their fields are all that a plan says of one."""
-
-    tried: ClassVar[bool] = False
-    """Whether it pays only where a trial plan makes something low."""
 
     @classmethod
     def find(cls, known: Known) -> Iterable[RewriteRule]:
@@ -83,7 +80,6 @@ class Idle(RewriteRule):
     source: str
 
     reading = ("source",)
-    tried = True
 
     @property
     def gone(self) -> tuple[int, ...]:

@@ -609,6 +609,16 @@ def test_generated_inputs(errors, outcome, exceeded):
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
 
 
+def test_how_many_meet_the_error_is_said() -> None:
+    """Of ten samples or more the 90th percentile is said; the others may be above the tolerance."""
+    few, many = (watched([1e-3] * n + [1.5e-2]).verdict(1e-2, generated=True).finding for n in (5, 23))
+    assert few.startswith("ok: relative error 0.015 on 6 generated inputs, tolerance 0.01 (1 above it, ")
+    assert many.startswith(
+        "ok: relative error 0.001 or less on 22 of 24 generated inputs, tolerance 0.01 (1 above it, "
+    )
+    assert "above it, as one of eight may be; simulated" in many
+
+
 def test_what_samples_are_held_to():
     verdict = watched([7e-3] * 6).verdict(1e-2, generated=True)
     said = "DOUBTFUL: relative error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it"
