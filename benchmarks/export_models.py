@@ -8,6 +8,7 @@ Needs torch, transformers, onnxscript and onnxruntime. Static shapes, torch's dy
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,10 +168,10 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
 }
 
 
-def export(name: str, folder: Path, batch: int = 1) -> str:
+def export(name: str, build: Callable[[], Example], folder: Path, batch: int = 1) -> str:
     """Export one model with its inputs, ``batch`` times each; return a line that compares ONNX Runtime with torch."""
     torch.manual_seed(0)
-    made = EXAMPLES[name]()
+    made = build()
     given = {key: value.repeat(batch, *[1] * (value.ndim - 1)) for key, value in made.feeds.items()}
     module, values = made.model.eval(), tuple(given.values())
     with torch.no_grad():
@@ -198,14 +199,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {' '.join(EXAMPLES)}")
+    parser.add_argument("--larger", action="store_true", help="those of larger_models.py instead")
     parser.add_argument("--batch", type=int, default=1, help="how often each input is repeated along its first axis")
     args = parser.parse_args()
-    unknown = sorted(set(args.names) - set(EXAMPLES))
+    examples = importlib.import_module("larger_models").EXAMPLES if args.larger else EXAMPLES
+    unknown = sorted(set(args.names) - set(examples))
     if unknown:
-        parser.error(f"unknown: {' '.join(unknown)}; known: {' '.join(EXAMPLES)}")
+        parser.error(f"unknown: {' '.join(unknown)}; known: {' '.join(examples)}")
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.names or EXAMPLES:
-        print(export(name, args.out, args.batch), flush=True)
+    for name in args.names or examples:
+        print(export(name, examples[name], args.out, args.batch), flush=True)
 
 
 if __name__ == "__main__":

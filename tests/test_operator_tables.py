@@ -14,7 +14,7 @@ from ampgraph.oplists.files import data_folder, known_operators, tomllib
 ROOT = Path(__file__).resolve().parents[1]
 FREE = (
     "ampgraph/formats/",  # what a format's reader must know of its own operators
-    *(f"ampgraph/training/forward/{name}.py" for name in ("losses", "random_numbers", "residues")),  # of an operator
+    *(f"ampgraph/training/forward/{name}.py" for name in ("losses", "random_numbers", "read")),  # of an operator
     "ampgraph/training/gradients/rules/",  # a gradient is of its operator
 )
 OPTIMIZERS = {"Adam", "AdamW", "SGD"}  # classes of ours, and operators of MindSpore's

@@ -18,13 +18,12 @@ from ..oplists.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
 from ..training.forward.batch_norm import lost_for_inference
-from ..training.forward.loss_terms import loss_terms, spelled
+from ..training.forward.losses import loss_terms, spelled
 from ..training.forward.read import check_batch, read_forward
 from ..training.step.flat_update import Together
 from ..training.step.gradient_graph import GradientGraph
-from ..training.step.groups import Groups, groups_of
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
-from ..training.step.optimizers import Optimizer
+from ..training.step.optimizers import Groups, Optimizer, groups_of
 from ..training.step.penalty import GradientPenalty, as_penalty
 from ..training.step.training_step import TrainingStep
 from ..training.step.update import UpdateOptions

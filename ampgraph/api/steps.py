@@ -322,7 +322,7 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)
     if flow is not None and known.kernels.builder:
-        from ..report.engine_shapes import shape_words
+        from ..report.fusions import shape_words
 
         if words := shape_words(flow, known):
             yield Note("shapes", "", words)

@@ -121,8 +121,8 @@ def build_step(
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step
         from ..training.forward.exported_backward import parse_gradients
-        from ..training.forward.loss_terms import parse_losses
-        from ..training.step import groups
+        from ..training.forward.losses import parse_losses
+        from ..training.step.optimizers import group_words
 
     with faults_reported(model):
         bar.stage("reading")
@@ -130,7 +130,7 @@ def build_step(
             refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
         bar.stage("building the step")
         step = build_training_step(
-            model, loss=parse_losses(loss or ()), optimizer=groups.group_words(optimizer),
+            model, loss=parse_losses(loss or ()), optimizer=group_words(optimizer),
             recipe=recipe_of(None, fields), loss_scale=DEFAULT if loss_scale is None else loss_scale,
             freeze=freeze or (), gradients=parse_gradients(gradient or ()), seed=seed_input, **options,
         )  # fmt: skip

@@ -27,16 +27,11 @@ def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     inner -= {flow.values[v].name for v in flow.scopes[0].outputs}
     if inner.isdisjoint(edge.value for edge in plan.casts):
         return []
-    return [*_by_auto(flow, options, plan), *_by_stream(flow, options, plan)]
-
-
-def _by_auto(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
-    """A note where level auto has fewer Casts, by planning a second time."""
     recipe = replace(options.recipe, level=OTHER)
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
-    saved, count = len(plan.casts) - len(other.casts), len(plan.casts)
-    text = f"optional, may be faster: --level {OTHER} takes {count - saved:,} Casts instead of {count:,}"
-    return [Note("level", "", text)] if saved > 0 else []
+    text = f"optional, may be faster: --level {OTHER} takes {len(other.casts):,} Casts instead of {len(plan.casts):,}"
+    fewer = [Note("level", "", text)] if len(other.casts) < len(plan.casts) else []
+    return [*fewer, *_by_stream(flow, options, plan)]
 
 
 def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:

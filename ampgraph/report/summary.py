@@ -20,7 +20,18 @@ from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
-from .lines import Rows, first, in_rows, middle_left_out, plural, rewrite_line, shortened, titled
+from .lines import (
+    Rows,
+    and_more,
+    first,
+    grouped,
+    in_rows,
+    middle_left_out,
+    plural,
+    rewrite_line,
+    shortened,
+    titled,
+)
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
@@ -340,14 +351,10 @@ def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
 
 def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
     """Nodes in float32 in groups of one rule and one kind, the largest group first."""
-    groups: dict[tuple[str, str], list[Chosen]] = {}
-    for node in nodes:
-        groups.setdefault((node.why.rule, node.kind), []).append(node)
-    held = [
+    return tuple(
         Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], lists, plan))
-        for (rule, kind), group in groups.items()
-    ]
-    return tuple(sorted(held, key=lambda item: -item.count))
+        for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
+    )
 
 
 def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
@@ -509,7 +516,7 @@ def _range_rows(summary: Summary, every: bool) -> Rows:
     passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
     nodes = plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
     out = f"{plural(len(passing), 'value')} out of range, {nodes} float32 for it"
-    examples = _examples(passing) if every else []
+    examples = [*passing[:EXAMPLES], *and_more(passing, EXAMPLES)] if every else []
     return titled("ranges", [out if passing else "all values in range", *examples, *samples])
 
 
@@ -520,13 +527,11 @@ def _note_rows(summary: Summary) -> Rows:
         if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
             where = f"{note['where']}: " if note["where"] else ""
             topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
-    return [row for topic, message in topics.items() for row in titled(topic, _examples(message))]
-
-
-def _examples(texts: list[str]) -> list[str]:
-    """The first few texts, and how many more there are."""
-    left = len(texts) - EXAMPLES
-    return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
+    return [
+        row
+        for topic, message in topics.items()
+        for row in titled(topic, message[:EXAMPLES] + and_more(message, EXAMPLES))
+    ]
 
 
 def _in_words(rule: str, chosen: str) -> str:

@@ -1,27 +1,69 @@
-"""Options as text: ``KEY=VALUE,KEY=VALUE``, as optimizers, schedules and loss scales have them behind their name."""
+"""Options as text: ``KEY=VALUE,KEY=VALUE``, as optimizers, schedules, loss scales and penalties have them; what reads
+them takes the types from the fields of a dataclass."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ..core.errors import nearest
 
 
 class BadOption(Exception):
-    """A word that is no option; whoever reads the text says which text it was, and what there is instead.
+    """A word of a text that is no option, or whose value has another type; whoever reads the text says which text it
+    was. ``hint``: what there is instead."""
 
-    ``form``: it is not KEY=VALUE. ``twice``: its key was given before. Else its key is unknown.
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def types_of(options: type) -> dict[str, str]:
+    """Name -> type of each field of a dataclass, as its annotation says it: ``int``, ``float | None``."""
+    return {field.name: str(field.type) for field in fields(options)}
+
+
+def read_options(text: str, types: Mapping[str, str]) -> dict[str, Any]:
+    """Key -> value, in the order of the text; an empty text holds none. Raises BadOption.
+
+    A value is a text (of type ``str``), ``yes`` or ``no`` (``bool``), or a number; ``none`` where None is allowed. A
+    number of type ``int`` that is not whole is left to whoever checks its bounds.
     """
-
-    def __init__(self, word: str, key: str, *, form: bool, twice: bool) -> None:
-        super().__init__(f"'{key}' is given twice" if twice else f"unknown '{word}'")
-        self.word, self.key, self.form, self.twice = word, key, form, twice
-
-
-def read_options(text: str, known: Collection[str]) -> dict[str, str]:
-    """Key -> value, in the order of the text; an empty text holds none. Raises BadOption."""
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for word in text.split(",") if text else ():
         key, _, value = (part.strip() for part in word.partition("="))
-        if not value or key not in known or key in given:
-            raise BadOption(word, key, form=not value, twice=key in given)
-        given[key] = value
+        if not value or key not in types or key in given:
+            message = f"'{word}' is not KEY=VALUE" if not value else f"unknown option '{key}'"
+            message = f"'{key}' is given twice" if key in given else message
+            raise BadOption(message, nearest(key, list(types)) or f"there are: {', '.join(types)}")
+        given[key] = _value(key, value, types[key])
     return given
+
+
+def _value(key: str, text: str, kind: str) -> str | float | None:
+    """The value of an option of a type. Raises BadOption for a text that says none."""
+    kind, _, optional = kind.partition(" | ")
+    if kind == "str":
+        return text
+    if kind == "bool":
+        if text not in ("yes", "no"):
+            raise BadOption(f"{key}={text} is neither yes nor no", f"{key}=yes")
+        return text == "yes"
+    if optional and text == "none":
+        return None
+    number = read_number(key, text)
+    return int(number) if kind == "int" and number.is_integer() else number
+
+
+def read_number(key: str, text: str) -> float:
+    """A number of the command line, `2^16` too. Raises BadOption."""
+    base, caret, exponent = text.partition("^")
+    try:
+        number = float(base) ** int(exponent) if caret else float(base)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadOption(f"{key}={text} is not a number", "for example 65536, 2^16 or 0.5")
+    return number

@@ -252,7 +252,7 @@ REFUSED = {
     "a loss that is none": (changed(BUILD, loss="crossentropy"), "AMP213", "did you mean 'cross_entropy'"),
     "a loss that is no scalar": (changed(BUILD, loss="scores"), "AMP213", "not a float32 scalar"),
     "an unknown optimizer": (changed(BUILD, optimizer="adamm"), "AMP322", "adam"),
-    "an unknown option of it": (changed(BUILD, optimizer="adam:rate=1"), "AMP322", "rate=1"),
+    "an unknown option of it": (changed(BUILD, optimizer="adam:rate=1"), "AMP322", "'rate'"),
     "a wrong loss scale": (changed(BUILD, loss_scale="dynamic:init=x"), "AMP320", "init=x"),
     "a result that is no .onnx": (changed(BUILD, o="new.mindir"), "AMP105", "cannot be written as MindIR"),
     "an unknown level": (changed(BUILD, level="O9"), "AMP3", ""),

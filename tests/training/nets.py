@@ -19,8 +19,7 @@ from ampgraph.runtime.onnxruntime_session import CRASHING
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from ampgraph.training.step.flat_update import Together, parts_of
-from ampgraph.training.step.groups import ParameterGroup
-from ampgraph.training.step.optimizers import SGD
+from ampgraph.training.step.optimizers import SGD, ParameterGroup
 from ampgraph.training.step.packed_forward import FORWARD, pack
 from ampgraph.training.step.running_state import running_moves
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder

@@ -1,11 +1,11 @@
-"""Splits of long vectors become Slices where a step is opened on CUDA, and compute the same."""
+"""A long vector is split by rows where a step is opened on CUDA, and its parts are the same."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
-from ampgraph.training.run.long_splits import WORTH, with_slices
+from ampgraph.training.run.long_splits import WORTH, with_rows
 from onnx_text import parse
 
 LONG = 3 * WORTH
@@ -16,30 +16,38 @@ def outputs(model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     return session.run(None, {"x": x})
 
 
-def split(first: int, second: int, axis: int = 0) -> onnx.ModelProto:
+def split(first: int, second: int, shape: str = "N") -> onnx.ModelProto:
     return parse(
         f"""
         <ir_version: 9, opset_import: ["": 20]>
-        g (float[N,2] x) => (float[A,B] y, float[A,B] z) <int64[2] sizes = {{{first}, {second}}}> {{
-            t = Transpose<perm = [{axis}, {1 - axis}]>(x)
-            y, z = Split<axis = {axis}>(t, sizes)
+        g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) <int64[2] sizes = {{{first}, {second}}}> {{
+            t = Neg(x)
+            y, z = Split<axis = 0>(t, sizes)
         }}
         """
     )
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_parts_that_differ_are_cut_out_one_by_one(axis):
-    model = split(1, LONG - 1, axis)
-    found = with_slices(model)
-    assert [node.op_type for node in found.graph.node] == ["Transpose", "Slice", "Slice"]
+def kinds(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def test_a_long_vector_is_split_by_rows():
+    model = split(6, LONG)
+    found = with_rows(model)
+    assert kinds(found) == ["Neg", "Reshape", "Split", "Reshape", "Reshape"]
     onnx.checker.check_model(found)
-    x = np.arange(2 * LONG, dtype=np.float32).reshape(LONG, 2)
+    [counts] = [tensor for tensor in found.graph.initializer if tensor.name.endswith("counts")]
+    assert onnx.numpy_helper.to_array(counts).tolist() == [1, LONG // 6]
+    x = np.arange(LONG + 6, dtype=np.float32)
     for one, other in zip(outputs(model, x), outputs(found, x), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("sizes", [(LONG, LONG), (1, 100)], ids=["equal", "short"])
-def test_a_split_without_a_long_table_stays(sizes):
-    model = split(*sizes)
-    assert [node.op_type for node in with_slices(model).graph.node] == ["Transpose", "Split"]
+@pytest.mark.parametrize(
+    "case",
+    [(LONG, LONG), (1, 100), (1, LONG), (6, LONG, "N, 2")],
+    ids=["equal parts", "short", "no common divisor", "a matrix"],
+)
+def test_a_split_that_has_no_shorter_table_stays(case):
+    assert kinds(with_rows(split(*case))) == ["Neg", "Split"]

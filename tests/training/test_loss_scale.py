@@ -202,7 +202,7 @@ def test_the_command_line_form(text: str, policy: LossScale | None) -> None:
         ("static:1e-39", "scale=1e-39 has no reciprocal in float32"),
         ("dynamic:init=1e-39", "init=1e-39 has no reciprocal in float32"),
         ("dynamic:init=1e-39,rule=apex", "init=1e-39 has no reciprocal in float32"),
-        ("static:8,drop=no", "unknown 'drop=no'"),
+        ("static:8,drop=no", "unknown option 'drop'"),
         ("dynamic:init", "'init' is not KEY=VALUE"),
         ("dynamic:int=4", "did you mean 'init'?"),
         ("dynamic:init=4,init=5", "given twice"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -229,7 +230,7 @@ def test_masks_are_those_of_the_formula(size):
 
 def test_corners_of_rectangles_are_independent():
     """Words are shared by rows and by columns: no parity of 2 x 2 elements is more frequent for it."""
-    _, run = session_of("y = Dropout (x, q, t)")
+    run = session_of("y = Dropout (x, q, t)")
     signs = np.where(run(3, np.ones((640, 512), np.float32))[0] > 0, 1.0, -1.0)
     for down, right in ((1, 1), (2, 3), (7, 64), (320, 256)):
         corner = signs[:-down, :-right] * signs[down:, right:] * signs[:-down, right:] * signs[down:, :-right]
@@ -252,7 +253,9 @@ def test_keys_are_as_the_paper_wants_them():
         assert key % 2 and "0" not in digits and len(set(digits[:8])) == len(set(digits[8:])) == 8
 
 
-def session_of(body: str, result: str = "float[N,M] y", seed: int = 7, opset: int = 18) -> tuple:
+def session_of(
+    body: str, result: str = "float[N,M] y", seed: int = 7, opset: int = 18
+) -> Callable[..., list[np.ndarray]]:
     """Runs (step, x) -> outputs and gradient of x."""
     constants = "float r = {0.25}, bool t = {1}, bool f = {0}, float whole = {1.0}"
     text = f"g (float[N,M] x, float q) => ({result}) <{constants}> {{ {body} }}"
@@ -260,20 +263,20 @@ def session_of(body: str, result: str = "float[N,M] y", seed: int = 7, opset: in
     model = ir.from_proto(shape_inference.infer_shapes(proto))
     graph, step = model.graph, scalar("step")
     graph.inputs.append(step)
-    count = lower_dropout(graph, step, seed)
+    lower_dropout(graph, step, seed)
     assert not [node for node in graph if node.op_type == "Dropout"]
     graph.outputs.extend(differentiate(graph, graph.outputs[0], [graph.inputs[0]], graph.outputs[0]))
     lowered = ir.to_proto(model)
     checker.check_model(lowered)
     run = onnxruntime.InferenceSession(lowered.SerializeToString()).run
-    return count, lambda number, x, q=0.5: run(None, {"x": x, "q": np.array(q, np.float32), "step": np.array(number)})
+    return lambda number, x, q=0.5: run(None, {"x": x, "q": np.array(q, np.float32), "step": np.array(number)})
 
 
 ONES = np.ones((500, 400), np.float32)
 
 
 def test_scale_mean_and_gradient():
-    _, run = session_of("y = Dropout (x, r, t)")
+    run = session_of("y = Dropout (x, r, t)")
     y, dx = run(0, ONES)
     assert set(np.unique(y)) == {0, np.float32(1 / 0.75)}
     assert abs((y > 0).mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / y.size)
@@ -286,9 +289,9 @@ def test_scale_mean_and_gradient():
 
 
 def test_equal_seeds_and_steps_repeat_and_others_do_not():
-    _, run = session_of("y = Dropout (x, r, t)")
-    _, again = session_of("y = Dropout (x, r, t)")
-    _, other = session_of("y = Dropout (x, r, t)", seed=8)
+    run = session_of("y = Dropout (x, r, t)")
+    again = session_of("y = Dropout (x, r, t)")
+    other = session_of("y = Dropout (x, r, t)", seed=8)
     masks = [run(0, ONES)[0], run(1, ONES)[0], run(2**31 - 1, ONES)[0], other(0, ONES)[0]]
     np.testing.assert_array_equal(masks[1], again(1, ONES)[0])
     for n, one in enumerate(masks):
@@ -303,7 +306,7 @@ def correlation(one: np.ndarray, two: np.ndarray) -> float:
 def test_neighbours_steps_and_nodes_are_independent():
     """200,000 elements: 0.01 is 4.5 standard deviations of a correlation of none."""
     body = "y = Dropout (x, q, t)  z = Dropout (x, q, t)"
-    _, run = session_of(body, "float[N,M] y, float[N,M] z")
+    run = session_of(body, "float[N,M] y, float[N,M] z")
     steps = [run(step, ONES) for step in range(12)]
     y, z = steps[0][0], steps[0][1]
     assert abs(correlation(y, z)) < 0.01
@@ -324,16 +327,16 @@ def test_modes_and_masks():
     """What does not drop stays as it is, with a mask of ones."""
     x = normal(6, 5)
     body, result = "y, k = Dropout (x, r, f)  z = Dropout (x)", "float[N,M] y, bool[N,M] k, float[N,M] z"
-    count, run = session_of(body, result)
+    run = session_of(body, result)
     y, kept, z, dx = run(0, x)
-    assert count == 0 and kept.all() and kept.shape == x.shape
+    assert kept.all() and kept.shape == x.shape
     for found in (y, z, dx):
         np.testing.assert_array_equal(found, x)
 
 
 @pytest.mark.parametrize(("ratio", "kept"), [(0.0, 1.0), (0.1, 0.9), (0.9, 0.1), (1.0, 0.0)])
 def test_a_ratio_that_is_an_input(ratio, kept):
-    _, run = session_of("y = Dropout (x, q, t)")
+    run = session_of("y = Dropout (x, q, t)")
     y, dx = run(0, ONES, ratio)
     assert abs((y > 0).mean() - kept) < 0.004 and np.isfinite(dx).all()
     assert kept == 0 or abs(y.max() - 1 / kept) < 1e-5 / kept
@@ -341,7 +344,7 @@ def test_a_ratio_that_is_an_input(ratio, kept):
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 9), (0, 4)])
 def test_odd_and_empty_sizes(shape):
-    _, run = session_of("y = Dropout (x, r, t)")
+    run = session_of("y = Dropout (x, r, t)")
     for step in range(4):
         y, _ = run(step, np.ones(shape, np.float32))
         assert y.shape == shape and set(y.reshape(-1)) <= {0, np.float32(1 / 0.75)}
@@ -358,7 +361,7 @@ SIZE = 40_000
 def random_of(body: str, step: int = 0, result: str = "float[N, M] y") -> np.ndarray:
     text = f"g (float[N, M] x, int64 step) => ({result}) {{ {body} }}"
     model = ir.from_proto(shape_inference.infer_shapes(parse(text, opset=18)))
-    assert lower_random(model.graph, model.graph.inputs[1], 7) == body.count("Random") + body.count("Bernoulli")
+    lower_random(model.graph, model.graph.inputs[1], 7)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     x = np.full((4, SIZE // 4), 0.3, np.float32)
     return session.run(None, {"x": x, "step": np.array(step)})[0]

@@ -17,8 +17,7 @@ from ampgraph.training.run.schedules import (
     rates,
 )
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.groups import groups_of
-from ampgraph.training.step.optimizers import SGD, Adam, AdamW, parse_optimizer, spelled
+from ampgraph.training.step.optimizers import SGD, Adam, AdamW, groups_of, parse_optimizer, spelled
 from present import present
 from training.nets import WEIGHTS, Runner, batches, regression, torch_loss, weights
 
@@ -132,7 +131,7 @@ def test_the_spelled_form_reads_back(optimizer):
     ("text", "told"),
     [
         ("adm:lr=1", "unknown optimizer 'adm'"),
-        ("adam:rate=1", "unknown option 'rate=1'"),
+        ("adam:rate=1", "unknown option 'rate'"),
         ("adam:lr=1,lr=2", "'lr' is given twice"),
         ("adam:lr=fast", "lr=fast is not a number"),
         ("sgd:lr=-1", "lr=-1.0 is not a number from 0"),
@@ -406,12 +405,12 @@ def test_numbers_are_the_table_itself():
     [
         ("cosin", "did you mean 'cosine'"),
         ("cosine:", "one of"),
-        ("cosine:warmup", "unknown 'warmup'"),
+        ("cosine:warmup", "'warmup' is not KEY=VALUE"),
         ("cosine:warmup=x", "not a number"),
         ("cosine:warmup=-1", "whole number from 0"),
-        ("cosine:gamma=2", "unknown 'gamma=2'"),
+        ("cosine:gamma=2", "unknown option 'gamma'"),
         ("cosine:end=1,end=2", "given twice"),
-        ("linear:end=inf", "not a number from 0"),
+        ("linear:end=inf", "not a number"),
         ("step:every=0", "whole number from 1"),
         ("cosine:warmup=50", "takes all 50 updates"),
         ("step:every=1,gamma=10", "update 41 is beyond what float32 holds"),

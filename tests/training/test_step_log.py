@@ -15,7 +15,7 @@ import pytest
 from ampgraph.core.errors import AmpError
 from ampgraph.report.picture.training_page import POINTS, training_page
 from ampgraph.training.run.step_log import EventLog, StepLog, StepRow, check_log, check_tensorboard_folder
-from ampgraph.training.step.step_result import StepResult
+from ampgraph.training.step.training_step import StepResult
 
 
 def result(loss: float, finite: bool = True, norm: float | None = None) -> StepResult[object]:

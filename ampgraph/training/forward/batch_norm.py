@@ -80,8 +80,7 @@ def lower_batch_norm(graph: ir.Graph, *, exported_mode: bool = False, frozen: Co
     """
     b = Builder(graph, "train")
     running: list[Average] = []
-    for node in [node for node in graph if is_trained(node, exported_mode)]:
-        b.before, b.scope = node, node.name or node.op_type
+    for node in b.in_front_of_each(lambda node: is_trained(node, exported_mode)):
         stored = [initializer_of(value) for value in node.inputs[3:5]]
         still = any(value.name in frozen for value in stored if value is not None)
         with b.float32(KEEP):

@@ -1,4 +1,4 @@
-"""Losses in standard operators and float32.
+"""Losses in standard operators and float32, and the scalar that a step differentiates: their weighted sum.
 
 onnx's SoftmaxCrossEntropyLoss has no CUDA kernel, so the logarithm of a class is picked by GatherElements. A label
 that is not a class makes the loss and its gradients NaN, on every device: a step with it counts as not finite, and
@@ -7,15 +7,18 @@ skipped where the loss scale skips steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ...core.errors import AmpError
+from ...core.errors import AmpError, is_number, nearest
 from ...formats.onnx.nodes import attribute, kind_of, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
+from .read import FLOATS, described
 
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -41,7 +44,7 @@ def cross_entropy(
     axis = _class_axis(logits, labels) if axis is None else axis % rank
     with b.float32(KEEP):
         dims = list(logits.shape or ())
-        logarithms = b.typed(b.op("LogSoftmax", _as_float32(b, logits), axis=axis), FLOAT, *dims)
+        logarithms = b.typed(b.op("LogSoftmax", b.cast(logits, FLOAT), axis=axis), FLOAT, *dims)
         return negative_log_likelihood(b, logarithms, labels, axis=axis, ignore_index=ignore_index)
 
 
@@ -101,30 +104,21 @@ def mse(b: Builder, output: ir.Value, target: ir.Value) -> ir.Value:
     """The mean of squared differences, a float32 scalar. ``target`` has the shape of the output."""
     with b.float32(KEEP):
         dims = list(output.shape or ())
-        away = b.typed(b.op("Sub", _as_float32(b, output), _as_float32(b, target)), FLOAT, *dims)
+        away = b.typed(b.op("Sub", b.cast(output, FLOAT), b.cast(target, FLOAT)), FLOAT, *dims)
         squares = b.typed(b.op("Mul", away, away), FLOAT, *dims)
         axes = range(b.rank(output))
         return b.typed(b.op("Div", b.typed(b.sum(squares, axes, keep=False), FLOAT), b.count(away, axes)), FLOAT)
 
 
 def _class_axis(logits: ir.Value, labels: ir.Value) -> int:
-    """The axis of the classes: the second one, if the others are those of the labels; else the last."""
+    """The axis of the classes: the second one, if no other size that is known or named differs from the labels'; else
+    the last."""
     assert logits.shape is not None and labels.shape is not None
     found = list(logits.shape)
-    return 1 if _same_sizes([found[0], *found[2:]], list(labels.shape)) else len(found) - 1
-
-
-def _same_sizes(one: Sequence[int | ir.SymbolicDim], other: Sequence[int | ir.SymbolicDim]) -> bool:
-    """Whether no two sizes that are known or named differ."""
-    sizes = ([dim if isinstance(dim, int) else dim.value for dim in dims] for dims in (one, other))
-    return all(x == y or x is None or y is None for x, y in zip(*sizes, strict=True))
-
-
-def _as_float32(b: Builder, value: ir.Value) -> ir.Value:
-    """The value cast to float32; itself if it is."""
-    if value.dtype == FLOAT:
-        return value
-    return b.typed(b.op("Cast", value, to=int(FLOAT)), FLOAT, *(value.shape or ()))
+    sizes = ([dim if isinstance(dim, int) else dim.value for dim in dims] for dims in (logits.shape, labels.shape))
+    (first, _, *rest), others = sizes
+    alike = all(x == y or x is None or y is None for x, y in zip((first, *rest), others, strict=True))
+    return 1 if alike else len(found) - 1
 
 
 # -- losses of exported graphs -----------------------------------------------------------------------------------------
@@ -135,27 +129,23 @@ def is_loss(node: ir.Node) -> bool:
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
-def lower_losses(graph: ir.Graph) -> int:
-    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat graph; returns how
-    many.
+def lower_losses(graph: ir.Graph) -> None:
+    """Rewrites every loss node (SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss) of a flat graph.
 
     Raises AmpError AMP212 for one of whose inputs the rank is not known.
     """
     b = Builder(graph, "loss")
-    found = [node for node in graph if is_loss(node)]
-    for node in found:
-        b.before, b.scope = node, node.name or node.op_type
+    for node in b.in_front_of_each(is_loss):
         try:
-            _lower_loss(b, node)
+            made = _written_loss(b, node)
         except ValueError as error:
             hint = "give the input shapes when you export it"
             raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
-        graph.remove(node, safe=True)
-    return len(found)
+        b.replace_node(node, made)
 
 
-def _lower_loss(b: Builder, node: ir.Node) -> None:
-    """Writes a loss node in simple operators, in float32."""
+def _written_loss(b: Builder, node: ir.Node) -> list[ir.Value]:
+    """The outputs of a loss node in simple operators, in float32: the loss, and the logarithms of the chances."""
     scores, labels, weight = (*node.inputs, None)[:3]
     assert scores is not None and labels is not None
     b.rank(labels)
@@ -165,12 +155,8 @@ def _lower_loss(b: Builder, node: ir.Node) -> None:
             logarithms = b.typed(b.op("LogSoftmax", scores, axis=1), scores)
     reduction = attribute(node, "reduction", "mean")
     ignored = attribute(node, "ignore_index")
-    made = [
-        negative_log_likelihood(b, logarithms, labels, weight, ignore_index=ignored, reduction=reduction),
-        logarithms,
-    ]
-    for old, new in zip(node.outputs, made, strict=False):
-        b.replace(old, new)
+    loss = negative_log_likelihood(b, logarithms, labels, weight, ignore_index=ignored, reduction=reduction)
+    return [loss, logarithms]
 
 
 @dataclass(frozen=True)
@@ -192,7 +178,9 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
         if not is_loss(node):
             continue
         scores, labels = node.inputs[:2]
-        while labels is not None and (maker := labels.producer()) is not None and _same_numbers(maker):
+        while labels is not None and (maker := labels.producer()) is not None:
+            if not has(kind_of(maker), "casts") and not has(kind_of(maker), "reshapes"):
+                break
             labels = maker.inputs[0]
         if labels in inputs and labels.dtype is not None and labels.dtype.is_integer():
             size = scores.shape[1] if scores is not None and scores.shape is not None else None
@@ -201,6 +189,126 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
     return tuple(dict.fromkeys(reversed(found)))
 
 
-def _same_numbers(node: ir.Node) -> bool:
-    """Whether a node hands numbers on, reshaped or in another type."""
-    return has(kind_of(node), "casts") or has(kind_of(node), "reshapes")
+# -- the scalar that a step differentiates -----------------------------------------------------------------------------
+
+
+LOSSES = ("cross_entropy", "mse")
+REASON = "the sum of losses"
+
+
+@dataclass(frozen=True)
+class AddedLoss:
+    """A loss, its labels, which are a new input of the graph, and how many classes they name (0: not known, none)."""
+
+    value: ir.Value
+    labels: ir.Value
+    classes: int
+
+
+def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLoss:
+    """A loss of the first output, with an input for its labels.
+
+    Raises AmpError AMP213 for a name that is no loss, and for an output that has none.
+    """
+    if name not in LOSSES:
+        known = [*LOSSES, *outputs]
+        hint = nearest(name, known) or f"there are: {', '.join(known)}"
+        raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
+    result = next(iter(outputs.values()))
+    if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
+        message = f"cannot take {name} of output '{result.name}', {described(result)}"
+        raise AmpError("AMP213", message, hint="name an output that is the loss")
+    dims, dtype, classes = list(result.shape), result.dtype, 0
+    axis = 1 if len(dims) > 3 else len(dims) - 1
+    if name == "cross_entropy":
+        size = dims.pop(axis)
+        classes, dtype = size if isinstance(size, int) else 0, ir.DataType.INT64
+        if classes == 1:
+            message = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
+            raise AmpError("AMP213", message, hint="compute BCEWithLogitsLoss in the module, and name its output")
+    labels = ir.Value(name=b.fresh("labels"), type=ir.TensorType(dtype or FLOATS[0]), shape=ir.Shape(dims))
+    b.graph.inputs.append(labels)
+    b.scope = "loss"
+    made = cross_entropy(b, result, labels, axis=axis) if name == "cross_entropy" else mse(b, result, labels)
+    return AddedLoss(b.typed(made, ir.DataType.FLOAT), labels, classes)
+
+
+def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
+    """A float32 value of one element as a scalar. Raises AmpError AMP213 for anything else."""
+    dims = None if value.shape is None else list(value.shape)
+    if value.dtype != ir.DataType.FLOAT or dims is None or any(dim != 1 for dim in dims):
+        message = f"output '{value.name}' is not a float32 scalar but {value.dtype} {dims}"
+        raise AmpError("AMP213", message, hint="export the mean of the loss, or take cross_entropy or mse")
+    if not dims:
+        return value
+    return b.typed(b.op("Reshape", value, b.ints()), ir.DataType.FLOAT)
+
+
+def weighted_sum(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
+    """The weighted sum of scalars, in float32; one alone that counts whole is itself."""
+    with b.float32(REASON):
+        parts = [
+            value if weights[name] == 1 else b.typed(b.op("Mul", value, b.number(weights[name])), FLOAT)
+            for name, value in terms.items()
+        ]
+        return functools.reduce(lambda total, part: b.typed(b.op("Add", total, part), FLOAT), parts)
+
+
+FORM = f"{', '.join(LOSSES)}, or the name of an output that is a float32 scalar; or several: a=1.0 b=0.5"
+
+
+def loss_terms(given: object) -> dict[str, float] | None:
+    """Name -> weight, of a name, of words ``NAME`` and ``NAME=WEIGHT``, or of a mapping; None for None.
+
+    Raises AmpError AMP213 for anything else, a weight that is 0 or no number, and two losses that want labels.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return {given: 1.0}
+    if isinstance(given, Mapping):
+        rows = list(given.items())
+    else:
+        words = given if isinstance(given, Sequence) else ()
+        rows = [_loss_and_weight(word) if isinstance(word, str) else (word, 1.0) for word in words]
+    names = [name for name, _ in rows]
+    if not rows or not all(isinstance(name, str) and name for name in names):
+        raise AmpError("AMP213", f"loss={given!r} is neither a name nor a list of names", hint=FORM)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise AmpError("AMP213", f"loss '{twice}' is given twice", hint="give each its weight once")
+    for name, weight in rows:
+        if not is_number(weight) or not math.isfinite(weight) or not weight:
+            raise AmpError("AMP213", f"the weight of loss '{name}' is {weight!r}", hint=f"{name}=0.5")
+    if sum(name in LOSSES for name in names) > 1:
+        message = f"{' and '.join(LOSSES)} would read the same labels"
+        raise AmpError("AMP213", message, hint="compute one of them in the module, and name its output")
+    return {name: float(weight) for name, weight in rows}
+
+
+def spelled(terms: Mapping[str, float]) -> str:
+    """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
+    [name, *more] = terms
+    return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
+
+
+def read_spelled(text: str) -> dict[str, float]:
+    """The terms of a loss, name -> weight, from the text that `spelled` makes."""
+    rows = [_loss_and_weight(word) for word in text.split(", ")]
+    return dict(rows) if "=" in text else {text: 1.0}
+
+
+def parse_losses(words: Sequence[str]) -> str | list[str] | None:
+    """The options of a command line: the last of those without a weight, or terms."""
+    if not any("=" in word for word in words):
+        return words[-1] if words else None
+    return list(words)
+
+
+def _loss_and_weight(word: str) -> tuple[str, float]:
+    """What a user names as a loss, and its weight: "name=0.5" is 0.5, anything else is 1."""
+    name, _, weight = word.rpartition("=")
+    try:
+        return (name, float(weight)) if name else (word, 1.0)
+    except ValueError:
+        return word, 1.0

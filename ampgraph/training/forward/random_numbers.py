@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
-from ...formats.onnx.nodes import attribute, place_of
+from ...formats.onnx.nodes import attribute, kind_of, place_of
 from ..gradients.builder import INT64, Builder
 
 FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.UINT64
@@ -33,15 +33,10 @@ COLUMNS = 512
 LEAST, LARGEST, CHANCES = -(2**31), 2.0**31 - 1, 2.0**32  # of int32
 
 
-def _int64(b: Builder, number: int) -> ir.Value:
-    """An int64 constant."""
-    return b.constant(np.array(number, np.int64))
-
-
 def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.Value:
     """A vector of ``size`` int64 numbers, uniform from 0 below 2^32. ``size`` and ``step`` are int64 scalars."""
-    index = b.op("Range", _int64(b, 0), size, _int64(b, 1))
-    counter = b.op("Add", index, b.op("Mul", step, _int64(b, HALF)))
+    index = b.op("Range", b.int64(0), size, b.int64(1))
+    counter = b.op("Add", index, b.op("Mul", step, b.int64(HALF)))
     half, constant = (b.constant(np.array(number, np.uint64)) for number in (HALF, key))
     y = b.op("Mul", b.op("Cast", counter, to=int(UINT64)), constant)
     z = b.op("Add", y, constant)
@@ -71,8 +66,8 @@ def stream_key(seed: int, number: int) -> int:
 # -- Dropout -----------------------------------------------------------------------------------------------------------
 
 
-def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
-    """Rewrites every Dropout of a flat graph, and returns how many drop something.
+def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
+    """Rewrites every Dropout of a flat graph.
 
     Args:
         step_counter: an int64 scalar, another one in each step.
@@ -82,18 +77,10 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
         AmpError: AMP205 if the mode of a Dropout is computed by the graph.
     """
     b = Builder(graph, "train")
-    found = [node for node in graph if node.op_type == "Dropout" and node.domain in ("", "ai.onnx")]
-    count = 0
-    for number, node in enumerate(found):
-        b.before, b.scope = node, node.name or node.op_type
-        if _trains(b, node):
-            made, count = _dropped(b, node, step_counter, stream_key(seed, number)), count + 1
-        else:
-            made = _dropping_nothing(b, node)
-        for old, new in zip(node.outputs, made, strict=False):
-            b.replace(old, new)
-        graph.remove(node, safe=True)
-    return count
+    for number, node in enumerate(b.in_front_of_each(lambda node: kind_of(node) == "Dropout")):
+        drops = _trains(b, node)
+        made = _dropped(b, node, step_counter, stream_key(seed, number)) if drops else _dropping_nothing(b, node)
+        b.replace_node(node, made)
 
 
 def _trains(b: Builder, node: ir.Node) -> bool:
@@ -121,43 +108,33 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
     that is dropped."""
     x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert x is not None
-    threshold, factor = _threshold_and_factor(b, x, ratio) or _computed_threshold(b, x, ratio)
+    threshold, factor = _threshold_and_factor(b, x, ratio)
     flat = kept(b, threshold, x, step, key)
     keep = b.typed(b.op("Reshape", flat, b.shape(x), allowzero=1), BOOL, *(x.shape or ()))
     mask = b.typed(b.op("Where", keep, factor, b.number(0, x)), x)
     return [b.typed(b.op("Mul", x, mask), x), keep]
 
 
-def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); None for a ratio that the graph
-    computes."""
+def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """The number that a random int32 must reach to be kept, and 1 / (1 - ratio); constants where the ratio is one."""
     given = np.array(0.5) if ratio is None else b.given(ratio)
-    if given is None:
-        return None
-    share = float(given.reshape(()))
-    threshold = min(round(share * CHANCES) + LEAST, LARGEST)
-    return b.constant(np.array(threshold, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
-
-
-def _computed_threshold(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    """What `_threshold_and_factor` gives, computed in the graph from a ratio that the graph computes."""
-    wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
-    place = b.op("Add", b.op("Mul", wide, _float64(b, CHANCES)), _float64(b, LEAST))
-    threshold = b.op("Cast", b.op("Min", place, _float64(b, LARGEST)), to=int(INT32))
-    rest = b.op("Max", b.op("Sub", _float64(b, 1), wide), _float64(b, 1 / CHANCES))
+    if given is not None:
+        share = float(given.reshape(()))
+        threshold = min(round(share * CHANCES) + LEAST, LARGEST)
+        return b.constant(np.array(threshold, np.int32)), b.number(1 / (1 - share) if share < 1 else 0.0, x)
+    assert ratio is not None
+    wide = b.cast(ratio, ir.DataType.DOUBLE)
+    place = b.op("Add", b.op("Mul", wide, b.number(CHANCES, wide)), b.number(LEAST, wide))
+    least = b.op("Cast", b.op("Min", place, b.number(LARGEST, wide)), to=int(INT32))
+    rest = b.op("Max", b.op("Sub", b.number(1, wide), wide), b.number(1 / CHANCES, wide))
     factor = b.op("Cast", b.op("Reciprocal", rest), to=int(x.dtype or ir.DataType.FLOAT))
-    return threshold, b.typed(factor, x.dtype or ir.DataType.FLOAT)
-
-
-def _float64(b: Builder, number: float) -> ir.Value:
-    """A float64 constant."""
-    return b.constant(np.array(number, np.float64))
+    return least, b.typed(factor, x.dtype or ir.DataType.FLOAT)
 
 
 def kept(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
     """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``threshold``, a scalar."""
     count, size = _word_counts(b, x)
-    wide = b.op("Sub", random_numbers(b, count, step, key), _int64(b, 2**31))
+    wide = b.op("Sub", random_numbers(b, count, step, key), b.int64(2**31))
     words = b.op("Cast", wide, to=int(INT32))
     column, more = _halves(b, words, 0, 2 * COLUMNS, (2, 1, COLUMNS))
     factor, term = _halves(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
@@ -182,9 +159,9 @@ def _word_counts(b: Builder, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     dims = None if x.shape is None else list(x.shape)
     if dims is not None and all(isinstance(dim, int) for dim in dims):
         size = math.prod(int(str(dim)) for dim in dims)
-        return _int64(b, 2 * (-(-size // COLUMNS) + COLUMNS)), b.ints(size) if size % COLUMNS else None
-    more = b.op("Add", b.op("Size", x), _int64(b, COLUMNS * (COLUMNS + 1) - 1))
-    half = b.op("Div", more, _int64(b, COLUMNS))
+        return b.int64(2 * (-(-size // COLUMNS) + COLUMNS)), b.ints(size) if size % COLUMNS else None
+    more = b.op("Add", b.op("Size", x), b.int64(COLUMNS * (COLUMNS + 1) - 1))
+    half = b.op("Div", more, b.int64(COLUMNS))
     size_of = b.op("Shape", b.op("Reshape", x, b.ints(-1)))
     return b.op("Add", half, half), size_of
 
@@ -203,25 +180,20 @@ def is_random(node: ir.Node) -> bool:
     return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
-def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
-    """Rewrites every random operator but Dropout of a flat graph, and returns how many.
+def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
+    """Rewrites every random operator but Dropout of a flat graph.
 
     Raises AmpError AMP205 for Multinomial.
     """
     b = Builder(graph, "train")
-    found = [node for node in graph if is_random(node)]
-    for number, node in enumerate(found):
-        b.before, b.scope = node, node.name or node.op_type
+    for number, node in enumerate(b.in_front_of_each(is_random)):
         if node.op_type == "Multinomial":
             hint = "draw outside of the graph, and give what was drawn as an input"
             raise AmpError("AMP205", "Multinomial cannot be repeated", where=place_of(node), hint=hint)
         keys = [stream_key(seed, STREAMS + 2 * number + stream) for stream in range(2)]
-        old = node.outputs[0]
         with b.float32(KEEP):
-            new = _random_tensor(b, node, step_counter, keys)
-        b.replace(old, new)
-        graph.remove(node, safe=True)
-    return len(found)
+            made = _random_tensor(b, node, step_counter, keys)
+        b.replace_node(node, [made])
 
 
 def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Value:
@@ -240,8 +212,8 @@ def _random_tensor(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -
         """From 0 below 1, in steps of 2^-24: float32 holds each."""
         known = b.given(shape)
         count = None if known is None else int(known.prod(dtype=np.int64))
-        size = b.op("Reshape", b.op("Size", like), b.ints()) if count is None else _int64(b, count)
-        bits = b.op("Div", random_numbers(b, size, step, key), _int64(b, 256))
+        size = b.op("Reshape", b.op("Size", like), b.ints()) if count is None else b.int64(count)
+        bits = b.op("Div", random_numbers(b, size, step, key), b.int64(256))
         flat = b.op("Mul", b.op("Cast", bits, to=int(FLOAT)), b.number(2.0**-24))
         return typed(b.op("Reshape", flat, shape, allowzero=1))
 

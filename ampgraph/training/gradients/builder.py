@@ -91,6 +91,19 @@ class NodeBuilder:
             new.name, old.name = old.name, self.fresh("replaced")
         old.replace_all_uses_with(new, replace_graph_outputs=True)
 
+    def in_front_of_each(self, wanted: Callable[[ir.Node], bool]) -> Iterator[ir.Node]:
+        """The wanted ones of the nodes that the graph has at first; nodes made meanwhile go in front of the last one
+        given, under its name."""
+        for node in [node for node in self.graph if wanted(node)]:
+            self.before, self.scope = node, node.name or node.op_type
+            yield node
+
+    def replace_node(self, node: ir.Node, made: Sequence[ir.Value]) -> None:
+        """Readers of a node's results read ``made``, and the node is removed."""
+        for old, new in zip(node.outputs, made, strict=False):
+            self.replace(old, new)
+        self.graph.remove(node, safe=True)
+
     def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         """An output that an operator may leave out: added to the forward node if it is not there."""
         if len(node.outputs) <= index:
@@ -149,6 +162,10 @@ class NodeBuilder:
     def ints(self, *numbers: int) -> ir.Value:
         """An int64 vector."""
         return self.constant(np.array(numbers, np.int64))
+
+    def int64(self, number: int) -> ir.Value:
+        """An int64 scalar."""
+        return self.constant(np.array(number, np.int64))
 
     def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
         """A scalar of the element type of ``like``, float32 by default."""
@@ -319,8 +336,7 @@ class Builder(NodeBuilder):
 
     def counted(self, count: ir.Value) -> ir.Value:
         """The int64 vector 0, 1, ... below the scalar ``count``."""
-        zero, one = (self.constant(np.array(number, np.int64)) for number in (0, 1))
-        return self.typed(self.op("Range", zero, count, one), INT64, None)
+        return self.typed(self.op("Range", self.int64(0), count, self.int64(1)), INT64, None)
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """How many elements a sum over axes adds up, as a scalar of the value's float type.

@@ -27,8 +27,7 @@ from ..run import checkpoint as files
 from ..run.dataset import TrainingData
 from ..run.schedules import Tables, table_of
 from ..run.step_inputs import StepInputs
-from ..step.step_result import StepResult
-from ..step.training_step import StepLayout
+from ..step.training_step import StepLayout, StepResult
 
 RATE, COUNT = "learning_rate", "global_step"
 """What MindSpore's optimizers call their parameters."""

@@ -26,7 +26,7 @@ from ...formats.mindir.step import written_parameters
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindspore_session import MindirPorts, read_ports
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
-from ..step.step_result import StepResult
+from ..step.training_step import StepResult
 from . import compiled_steps as steps
 from .cut_graph import forward_of
 

@@ -21,7 +21,7 @@ from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy, device_value
 from ..step.cut import CutStep, cut, rounded_once
 from ..step.training_step import StepLayout, TrainingStep
-from .binding import Binding, BufferPart, Held, Made, bind_given, of_runtime, open_graph, stopped
+from .binding import Binding, BufferPart, Held, Made, bind_given, of_runtime, open_graph, stopped, with_cuda_options
 from .dataset import Drawn
 from .options import RunOptions
 from .step_inputs import IGNORED
@@ -78,7 +78,7 @@ class AccumulatingBinding(Binding):
         self._wide = device == "cpu" and self.all_parts > 1  # its kernels compute in float32
         self._cut = self._split(step)
         super().__init__(self._cut.update, options)
-        self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, options)
+        self._gradients, _ = open_graph(self._cut.gradients, self.device, with_cuda_options(providers), options)
         self._of_gradients: Any = self._gradients.io_binding()
         self.total = self._buffer()
         self._adding: _GradientSum | None = None

@@ -12,7 +12,7 @@ from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import OnnxSession
-from ..forward.loss_terms import read_spelled
+from ..forward.losses import read_spelled
 from ..step.packed_forward import FORWARD, ORIGINAL, unpack
 from ..step.state_tensors import AVERAGE, EMA, GIVEN, PARAMETER, RUNNING
 from ..step.training_step import TrainingStep

@@ -21,8 +21,7 @@ from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
-from ..step.step_result import StepResult
-from ..step.training_step import StepLayout
+from ..step.training_step import StepLayout, StepResult
 from . import checkpoint as files
 from .checkpoint import claim
 from .dataset import Drawn, TrainingData

@@ -1,12 +1,14 @@
 """Splits of long vectors, as a step is opened on CUDA.
 
-Where the parts differ in size, ONNX Runtime's CUDA kernel of Split writes a table with an entry for each element of the
-axis, on the host and in every run (onnxruntime/core/providers/cuda/tensor/split.cc): 1 ms and 8 MB for a million.
+Where more than two parts differ in size, ONNX Runtime's CUDA kernel of Split writes a table with an entry for each
+element of the axis, on the host and in every run (onnxruntime/core/providers/cuda/tensor/split.cc): 1 ms and 8 MB for a
+million. Slices in its place do not help: GatherSliceToSplitFusion makes a Split of them again. So a vector is split by
+rows, whose length is the greatest common divisor of its parts' sizes.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+import math
 
 import numpy as np
 import onnx
@@ -16,33 +18,40 @@ WORTH = 1 << 13
 """Elements whose entries take the time of another kernel's start, 5 to 8 us on an H100 (benchmarks/gpu.md)."""
 
 
-def with_slices(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every Split of a long axis into parts that differ in size is a Slice for each part."""
+def with_rows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every Split of a long vector into parts that differ in size is one of rows, between Reshapes."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
-    sizes = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT64}
-    del found.graph.node[:]
+    graph = found.graph
+    sizes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT64}
+    vectors = {value.name for value in (*graph.value_info, *graph.output) if _is_vector(value)}
+    del graph.node[:]
     for node in model.graph.node:
         given = sizes.get(node.input[1]) if node.op_type == "Split" and len(node.input) > 1 else None
-        parts = [] if given is None else numpy_helper.to_array(given).tolist()
-        found.graph.node.extend(_slices(node, parts, found.graph) if _writes_a_long_table(parts) else [node])
+        parts = [] if given is None or vectors.isdisjoint(node.output) else numpy_helper.to_array(given).tolist()
+        width = math.gcd(*parts)
+        shorter = width > 1 and len(set(parts)) > 1 and sum(parts) > WORTH * len(parts)
+        graph.node.extend(_split_by_rows(node, parts, width, graph) if shorter else [node])
     return found
 
 
-def _writes_a_long_table(parts: list[int]) -> bool:
-    return len(set(parts)) > 1 and sum(parts) > WORTH * len(parts)
+def _is_vector(value: onnx.ValueInfoProto) -> bool:
+    """Whether a value is said to have one axis."""
+    return len(value.type.tensor_type.shape.dim) == 1
 
 
-def _slices(node: onnx.NodeProto, parts: list[int], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The parts that somebody reads, cut out one by one; their ends are new initializers."""
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    name = f"{node.output[0]}/split"
-    ends = [0, *accumulate(parts)]
-    for key, number in [("axis", axis), *((str(n), end) for n, end in enumerate(ends))]:
-        graph.initializer.append(numpy_helper.from_array(np.array([number], np.int64), f"{name}/{key}"))
-    pairs = zip(node.output, pairwise(range(len(ends))), strict=True)
+def _split_by_rows(node: onnx.NodeProto, parts: list[int], width: int, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The Split of a vector as one of rows of ``width`` elements; its numbers are new initializers."""
+    name = f"{node.output[0]}/rows"
+    numbers = {"into": [-1, width], "counts": [part // width for part in parts], "back": [-1]}
+    for key, values in numbers.items():
+        graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), f"{name}/{key}"))
+    pieces = [f"{name}/{number}" if output else "" for number, output in enumerate(node.output)]
+    whole = helper.make_node("Reshape", [node.input[0], f"{name}/into"], [name], name)
+    split = helper.make_node("Split", [name, f"{name}/counts"], pieces, node.name or f"{name}/split", axis=0)
+    pairs = zip(pieces, node.output, strict=True)
     return [
-        helper.make_node("Slice", [node.input[0], f"{name}/{start}", f"{name}/{end}", f"{name}/axis"], [part], part)
-        for part, (start, end) in pairs
-        if part
+        whole,
+        split,
+        *(helper.make_node("Reshape", [piece, f"{name}/back"], [output], output) for piece, output in pairs if output),
     ]

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, is_number, is_whole, nearest
-from ..option_text import BadOption, read_options
+from ..option_text import BadOption, read_options, types_of
 from ..step.training_step import StepLayout
 
 KINDS = {
@@ -118,18 +118,11 @@ def parse_schedule(text: str) -> Schedule:
     if kind not in KINDS or (colon and not rest):
         hint = ("" if kind in KINDS else nearest(kind, list(KINDS))) or f"one of {_FORMS}"
         raise AmpError("AMP324", f"--lr-schedule {text} is not a learning-rate schedule", hint=hint)
-    known, numbers = ["warmup", *KINDS[kind]], dict[str, float]()
+    types = types_of(Schedule)
     try:
-        for key, value in read_options(rest, known).items():
-            try:
-                numbers[key] = int(value) if key in WHOLE else float(value)
-            except ValueError:
-                message = f"--lr-schedule {text}: {key}={value} is not a number"
-                raise AmpError("AMP324", message, hint=f"one of {_FORMS}") from None
+        return Schedule(kind, **read_options(rest, {name: types[name] for name in ("warmup", *KINDS[kind])}))
     except BadOption as bad:
-        hint = nearest(bad.key, known) or f"{kind} has {', '.join(known)}"
-        raise AmpError("AMP324", f"--lr-schedule {text}: {bad}", hint=hint) from None
-    return Schedule(kind, **numbers)  # type: ignore[arg-type]
+        raise AmpError("AMP324", f"--lr-schedule {text}: {bad}", hint=bad.hint) from None
 
 
 def rates(schedule: OneSchedule, rate: float, steps: int) -> Array:

@@ -19,7 +19,7 @@ from ...core.installing import pip_install
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    from ..step.step_result import StepResult
+    from ..step.training_step import StepResult
 
 
 @dataclass(frozen=True, slots=True)

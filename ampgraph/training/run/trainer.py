@@ -15,8 +15,7 @@ from ...core.light_imports import Later
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.state_tensors import PARAMETER, SCALE
-from ..step.step_result import StepResult
-from ..step.training_step import StepLayout, TrainingStep
+from ..step.training_step import StepLayout, StepResult, TrainingStep
 from . import checkpoint as files
 from .accumulation import AccumulatingBinding
 from .binding import SHARED, Binding, CapturedBinding

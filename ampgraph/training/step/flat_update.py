@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import FLOAT, LOW
-from .groups import ParameterGroup, distinct
-from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
+from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer, ParameterGroup, distinct
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
 from .training_step import Run
 from .update_graph import UpdateGraph

@@ -21,17 +21,16 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
-from ..forward.loss_terms import LOSSES, add_loss, as_scalar, weighted_sum
-from ..forward.losses import ClassInput, lower_losses, read_class_inputs
+from ..forward.losses import LOSSES, ClassInput, add_loss, as_scalar, lower_losses, read_class_inputs, weighted_sum
 from ..forward.parameters import find_parameters, frozen_names
 from ..forward.random_numbers import is_random, lower_dropout, lower_random
 from ..forward.read import fix_batch, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .flat_update import Together, parts_of
-from .groups import Groups, distinct
 from .loss_scale import LossScale
 from .norms_together import run_norms_together
+from .optimizers import Groups, distinct
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty, PenaltyBuilder
 from .planner_marks import hold_norms, hold_seed, mark_branches, pin_boundary_products
@@ -240,7 +239,7 @@ class GradientGraph:
         update = UpdateGraph(self.graph, self.states)
         updated = add_update(update, parts, self.scale, options, running)
         if self.iteration is not None:
-            one = update.builder.constant(np.array(1, np.int64))
+            one = update.builder.int64(1)
             drawn = update.read(self.iteration)
             update.states.commit({drawn: update.builder.op("Add", drawn, one)})
         update.join(self.graph)

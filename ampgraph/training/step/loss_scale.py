@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
 from ..gradients.builder import EagerTerm, Term
-from ..option_text import BadOption, read_options
+from ..option_text import BadOption, read_number, read_options, types_of
 
 INTEGERS = ("interval", "hysteresis", "patience")
 NULLABLE = ("floor", "cap", "patience")
@@ -333,20 +332,8 @@ def _scaled_by(policy: DynamicLossScale, scale: Term, factor: float, divides: bo
 # -- numbers as users give them, checked one by one -------------------------------------------------------------------
 
 
-def read_number(name: str, text: str) -> float:
-    """A number of the command line, `2^16` too. Raises AmpError AMP320."""
-    base, caret, exponent = text.partition("^")
-    try:
-        number = float(base) ** int(exponent) if caret else float(base)
-    except (ValueError, OverflowError, ZeroDivisionError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise AmpError("AMP320", f"{name}={text} is not a number", hint="for example 65536, 2^16 or 0.5")
-    return number
-
-
 def spelled(value: object) -> str:
-    """A number as `read_number` reads it; whole ones without a point."""
+    """A number as `option_text.read_number` reads it; whole ones without a point."""
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))
     return "none" if value is None else str(value)
@@ -389,7 +376,7 @@ def count(name: str, value: object) -> int:
 # -- the command-line form --------------------------------------------------------------------------------------------
 
 _FORMS = "dynamic, dynamic:init=65536,growth=2,backoff=0.5,interval=2000,rule=pytorch, static:1024 or none"
-_WORDS = ("rule", "refill")
+_KINDS = ["dynamic", "static", "none"]
 
 
 def parse_loss_scale(text: str) -> LossScale | None:
@@ -401,38 +388,14 @@ def parse_loss_scale(text: str) -> LossScale | None:
     kind, colon, rest = text.strip().partition(":")
     if kind == "none" and not colon:
         return None
-    if kind == "static" and rest:
-        number, *options = rest.split(",")
-        if options not in ([], ["skip=no"], ["skip=yes"]):
-            raise AmpError("AMP320", f"--loss-scale {text}: unknown '{','.join(options)}'", hint="skip=yes or skip=no")
-        return StaticLossScale(read_number("scale", number), skip=options != ["skip=no"])
-    if kind == "dynamic" and (rest or not colon):
-        given = _parse_pairs(text, rest)
-        return DynamicLossScale.preset(given.pop("rule", "pytorch"), **given)
+    try:
+        if kind == "static" and rest:
+            number, _, options = rest.partition(",")
+            return StaticLossScale(read_number("scale", number), **read_options(options, {"skip": "bool"}))
+        if kind == "dynamic" and (rest or not colon):
+            given = read_options(rest, types_of(DynamicLossScale))
+            return DynamicLossScale.preset(given.pop("rule", "pytorch"), **given)
+    except BadOption as bad:
+        raise AmpError("AMP320", f"--loss-scale {text}: {bad}", hint=bad.hint) from None
     hint = ("" if kind in _KINDS else nearest(kind, _KINDS)) or f"one of {_FORMS}"
     raise AmpError("AMP320", f"--loss-scale {text} is not a loss scale", hint=hint)
-
-
-_KINDS = ["dynamic", "static", "none"]
-
-
-def _parse_pairs(text: str, rest: str) -> dict[str, Any]:
-    """The KEY=VALUE words of --loss-scale as arguments of `DynamicLossScale`; AmpError AMP320 names the wrong one."""
-    known = [f.name for f in fields(DynamicLossScale)]
-    try:
-        words = read_options(rest, known)
-    except BadOption as bad:
-        message = f"'{bad.word}' is not KEY=VALUE" if bad.form else str(bad) if bad.twice else f"unknown '{bad.key}'"
-        hint = f"for example {_FORMS}" if bad.form else nearest(bad.key, known) or f"there are: {', '.join(known)}"
-        hint = "give it once" if bad.twice else hint
-        raise AmpError("AMP320", f"--loss-scale {text}: {message}", hint=hint) from None
-    given: dict[str, Any] = {}
-    for key, value in words.items():
-        if key in _WORDS:
-            given[key] = value
-        elif value == "none" and key in NULLABLE:
-            given[key] = None
-        else:
-            number = read_number(key, value)
-            given[key] = int(number) if key in INTEGERS and number.is_integer() else number
-    return given

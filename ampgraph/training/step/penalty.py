@@ -17,7 +17,7 @@ from ...core.errors import AmpError, is_number, nearest
 from ..forward.read import FLOATS, described, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
-from ..option_text import BadOption, read_options
+from ..option_text import BadOption, read_options, types_of
 
 PARAMETERS, INPUTS = "parameters", "inputs"
 FORM = "weight=10,of=inputs,output=score,target=1"
@@ -83,15 +83,10 @@ class GradientPenalty:
 
 def parse_penalty(text: str) -> GradientPenalty:
     """``weight=10,of=inputs,output=score,target=1``, each with its default. Raises AmpError AMP213."""
-    known = [field.name for field in fields(GradientPenalty)]
     try:
-        words = read_options(text.strip(), known)
+        return GradientPenalty(**read_options(text.strip(), types_of(GradientPenalty)))
     except BadOption as bad:
-        hint = nearest(bad.key, known) or f"there are: {', '.join(known)}"
-        raise AmpError("AMP213", f"--penalty {text}: {bad}", hint=hint) from None
-    numbers = {key: _parse_number(key, value) for key, value in words.items() if key not in ("of", "output")}
-    names = {key: value for key, value in words.items() if key in ("of", "output")}
-    return GradientPenalty(**numbers, **names)  # type: ignore[arg-type]
+        raise AmpError("AMP213", f"--penalty {text}: {bad}", hint=bad.hint) from None
 
 
 def as_penalty(given: object) -> GradientPenalty | None:
@@ -101,14 +96,6 @@ def as_penalty(given: object) -> GradientPenalty | None:
     if not isinstance(given, str):
         raise _bad_penalty(f"{given!r} is not a penalty")
     return parse_penalty(given)
-
-
-def _parse_number(key: str, text: str) -> float | int:
-    """The number of a penalty's option, whole for norm and power."""
-    try:
-        return int(text) if key in ("norm", "power") else float(text)
-    except ValueError:
-        raise _bad_penalty(f"{key}={text} is not a number") from None
 
 
 def _bad_penalty(message: str) -> AmpError:

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from ...core.errors import AmpError, is_number
 from ..gradients.builder import Builder, Term
 from .flat_update import Move, Part, gradient_of, move_part
-from .groups import ParameterGroup, distinct
 from .loss_scale import RULES, DynamicLossScale, LossScale, next_state
+from .optimizers import ParameterGroup, distinct
 from .running_state import RunningMove
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
 from .training_step import Run
@@ -157,7 +157,7 @@ def _move_parameters(
     """Moves the parameters of every group, and counts the update."""
     states, b, runs = update.states, update.builder, []
     count = states.add("step/count", np.int64(0), COUNTER)
-    counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
+    counted = b.op("Add", count, b.int64(1))
     average = None if options.ema is None else _average_weights(b, options.ema, count)
     for number, group in enumerate(distinct([part.group for part, _ in rows])):
         assert group.optimizer is not None
@@ -222,7 +222,7 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
 
     As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
     """
-    first = b.op("Equal", count, b.constant(np.array(0, np.int64)))
+    first = b.op("Equal", count, b.int64(0))
     kept = b.op("Where", first, b.number(0), b.number(decay))
     return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
 

@@ -159,7 +159,7 @@ def _backward_scan(way: _ControlFlowNode, steps: _LoopSteps) -> Pairs:
     graph.inputs.extend([*olds, *rows])
     through = [*saved, *steps.rows]
     if steps.skipped:
-        count = b.op("Gather", b.op("Shape", saved[0]), b.constant(np.array(0, np.int64)))
+        count = b.op("Gather", b.op("Shape", saved[0]), b.int64(0))
         through.append(b.counted(count))  # the numbers of the steps that there were
         graph.inputs.append(given[0])
         given[1].replace_all_uses_with(inner.constant(np.array(True)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from ....formats.onnx.nodes import attribute, operand
@@ -99,7 +98,7 @@ class Direction:
 
     def own(self, value: Value, axis: int) -> Value:
         """This direction's part of a tensor, whose axis of directions is dropped."""
-        made = self.b.op("Gather", value, self.b.constant(np.array(self.number, np.int64)), axis=axis)
+        made = self.b.op("Gather", value, self.b.int64(self.number), axis=axis)
         dims = list(value.shape or ())
         return self.b.typed(made, value.dtype or self.kind, *dims[:axis], *dims[axis + 1 :]) if dims else made
 
