@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ..core.plan import GRAPH, CastEdge, Decision, Note, Plan, Rounding, WeightEdit, Why
 from ..oplists.options import Options
 from ..oplists.traits import traits
@@ -78,12 +78,7 @@ def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan
     other = [u for u in flow.uses[value.id] if (u.unit in low) != is_low and u.unit != NONE and not u.given_cast]
     if other:
         to = FLOAT32 if is_low else decided.options.dtype
-        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, _places(flow, other)))
-
-
-def _places(flow: Dataflow, uses: Sequence[Use]) -> tuple[tuple[str, int, int], ...]:
-    """Places that read a value, as plans name them: scope, index of the node, position."""
-    return tuple(map(flow.place, uses))
+        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(map(flow.place, other))))
 
 
 def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
@@ -97,17 +92,17 @@ def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, pla
     if value.parameter and value.id not in decided.numbers and options.store_weights == "keep":
         if low:
             plan.weights += raised
-            plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))
+            plan.casts.append(CastEdge(scope, value.name, options.dtype, tuple(map(flow.place, low))))
         return
     if not low and (not given or given < len(uses)):
         plan.weights += raised
     elif len(low) + given == len(uses):
         plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
     elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT and (flow.parameters_copied or not value.parameter):
-        plan.weights.append(WeightEdit(scope, value.name, "both", _places(flow, low), floor))
+        plan.weights.append(WeightEdit(scope, value.name, "both", tuple(map(flow.place, low)), floor))
     else:
         plan.weights += raised
-        plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))
+        plan.casts.append(CastEdge(scope, value.name, options.dtype, tuple(map(flow.place, low))))
         megabytes = 4 * flow.weights.size(value) / 1e6
         message = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"
         plan.notes.append(Note("weight", value.name, message))

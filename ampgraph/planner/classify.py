@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
@@ -43,8 +44,11 @@ class Classes:
 
 def classify(facts: Facts) -> Classes:
     """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
-    flow = facts.flow
-    classes = [_class(facts, op) for op in flow.ops]
+    flow, classes = facts.flow, list[str]()
+    for op in flow.ops:
+        listing = facts.listing(op)
+        boundary = bool(op.slots) and all(flow.units[u].crosses for u in op.slots.values())  # computes nothing
+        classes.append(listing.cls if listing is not None else "neutral" if boundary else "")
     return Classes(classes, _verdicts(facts), _ties_and_holds(facts), _unlisted(facts, classes))
 
 
@@ -99,19 +103,6 @@ def _verdicts(facts: Facts) -> list[Verdict]:
     return verdicts
 
 
-def _class(facts: Facts, op: Op) -> str:
-    """The list class that governs an operator: "" in no list, "neutral" for what marks an input or output."""
-    listing = facts.listing(op)
-    if listing is None:
-        return "neutral" if _is_boundary(facts.flow, op) else ""
-    return listing.cls
-
-
-def _is_boundary(flow: Dataflow, op: Op) -> bool:
-    """Whether all its slots are types of inputs and outputs (a body's, a function's), so that it computes nothing."""
-    return bool(op.slots) and all(flow.units[u].crosses for u in op.slots.values())
-
-
 def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdict:
     """The verdict on a slot by validity, else by its list. ``left_to_cut``: why this very operator is left to the cut
     at this level, whatever its class."""
@@ -122,9 +113,8 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
     if op is None or unit.crosses:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
     if options.kernels.is_cast_elsewhere(op.kind, unit.opset, unit.slot.split("@")[0], options.dtype):
-        text = (
-            f"{options.kernels.provider} has no kernel for {op.kind}-{unit.version}, and the CPU's computes in float32"
-        )
+        provider = options.kernels.provider
+        text = f"{provider} has no kernel for {op.kind}-{unit.version}, and the CPU's computes in float32"
         return Verdict(HIGH, VALIDITY, Why("kernel", text))
     if op.follows != NONE:
         return Verdict(FREE, CUT, Why("gradient", "takes the type of its forward operator"))
@@ -229,7 +219,8 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
     for op in flow.ops:
         if classes[op.id] and op.kind not in flow.unknown_kinds or is_declared(facts.options, op):
             continue
-        listed = bool(classes[op.id]) or not _admits_low(facts, op)
+        inner = (unit for unit in map(flow.units.__getitem__, op.slots.values()) if not unit.crosses)
+        listed = bool(classes[op.id]) or not any(facts.options.dtype in unit.admits for unit in inner)
         if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     notes = []
@@ -239,29 +230,13 @@ def _unlisted(facts: Facts, classes: Sequence[str]) -> list[Note]:
     return notes
 
 
-def _admits_low(facts: Facts, op: Op) -> bool:
-    """Whether its schema would let some float of an operator be low, which is no input or output of the model."""
-    units = [facts.flow.units[unit] for unit in op.slots.values()]
-    return any(not unit.crosses and facts.options.dtype in unit.admits for unit in units)
-
-
-@dataclass(frozen=True)
-class MaskedRows:
-    """The operators of one place. ``why``: the Softmax is left to the cut, empty where it is not."""
+class MaskedRows(NamedTuple):
+    """A Softmax whose rows that are masked as a whole a Where replaces. ``ties``: the Where to each product that reads
+    it and, where ``why`` says that the Softmax is left to the cut (else empty), the comparison as well."""
 
     softmax: Op
-    test: Op
-    select: Op
-    products: tuple[Op, ...]
+    ties: list[Tie]
     why: str
-
-    @property
-    def ties(self) -> Iterator[Tie]:
-        """Ties the Where to the type of the products that read it and, where the Softmax is left to the cut, the
-        comparison as well."""
-        together = [self.select, *([self.test] if self.why else [])]
-        for product in self.products:
-            yield Tie(tuple(unit for op in (*together, product) for unit in op.slots.values()))
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
@@ -276,10 +251,13 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
         tests = {reader.outputs[0]: reader for reader in readers if reader.kind == form.tests}
         for select in (reader for reader in readers if reader.kind == form.selects):
             test = next((tests[value] for value in select.inputs if value in tests), None)
-            products = tuple(_products(facts, select.outputs[0]))
+            products = list(_products(facts, select.outputs[0])) if test is not None else []
             if test is not None and products:
+                low = options.dtype in form.low
+                together = (select, test) if low else (select,)
+                ties = [Tie(tuple(u for one in (*together, p) for u in one.slots.values())) for p in products]
                 why = f"on {options.target} it is one kernel with the products around it, low"
-                yield MaskedRows(op, test, select, products, why if options.dtype in form.low else "")
+                yield MaskedRows(op, ties, why if low else "")
 
 
 def _products(facts: Facts, value: int) -> Iterator[Op]:

@@ -1,20 +1,17 @@
-"""What the cut is asked of a dataflow: sizes of values and prices of choices, in bytes."""
+"""What the cut is asked of a model, the sizes of its values, and what their Casts cost in bytes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import NONE, Dataflow
 from ..oplists.options import Options
-from .cut import INFINITE, LAUNCH, Net
 from .decisions import Decisions
 
-STORED_BYTE = 32
-"""Bytes moved that a stored byte counts for: it is paid in the file, in transfers and in memory for good."""
-
+LAUNCH = 1 << 20  # bytes: what a kernel start is worth, about a microsecond of a device's memory bandwidth
 STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never stored in both types
 
 
@@ -30,16 +27,6 @@ class CutTask:
     byte_worth: Mapping[int, int] = field(default_factory=dict)
     integer_valued: Collection[int] = frozenset()
     fused: Collection[int] = frozenset()
-    _reads: dict[int, set[tuple[int, int]]] = field(default_factory=dict, init=False, repr=False)
-
-    def reads(self, value: int) -> Collection[tuple[int, int]]:
-        """Operators that read a float32 value, each with the unit that decides how: asked for as often as there are
-        readers."""
-        found = self._reads.get(value)
-        if found is None:
-            roots, uses = self.decisions.roots, self.flow.uses[value]
-            found = self._reads[value] = {(use.op, roots[use.unit]) for use in uses if use.unit != NONE}
-        return found
 
     @property
     def costs(self) -> Costs:
@@ -113,36 +100,6 @@ class Costs:
         return self.cast_together > 0 and self.flow.values[value].default and self.elements(value) <= self.cast_together
 
 
-def net_of(task: CutTask, value: int, costs: Costs) -> Net | None:
-    """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor is
-    kept; None where one unit decides for all of them."""
-    flow, roots = task.flow, task.decisions.roots
-    item = flow.values[value]
-    readers = frozenset([roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused])
-    writer = roots[item.unit] if item.unit != NONE and item.producer not in task.fused else None
-    if not readers or (writer is None and not item.weight) or (writer is not None and readers == {writer}):
-        return None
-    if item.weight:
-        byte = (
-            1 if readers <= task.byte_worth.keys() else STORED_BYTE
-        )  # grids and anchors: too small to trade digits for
-        up, down = _weight_costs(flow, value, costs, byte)
-        return Net(None, readers, up, down)
-    price = costs.cast(value)
-    up = 0 if task.options.kernels.raises_inside else price
-    if value in task.integer_valued:  # integers made float are never rounded and widened again
-        up = INFINITE
-    return Net(writer, readers, up, price)
-
-
-def _weight_costs(flow: Dataflow, value: int, costs: Costs, byte: int) -> tuple[int, int]:
-    """2 bytes an element for a tensor that must stay float32, 4 for one stored twice; a large one is cast instead."""
-    elements = costs.elements(value)
-    if 4 * elements <= STORED_TWICE_LIMIT and (flow.parameters_copied or not flow.values[value].parameter):
-        return 4 * elements * byte, 2 * elements * byte
-    return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
-
-
 def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
     """For each value, by id, the id of a value of the same size, as far up as operators keep the number of elements.
 
@@ -155,24 +112,3 @@ def same_size_roots(flow: Dataflow, options: Options) -> list[int]:
         if op is not None and op.role in same_size and op.inputs[0] != NONE and op.outputs[0] == value.id:
             roots[value.id] = roots[op.inputs[0]]
     return roots
-
-
-def extra_of(task: CutTask, unit: int, ops: Iterable[Op], costs: Costs) -> int:
-    """What a unit costs in float32 where it decides for these operators: 2 bytes an element more are moved, or saved
-    where no product follows."""
-    roots, units = task.decisions.roots, task.flow.units
-    moved = 0
-    for op in ops:
-        slots = [slot for slot in op.slots.values() if roots[slot] == unit and not units[slot].crosses]
-        moved += len(slots) * _float32_surplus(task, op, unit, costs) if slots else 0
-    return moved * task.byte_worth.get(unit, 1)
-
-
-def _float32_surplus(task: CutTask, op: Op, unit: int, costs: Costs) -> int:
-    """Bytes that an operator reads and writes more where a unit is float32: 2 for each element of the values of that
-    unit, as often as its scope runs. Stored tensors are left out."""
-    values, roots = task.flow.values, task.decisions.roots
-    found = {v for v in op.outputs if values[v].unit != NONE and roots[values[v].unit] == unit}
-    reads = op.id, unit
-    found |= {v for v in op.inputs if v != NONE and not values[v].weight and reads in task.reads(v)}
-    return sum(2 * costs.elements(v) for v in found) * task.flow.scopes[op.scope].times

@@ -10,15 +10,21 @@ further on, and no more than these are asked for what they cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
+from ..core.dataflow import NONE, Op
+from .costs import STORED_TWICE_LIMIT, CutTask
 from .decisions import FREE, HIGH, LOW
 from .max_flow import ENDLESS, FlowNetwork
 
-LAUNCH = 1 << 20  # bytes: what a kernel start is worth, about a microsecond of a device's memory bandwidth
 INFINITE = 1 << 80
+NOBODY = -1
+"""In place of the side of who writes what no unit does."""
+STORED_BYTE = 32
+"""Bytes moved that a stored byte counts for: it is paid in the file, in transfers and in memory for good."""
 
 
 @dataclass(slots=True)
@@ -33,70 +39,46 @@ class Net:
     up: int
     down: int
 
-
-@dataclass
-class Problem:
-    """``fixed``: unit -> LOW or HIGH for decided units that occur in a net; ``extra``: what a unit costs in float32,
-    or in the low type where it is negative."""
-
-    nets: list[Net] = field(default_factory=list)
-    fixed: dict[int, int] = field(default_factory=dict)
-    extra: dict[int, int] = field(default_factory=dict)
-
-    def cost(self, solution: dict[int, int]) -> int:
-        """What an assignment of every unit (float32 or low) costs."""
-        side = {**solution, **self.fixed}
-        total = sum(extra for unit, extra in self.extra.items() if side[unit] == HIGH)
-        for net in self.nets:
-            low = any(side[r] == LOW for r in net.readers)
-            high = any(side[r] == HIGH for r in net.readers)
-            if net.writer is None:
-                total += net.up * high + net.down * low
-            elif side[net.writer] == LOW:
-                total += net.up * high
-            else:
-                total += net.down * low
-        return total
+    def cost(self, sides: Mapping[int, int]) -> int:
+        """What is paid where the units have these sides, LOW or HIGH."""
+        read, made = {sides[reader] for reader in self.readers}, None if self.writer is None else sides[self.writer]
+        return self.up * (HIGH in read and made != HIGH) + self.down * (LOW in read and made != LOW)
 
 
-class OpenProblem(Protocol):
-    """A problem that is told as far as it is asked for. Nets have numbers."""
+class CutProblem(ABC):
+    """Free units as nodes of a flow network, source side low, sink side float32. What they cost is asked as the search
+    reaches them; nets have numbers."""
 
-    def side(self, unit: int) -> int:
-        """LOW or HIGH; FREE where the cut decides."""
-
-    def extra(self, unit: int) -> int:
-        """What a free unit costs in float32, or in the low type where it is negative."""
-
-    def nets_of(self, unit: int) -> Iterable[int]:
-        """The nets that a free unit is in, some more than once."""
-
-    def net(self, number: int) -> Net | None:
-        """A net; None where it costs nothing whatever is decided."""
-
-    def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
-        """What may draw free units to float32 by itself: nets with a unit that is float32 already, or of a stored
-        tensor that costs less to keep than to round; and units whose ``extra`` is negative."""
-
-
-def solve(problem: OpenProblem) -> set[int]:
-    """The free units that are float32 in the cheapest assignment: the fewest among equals."""
-    return _UnitNetwork(problem).float32()
-
-
-class _UnitNetwork:
-    """Free units as nodes of a flow network, source side low, sink side float32. Nets come in as it reaches units."""
-
-    def __init__(self, problem: OpenProblem) -> None:
-        self._problem = problem
+    def __init__(self) -> None:
         self._flow = FlowNetwork(reach=self._add_unit)
         self._places: dict[int, int] = {}
         self._units: dict[int, int] = {}  # by place: others stand between the readers of a value
         self._nets: set[int] = set()
 
-    def float32(self) -> set[int]:
-        """The units on the sink's side of the minimum cut: those that are float32."""
-        nets, units = self._problem.drawing()
+    @abstractmethod
+    def side(self, unit: int) -> int:
+        """LOW or HIGH; FREE where the cut decides."""
+
+    @abstractmethod
+    def extra(self, unit: int) -> int:
+        """What a free unit costs in float32, in bytes, or in the low type where it is negative."""
+
+    @abstractmethod
+    def nets_of(self, unit: int) -> Iterable[int]:
+        """The nets that a free unit is in, some more than once."""
+
+    @abstractmethod
+    def net(self, number: int) -> Net | None:
+        """A net; None where it costs nothing whatever is decided."""
+
+    @abstractmethod
+    def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
+        """What may draw free units to float32 by itself: nets with a unit that is float32 already, or of a stored
+        tensor that costs less to keep than to round; and units whose ``extra`` is negative."""
+
+    def float32_units(self) -> set[int]:
+        """The free units that are float32 in the cheapest assignment: the fewest among equals."""
+        nets, units = self.drawing()
         for number in nets:
             self._add_net(number)
         for unit in units:
@@ -115,29 +97,21 @@ class _UnitNetwork:
         """Adds what a unit costs by itself, and the nets that it is part of."""
         unit = self._units.get(place)
         if unit is not None:
-            self._flow.supply(place, self._problem.extra(unit))
-            for number in self._problem.nets_of(unit):
+            self._flow.supply(place, self.extra(unit))
+            for number in self.nets_of(unit):
                 self._add_net(number)
 
     def _add_net(self, number: int) -> None:
         """Adds the arcs of a net, once."""
-        net = None if number in self._nets else self._problem.net(number)
+        net = None if number in self._nets else self.net(number)
         self._nets.add(number)
         if net is None:
             return
-        side, writer = self._problem.side, net.writer
-        free, lows, highs = [], False, False
-        for reader in net.readers:
-            one = side(reader)
-            if one == LOW:
-                lows = True
-            elif one == HIGH:
-                highs = True
-            elif reader != writer:
-                free.append(self._place(reader))
-        made = FREE if writer is None else side(writer)
-        at = None if writer is None or made != FREE else self._place(writer)
-        paid = 0 if writer is not None or lows or highs else min(net.up, net.down)  # whatever the readers are
+        sides = {self.side(reader) for reader in net.readers}
+        free = [self._place(reader) for reader in net.readers if reader != net.writer and self.side(reader) == FREE]
+        lows, highs, made = LOW in sides, HIGH in sides, FREE if net.writer is None else self.side(net.writer)
+        at = None if net.writer is None or made != FREE else self._place(net.writer)
+        paid = 0 if net.writer is not None or lows or highs else min(net.up, net.down)  # whatever the readers are
         if made != HIGH and (highs or free):
             self._add_price(at, [] if highs else free, net.up, paid)
         if made != LOW and (lows or free):
@@ -163,3 +137,109 @@ class _UnitNetwork:
             flow.supply(nearest, price - paid if price > 0 else price + paid)
         else:
             flow.connect(writer, nearest, max(price, 0), max(-price, 0))
+
+
+class Undecided(CutProblem):
+    """The free units of a model with decisions; the number of a net is that of its value."""
+
+    def __init__(self, task: CutTask) -> None:
+        super().__init__()
+        self.task, self.costs = task, task.costs
+        self._sides, self._roots = task.decisions.sides, task.decisions.roots
+        self._reads: dict[int, set[tuple[int, int]]] = {}
+
+    def side(self, unit: int) -> int:
+        """The side of a unit; FREE for one that the cut decides."""
+        return self._sides[unit]
+
+    def extra(self, unit: int) -> int:
+        """What a unit costs in float32 where it decides for operators: 2 bytes an element more are moved, or saved
+        where no product follows."""
+        flow, roots, moved = self.task.flow, self._roots, 0
+        for op in sorted({flow.units[one].op for one in self._tied.get(unit, ())} - {NONE}):
+            slots = [one for one in flow.ops[op].slots.values() if roots[one] == unit and not flow.units[one].crosses]
+            moved += len(slots) * self._float32_surplus(flow.ops[op], unit) if slots else 0
+        return moved * self.task.byte_worth.get(unit, 1)
+
+    def _float32_surplus(self, op: Op, unit: int) -> int:
+        """Bytes that an operator reads and writes more where a unit is float32: 2 for each element of the values of
+        that unit, as often as its scope runs. Stored tensors are left out."""
+        values = self.task.flow.values
+        found = {v for v in op.outputs if values[v].unit != NONE and self._roots[values[v].unit] == unit}
+        reads = op.id, unit
+        found |= {v for v in op.inputs if v != NONE and not values[v].weight and reads in self._readers(v)}
+        return sum(2 * self.costs.elements(v) for v in found) * self.task.flow.scopes[op.scope].times
+
+    def _readers(self, value: int) -> set[tuple[int, int]]:
+        """Operators that read a float32 value, each with the unit that decides how: asked for as often as there are
+        readers."""
+        if value not in self._reads:
+            uses = self.task.flow.uses[value]
+            self._reads[value] = {(use.op, self._roots[use.unit]) for use in uses if use.unit != NONE}
+        return self._reads[value]
+
+    def nets_of(self, unit: int) -> Sequence[int]:
+        """Numbers of the values that the unit's operators read or write."""
+        return self._survey[0].get(unit, ())
+
+    def net(self, number: int) -> Net | None:
+        """What is paid where a value's writer and its readers have different types: its Casts, or how a stored tensor
+        is kept; None where one unit decides for all of them."""
+        task, roots, item = self.task, self._roots, self.task.flow.values[number]
+        uses = task.flow.uses[number]
+        readers = frozenset([roots[use.unit] for use in uses if use.unit != NONE and use.op not in task.fused])
+        writer = roots[item.unit] if item.unit != NONE and item.producer not in task.fused else None
+        if not readers or (writer is None and not item.weight) or (writer is not None and readers == {writer}):
+            return None
+        price, elements = self.costs.cast(number), self.costs.elements(number)
+        if not item.weight:
+            up = 0 if task.options.kernels.raises_inside else price
+            # integers made float are never rounded and widened again
+            return Net(writer, readers, INFINITE if number in task.integer_valued else up, price)
+        if 4 * elements <= STORED_TWICE_LIMIT and (task.flow.parameters_copied or not item.parameter):
+            # grids and anchors: too small to trade digits for
+            byte = 1 if readers <= task.byte_worth.keys() else STORED_BYTE
+            return Net(None, readers, 4 * elements * byte, 2 * elements * byte)
+        return Net(None, readers, 2 * elements * STORED_BYTE + price, price)
+
+    def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
+        """Where the search for float32 begins: at units that are float32 beside free ones, and at those that are dear
+        in low."""
+        dear = [unit for unit, worth in self.task.byte_worth.items() if worth < 0 and self._sides[unit] == FREE]
+        return self._survey[1], sorted(dear)
+
+    @cached_property
+    def _tied(self) -> Mapping[int, Sequence[int]]:
+        """By unit that decides for others (a root): those others, itself among them."""
+        tied: dict[int, list[int]] = {}
+        for unit, root in enumerate(self._roots):
+            tied.setdefault(root, []).append(unit)
+        return tied
+
+    @cached_property
+    def _survey(self) -> tuple[Mapping[int, Sequence[int]], Sequence[int]]:
+        """By free unit, the values around it; and the values that may draw some free unit to float32."""
+        flow, roots, fused = self.task.flow, self._roots, self.task.fused
+        side = [*(self._sides[root] for root in roots), NOBODY]  # NONE, -1, is the last
+        values: dict[int, list[int]] = {}
+        drawing = []
+        for value, (item, uses) in enumerate(zip(flow.values, flow.uses, strict=True)):
+            writer = NOBODY if item.weight else side[item.unit]
+            readers = [side[use.unit] for use in uses if use.op not in fused]
+            if writer == FREE:
+                values.setdefault(roots[item.unit], []).append(value)
+            if FREE in readers:
+                for use in uses:
+                    if side[use.unit] == FREE:
+                        values.setdefault(roots[use.unit], []).append(value)
+            if _draws(writer, readers, item.weight):
+                drawing.append(value)
+        return values, drawing
+
+
+def _draws(writer: int, readers: Sequence[int], stored: bool) -> bool:
+    """Whether a value may make float32 cheaper for a free unit whatever the others are. Storing a tensor in float32
+    alone costs as much as in the low type alone, at least."""
+    if writer == FREE:
+        return HIGH in readers
+    return FREE in readers and LOW not in readers and (writer == HIGH or (stored and HIGH in readers))

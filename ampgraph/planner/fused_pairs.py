@@ -22,14 +22,6 @@ def _by_channel(flow: Dataflow, value: int) -> bool:
     return all(size == 1 for size in others)
 
 
-def _adds_vector(flow: Dataflow, options: Options, op: Op) -> bool:
-    """Whether an operator adds a stored vector to what is no matrix: a product of matrices takes that itself."""
-    shape = flow.shape(op.outputs[0])
-    stored = [v for v in op.inputs if v != NONE and v in constants(flow, options.lists.traits)]
-    vector = len(stored) == 1 and len(op.inputs) == 2 and len(flow.shape(stored[0]) or ()) == 1
-    return vector and (shape is None or len(shape) != ROWS)
-
-
 def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
     """The fusion by which a product takes this operator's stored scale or shift into its weights, where the product
     alone would be low; or ""."""
@@ -80,5 +72,12 @@ def goes_to_reader(flow: Dataflow, options: Options, op: Op) -> bool:
 
 
 def _is_bias_of(flow: Dataflow, options: Options, op: Op, kind: str) -> bool:
+    """Whether the target makes one kernel of an operator and one of a kind behind it, where the first adds a stored
+    vector to what is no matrix: a product of matrices takes that itself."""
     pairs = (join.pairs for join in options.kernels.fused_pairs if join.where == "vector")
-    return any((op.role, kind) in known for known in pairs) and _adds_vector(flow, options, op)
+    if not any((op.role, kind) in known for known in pairs):
+        return False
+    shape = flow.shape(op.outputs[0])
+    stored = [v for v in op.inputs if v != NONE and v in constants(flow, options.lists.traits)]
+    vector = len(stored) == 1 and len(op.inputs) == 2 and len(flow.shape(stored[0]) or ()) == 1
+    return vector and (shape is None or len(shape) != ROWS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..core.dataflow import NONE, Dataflow, Unit
 from ..core.plan import Plan
 from ..oplists.options import Options
@@ -30,22 +28,17 @@ def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
 def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
     """The opsets that would free what the plan holds for want of a type, a kernel or an operator."""
     places = {(d.scope, d.index, d.slot) for d in plan.decisions if d.why.rule == "opset"}
-    found = set()
+    found = set[int]()
     for unit in flow.units:
         op = flow.ops[unit.op] if unit.op != NONE else None
         if op is not None and (flow.scopes[op.scope].path, op.index, unit.slot) in places:
             found.add(freed_at(flow, options, unit))
+    for region in find_regions(flow) if "gelu" in options.rewrites else ():  # could be their operators, which are low
+        admits = options.kernels.admits(region.kind, region.since, "T", options.dtype)
+        if admits and region.since > flow.opset and is_split(flow, options, region):
+            found.add(region.since)
     newest = options.kernels.newest_opset or flow.newest
-    return {opset for opset in found | set(_operators_at(flow, options)) if 0 < opset <= newest}
-
-
-def _operators_at(flow: Dataflow, options: Options) -> Iterator[int]:
-    """Opsets from which on a region that costs Casts now could be written as its operator, which would be low."""
-    for region in find_regions(flow) if "gelu" in options.rewrites else ():
-        since = region.since
-        admits = options.kernels.admits(region.kind, since, "T", options.dtype)
-        if admits and since > flow.opset and is_split(flow, options, region):
-            yield since
+    return {opset for opset in found if 0 < opset <= newest}
 
 
 def off_target(flow: Dataflow, options: Options) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
-from ..core.node_names import pattern_for
+from ..core.names import pattern_for
 from ..core.plan import Plan
 from ..core.selection import touched
 from ..oplists.options import Options
@@ -157,11 +157,6 @@ def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str,
     holders = {scope.op for scope in flow.scopes}
     for op in ops:
         if op.id not in holders and decisions.units_of(op) - covered:
-            patterns[pattern_of(flow, op)] = None
+            patterns[pattern_for(op.name, flow.values[next(v for v in op.outputs if v != NONE)].name)] = None
             covered |= decisions.units_of(op)
     return tuple(patterns)
-
-
-def pattern_of(flow: Dataflow, op: Op) -> str:
-    """A pattern for one node."""
-    return pattern_for(op.name, flow.values[next(v for v in op.outputs if v != NONE)].name)

@@ -18,7 +18,6 @@ from ..rules.fusions import affine_behind, fused_when_wide, in_one_type, is_fuse
 from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, VALIDITY, Hold, Ledger, Tie
 from .facts.facts import Facts
-from .facts.measured import Passing
 from .fused_pairs import bias_folded_into, goes_to_reader
 from .scales import find_scalings
 from .streams import StreamFinder
@@ -165,7 +164,9 @@ def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
         for op in region.core
         if options.lists.traits.has(op.role, "stays_in_place")
         and flow.values[op.inputs[0]].weight
-        or (_does_nothing(options, op) and op.inputs[0] == region.source)  # others may read it as well
+        or (
+            options.lists.traits.has(op.role, "nothing_in_inference") and op.inputs[0] == region.source
+        )  # others may read it as well
     ]
     return tuple(op for op in region.core if op not in aside)
 
@@ -181,18 +182,14 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
     core = core_of(flow, options, region)
     ids = {op.id for op in core}
     inner = [value for op in core if op is not region.normal for value in op.outputs]
+    removed = options.lists.traits.operators("nothing_in_inference")  # before the runtime fuses
     known = (
-        {op.role for op in core if op.slots and not _does_nothing(options, op)} == form.operators
+        {op.role for op in core if op.slots and op.role not in removed} == form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
         and norm_axis(flow, region) == -1
     )
     return form if known else None
-
-
-def _does_nothing(options: Options, op: Op) -> bool:
-    """Whether the runtime removes an operator before it fuses."""
-    return options.lists.traits.has(op.role, "nothing_in_inference")
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
@@ -212,22 +209,14 @@ def _class(options: Options, kind: str) -> str:
 
 
 def _is_own(facts: Facts, region: Region) -> bool:
-    """Whether a bias is decided apart from its product."""
-    alone = not _in_range(facts, region) or _passes_alone(facts.passing, region)
-    return alone or goes_to_reader(facts.flow, facts.options, region.result)
-
-
-def _in_range(facts: Facts, region: Region) -> bool:
-    """Whether a bias fits the low range: one that does not must not pull its product into float32."""
-    bias = facts.flow.values[region.bias]
-    read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
-    return read and facts.extent(bias).largest <= facts.low.largest
-
-
-def _passes_alone(passing: Passing, region: Region) -> bool:
-    """Whether the sum with the bias was measured out of range, and neither operand of the product nor its result."""
-    product = region.ops[0]
-    return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
+    """Whether a bias is decided apart from its product: it does not fit the low range, the sum with it alone was
+    measured to leave that, or the target makes one kernel of it and what reads it."""
+    flow, passing, product = facts.flow, facts.passing, region.ops[0]
+    bias, made = flow.values[region.bias], region.result.outputs[0]
+    read = 0 < flow.weights.size(bias) <= LONGEST_BIAS
+    alone = made in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
+    fits = read and facts.extent(bias).largest <= facts.low.largest
+    return not fits or alone or goes_to_reader(flow, facts.options, region.result)
 
 
 def beside_fusion(facts: Facts, region: Region, units: list[int], side: int) -> list[Hold | Tie]:

@@ -16,12 +16,12 @@ from ..core.sketches import Html, bar, heading, table
 from ..oplists.framework_lists import Listing
 from ..oplists.options import Options
 from ..planner.assemble import UNDECIDED, DecidedModel
-from ..planner.costs import extra_of, net_of
-from ..planner.cut import INFINITE, LAUNCH, Problem
+from ..planner.costs import LAUNCH
+from ..planner.cut import INFINITE, Undecided
 from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
-from .lines import Rows, columns, first, in_rows, plural, titled
+from .lines import Rows, columns, first, grouped, in_rows, plural, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
@@ -136,28 +136,17 @@ class Explanation(Shown):
         yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
         places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
         yield table((), [(name, text) for name, text in places if text])
-        rows = [
-            (
-                slot.slot,
-                slot.dtype,
-                bar({slot.dtype: 1}, width=24),
-                slot.rule,
-                self._told(slot.reason),
-                *_cost_cells(slot),
-            )
-            for slot in self.slots
-        ]
+        rows = []
+        for slot in self.slots:
+            costs = (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
+            mark = bar({slot.dtype: 1}, width=24)
+            rows.append((slot.slot, slot.dtype, mark, slot.rule, self._told(slot.reason), *costs))
         if rows:
             yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
 
     def _told(self, text: str) -> str:
         """A reason in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
-
-
-def _cost_cells(slot: SlotReport) -> tuple[str, str]:
-    """What either type costs, empty where it was no choice."""
-    return (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -332,26 +321,26 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
 def _cost(decided: DecidedModel, root: int) -> Cost:
     """What low and float32 cost for one decision while all others stay: bytes, kernel starts, the Casts and tensors
     that are paid for."""
-    flow, task = decided.flow, decided.task
-    costs, sides, find = task.costs, decided.settled.sides, decided.settled.find
+    flow, undecided = decided.flow, Undecided(decided.task)
+    settled, find = decided.settled, decided.settled.find
     touched = [
         value.id
         for value in flow.values
         if (value.unit != NONE and find(value.unit) == root)
         or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
     ]
-    found = {value: net_of(task, value, costs) for value in touched}
+    found = {value: undecided.net(value) for value in touched}
     nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
-    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
-    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others})
-    problem.extra[root] = extra_of(task, root, flow.ops, costs)
+    sides = {u: settled.sides[u] for net in nets.values() for u in (*net.readers, net.writer) if u is not None}
 
     def choice(side: int) -> Choice:
-        total = problem.cost({root: side})
-        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
+        costs = {value: net.cost({**sides, root: side}) for value, net in nets.items()}
+        total = sum(costs.values()) + (undecided.extra(root) if side == HIGH else 0)
+        paid = [flow.values[value] for value, cost in costs.items() if cost]
         casts, weights = ([v for v in paid if v.weight == stored] for stored in (False, True))
         names = (tuple(v.name for v in some) for some in (casts, weights))
-        return Choice(total if total < INFINITE else None, sum(costs.starts(v.id) for v in casts), *names)
+        starts = sum(undecided.costs.starts(v.id) for v in casts)
+        return Choice(total if total < INFINITE else None, starts, *names)
 
     return Cost(choice(LOW), choice(HIGH))
 
@@ -371,12 +360,10 @@ def explanation_lines(*found: Explanation) -> list[str]:
 
 def float32_lines(*found: Explanation) -> list[str]:
     """What is float32, by rule and operator, the most first: how many, why the first of them is, and their names."""
-    groups: dict[tuple[str, str], list[Explanation]] = {}
-    for one in found:
-        if one.held:
-            groups.setdefault((one.held.rule, one.kind), []).append(one)
     lines = []
-    for (_, kind), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+    held = [(one.held.rule, one) for one in found if one.held]
+    for (_, kind), pairs in grouped(held, lambda pair: (pair[0], pair[1].kind)):
+        group = [one for _, one in pairs]
         names = first([f"'{one.node}'" for one in group], EXAMPLES)
         lines += [f"{len(group):,} {kind} float32, {group[0].short}", f"    {names}"]
     return lines or ["nothing that could be low is float32"]

@@ -34,7 +34,7 @@ NEEDED = (
     "rule raw",
     "pattern rms_normalization: x over root",
     "trait control_flow",
-    "threshold cut.LAUNCH",
+    "threshold costs.LAUNCH",
 )
 ONLY = (*NEEDED, "rewrite gelu")
 

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ampgraph.planner.costs import CutTask
-from ampgraph.planner.cut import Net, OpenProblem, Problem, solve
+from ampgraph.planner.cut import CutProblem, Net, Undecided
 from ampgraph.planner.decisions import FREE, HIGH, LOW
-from ampgraph.planner.undecided import Undecided
 
 
-class KnownProblem(OpenProblem):
+@dataclass
+class Problem:
+    """``fixed``: unit -> LOW or HIGH for decided units that occur in a net; ``extra``: what a unit costs in float32."""
+
+    nets: list[Net] = field(default_factory=list)
+    fixed: dict[int, int] = field(default_factory=dict)
+    extra: dict[int, int] = field(default_factory=dict)
+
+    def cost(self, solution: dict[int, int]) -> int:
+        """What an assignment of every unit (float32 or low) costs."""
+        side = {**solution, **self.fixed}
+        total = sum(extra for unit, extra in self.extra.items() if side[unit] == HIGH)
+        return total + sum(net.cost(side) for net in self.nets)
+
+
+class KnownProblem(CutProblem):
     """What a problem says, told as the cut asks for it."""
 
     def __init__(self, problem: Problem) -> None:
+        super().__init__()
         self.problem = problem
         self.numbers: dict[int, list[int]] = {}
         for number, net in enumerate(problem.nets):
@@ -52,12 +68,12 @@ def free_units(problem: Problem) -> list[int]:
 
 def solution_of(problem: Problem) -> dict[int, int]:
     """The side of every free unit, by the cut."""
-    return dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(solve(KnownProblem(problem)), HIGH)
+    return dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(KnownProblem(problem).float32_units(), HIGH)
 
 
 def whole(task: CutTask) -> Problem:
     """All that is around the free units of a model, all of it priced."""
-    choices = Undecided(task, task.costs)
+    choices = Undecided(task)
     free = [root for root in dict.fromkeys(task.decisions.roots) if choices.side(root) == FREE]
     found = map(choices.net, range(len(task.flow.values)))
     nets = [net for net in found if net is not None and any(choices.side(u) == FREE for u in _units(net))]

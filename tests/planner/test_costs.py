@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
-from ampgraph.planner.costs import LAUNCH, CutTask, extra_of, same_size_roots
+from ampgraph.planner.costs import LAUNCH, CutTask, same_size_roots
+from ampgraph.planner.cut import Undecided
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.policies.ampgraph import judge
 from ampgraph.planner.resolve import resolve
@@ -41,4 +42,4 @@ def test_bytes_of_casts_and_of_float32() -> None:
     assert costs.cast(ids["p"]) == 6 * 32 + LAUNCH
     [sigmoid] = [op for op in task.flow.ops if op.role == "Sigmoid"]
     [unit] = {task.decisions.roots[slot] for slot in sigmoid.slots.values()}
-    assert extra_of(task, unit, [sigmoid], costs) == 2 * 32 + 2 * 32
+    assert Undecided(task).extra(unit) == 2 * 32 + 2 * 32

@@ -20,16 +20,15 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner.costs import CutTask
-from ampgraph.planner.cut import INFINITE, Net, Problem, solve
+from ampgraph.planner.cut import INFINITE, Net, Undecided
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.policies.ampgraph import judge
 from ampgraph.planner.resolve import resolve
-from ampgraph.planner.undecided import Undecided, float32_units
 from effort import assert_linear
 from onnx_text import parse
 from planner.graphs import random_models
-from planner.problems import free_units, solution_of, whole
+from planner.problems import Problem, free_units, solution_of, whole
 from planner.support import LEVELS, converted, decisions
 from share import examples
 
@@ -157,7 +156,7 @@ def test_the_work_grows_with_readers_and_units() -> None:
         task = blocks(count, "mN = MatMul ({x}, w)  xN = Mul (mN, s)")
         units = [root for root in dict.fromkeys(task.decisions.roots) if task.decisions.sides[root] == FREE]
         assert len(units) >= count
-        choices = Undecided(task, task.costs)
+        choices = Undecided(task)
         return lambda: [choices.extra(unit) for unit in units]
 
     assert_linear(extras, 40)
@@ -194,7 +193,7 @@ def test_what_is_looked_at_decides_as_the_whole_model_does(model, level: str, se
     task = judged(model, level)
     task = task if seed is None else altered(task, Random(seed))
     problem = whole(task)
-    solution = dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(solve(Undecided(task, task.costs)), HIGH)
+    solution = dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(Undecided(task).float32_units(), HIGH)
     assert set(solution) == {root for root in task.decisions.roots if task.decisions.sides[root] == FREE}
     assert solution == solution_of(problem)
     if len(solution) <= 10:
@@ -237,7 +236,7 @@ def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str,
         sides[find(flow.uses[value][-1].unit)] = sides[find(flow.values[value].unit)]
     fused = {op.id for op in flow.ops if op.role == "Log"}
     task = CutTask(flow, task.options, replace(task.decisions, sides=sides), fused=fused)
-    assert unit_of["q"] in float32_units(task)
+    assert unit_of["q"] in Undecided(task).float32_units()
 
 
 def blocks(count: int, block: str) -> CutTask:
@@ -253,10 +252,9 @@ def test_the_search_looks_only_around_what_is_float32() -> None:
     residual = "aN = Softmax ({x})  mN = MatMul (aN, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Add (tN, {x})"
     asked = []
     for count in (8, 16):
-        task = blocks(count, residual)
-        costs = task.costs
-        solve(Undecided(task, costs))
-        asked.append(len(costs._elements))
+        problem = Undecided(blocks(count, residual))
+        problem.float32_units()
+        asked.append(len(problem.costs._elements))
     assert asked[0] == asked[1] > 0
 
 

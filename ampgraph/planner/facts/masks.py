@@ -52,7 +52,8 @@ class Masks:
             if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
                 ended = True
                 continue
-            moved = traits.at(op.role, "mask_path", use.index) and self._stays(op, types)
+            stays = not traits.has(op.role, "conversions") or self.flow.values[op.outputs[0]].dtype in types
+            moved = stays and traits.at(op.role, "mask_path", use.index)
             if not (moved or self._shrinks(op, use.index) or (multiplied and self._hides_by_whole(op, use.index))):
                 return False
         return ended
@@ -73,10 +74,6 @@ class Masks:
             return False
         span = self.truths.of(op.inputs[1 - place])
         return span.whole and TRUTHS.low <= span.low and span.high <= TRUTHS.high
-
-    def _stays(self, op: Op, types: tuple[str, ...]) -> bool:
-        """Whether an operator is no conversion to another type."""
-        return not self.traits.has(op.role, "conversions") or self.flow.values[op.outputs[0]].dtype in types
 
     def broken_number(self, op: Op) -> str:
         """Why the target's runtime fails at the number by which an operator makes a mask, which it reads where that

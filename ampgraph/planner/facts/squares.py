@@ -22,7 +22,7 @@ class Squares:
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:
         self.flow, self.traits = flow, traits
-        self._sums = flow.with_roles(traits.operators("sums"))
+        self._has_sums = bool(flow.with_roles(traits.operators("sums")))
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
@@ -43,20 +43,15 @@ class Squares:
             one, two = op.inputs
             if values[one].weight or values[two].weight:
                 return NONE
-            if self._same(one, two):
-                return one
-            if not self._sums or not self._is_summed(op):
+            if one == two or self._view.same(self._origin(one), self._origin(two)) is not None:
+                return one  # computed alike
+            readers = list(self.flow.readers(op.outputs[0])) if self._has_sums else []
+            if not readers or not all(traits.has(reader.role, "sums") for reader in readers):
                 return NONE
             if self._is_form(one, two):
                 return one
             return two if self._is_form(two, one) else NONE
         return NONE
-
-    def _is_summed(self, op: Op) -> bool:
-        """Whether sums alone read what an operator makes."""
-        uses = self.flow.uses[op.outputs[0]]
-        readers = [self.flow.ops[use.op] for use in uses if use.op != NONE]
-        return bool(readers) and all(self.traits.has(reader.role, "sums") for reader in readers)
 
     def _is_form(self, one: int, two: int) -> bool:
         """Whether the second value is the first one times a stored matrix, so that their product, summed, is a
@@ -71,10 +66,6 @@ class Squares:
     def _uncast(self, value: int) -> int:
         """A value before Casts of any type."""
         return source(self.flow, value, self.traits.operators("conversions"))
-
-    def _same(self, one: int, two: int) -> bool:
-        """Whether two values are computed alike, so that their product is a square."""
-        return one == two or self._view.same(self._origin(one), self._origin(two)) is not None
 
     def _origin(self, value: int) -> int:
         """A value before casts that change nothing, and before one in the file that widens it."""

@@ -195,30 +195,10 @@ class Derivation(NamedTuple):
     makes: Callable[[Values, Op], Interval]
 
 
-def _none(traits: Traits, op: Op) -> Sequence[int]:
-    """The rule of an operator whose result follows from no operand."""
-    return ()
-
-
-def _first(traits: Traits, op: Op) -> Sequence[int]:
-    """The rule of an operator whose result follows from the first operand."""
-    return op.inputs[:1]
-
-
-def _all(traits: Traits, op: Op) -> Sequence[int]:
-    """The rule of an operator whose result follows from all operands."""
-    return op.inputs
-
-
 def _joined(traits: Traits, op: Op) -> Sequence[int]:
     """The operands that an operator joins or chooses among: by the trait `joins`, all where it gives none."""
     places = traits.positions(op.role, "joins") or range(len(op.inputs))
     return [op.inputs[place] for place in places if place < len(op.inputs)]
-
-
-def _unknown(values: Values, op: Op) -> Interval:
-    """Nothing is known of what it makes."""
-    return UNKNOWN
 
 
 def _moved_interval(values: Values, op: Op) -> Interval:
@@ -264,18 +244,20 @@ def _clipped(values: Values, op: Op) -> Interval:
 
 
 DERIVATIONS = (
-    Derivation(("shapes",), _none, _unknown),
-    Derivation(("within_two",), _none, lambda values, op: _within(2.0)),
+    Derivation(("shapes",), lambda traits, op: (), lambda values, op: UNKNOWN),
+    Derivation(("within_two",), lambda traits, op: (), lambda values, op: _within(2.0)),
     Derivation(("norms",), lambda traits, op: op.inputs[1:3], _norm_interval),
-    Derivation(("fills",), _none, lambda values, op: _of_array(fill(values.flow, op))),
-    Derivation(("cancels",), _all, _sum_interval),
-    Derivation(("multiplies",), _all, _multiplied),
+    Derivation(("fills",), lambda traits, op: (), lambda values, op: _of_array(fill(values.flow, op))),
+    Derivation(("cancels",), lambda traits, op: op.inputs, _sum_interval),
+    Derivation(("multiplies",), lambda traits, op: op.inputs, _multiplied),
     Derivation(("joins",), _joined, _moved_interval),
-    Derivation(("lookups", "slices"), _all, _moved_interval),
-    Derivation(("moves", "conversions", "keeps_order"), _first, _moved_interval),
-    Derivation(("bounds",), _first, _clipped),
-    Derivation(("selects",), _first, lambda values, op: _within(values.of(op.inputs[0]).size)),
-    Derivation((*ARITHMETIC, "roots"), _all, _unknown),
+    Derivation(("lookups", "slices"), lambda traits, op: op.inputs, _moved_interval),
+    Derivation(("moves", "conversions", "keeps_order"), lambda traits, op: op.inputs[:1], _moved_interval),
+    Derivation(("bounds",), lambda traits, op: op.inputs[:1], _clipped),
+    Derivation(
+        ("selects",), lambda traits, op: op.inputs[:1], lambda values, op: _within(values.of(op.inputs[0]).size)
+    ),
+    Derivation((*ARITHMETIC, "roots"), lambda traits, op: op.inputs, lambda values, op: UNKNOWN),
 )
 """The first that applies counts. What is not said here may be known by its numbers alone."""
 

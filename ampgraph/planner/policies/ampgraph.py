@@ -7,11 +7,11 @@ from ...core.plan import Why
 from ...core.spellings import LEVELS
 from ...oplists.options import Options
 from ..assemble import DecidedModel
+from ..cut import Undecided
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Decisions, Verdict, Verdicts
 from ..facts.facts import Facts
 from ..order import REPORTS, Judgement, judge
 from ..rules.weights import floors_read_low, report_floors
-from ..undecided import float32_units
 from .registry import Policy, register
 
 
@@ -35,7 +35,9 @@ def _cut(judgement: Judgement) -> tuple[dict[int, Verdict], bool]:
     why = Why("cut", "costs least in float32, with its neighbours")
     verdicts = dict.fromkeys(free, low)
     preferred = judgement.found.prefer_float32
-    verdicts |= {root: Verdict(HIGH, CUT, preferred.get(root, why)) for root in float32_units(judgement.task)}
+    verdicts |= {
+        root: Verdict(HIGH, CUT, preferred.get(root, why)) for root in Undecided(judgement.task).float32_units()
+    }
     return verdicts, True
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.plan import Note, Rounding, Why
 from ...oplists.options import Options
 from ..assemble import DecidedModel
@@ -23,10 +23,7 @@ from ..regions import Regions
 
 class ForwardTypes(ABC):
     """Types of a model's units as they flow forward. ``low``: whether a unit is low so far, and ``why`` it is float32,
-    both by representative. ``given``: what was decided before, and no rule changes.
-
-    ``given``: what is decided before any rule is asked, and what no rule changes.
-    """
+    both by representative; ``given``: what is decided before any rule is asked, and what no rule changes."""
 
     def __init__(self, flow: Dataflow, options: Options, given: Decisions | None = None) -> None:
         self.flow, self.options, self.given = flow, options, given
@@ -106,8 +103,8 @@ class ForwardTypes(ABC):
     def widest(self, op: Op, unit: int) -> str:
         """Types as they come: why a slot is float32 where an operand is, a scalar constant aside."""
         operands = self.operands(op, unit)
-        strong = [value for value in operands if not is_weak(value)] or operands
-        return self.float32_among(op, strong)
+        strong = [v for v in operands if not v.weight or v.parameter or v.shape != ()]  # others are Python numbers
+        return self.float32_among(op, strong or operands)
 
     def float32_among(self, op: Op, operands: list[Value]) -> str:
         """Which operands are float32, in words; "" if none is."""
@@ -115,6 +112,26 @@ class ForwardTypes(ABC):
             return "is made as float32"
         wide = next((value for value in operands if not self.comes_low(value, op.id)), None)
         return f"'{wide.name}' comes as float32" if wide else ""
+
+    def roundings(self) -> list[Rounding]:
+        """Float32 values that readers in float32 get rounded to low in between."""
+        found = []
+        for value in self.flow.values:
+            if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
+                continue
+            uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._is_rounded(value, use)]
+            if uses:
+                places = tuple(self.flow.place(use) for use in uses)
+                found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
+        return found
+
+    def _reads_high(self, use: Use) -> bool:
+        """Whether an operator reads float32 here, with no Cast of the file in between."""
+        return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
+
+    def _is_rounded(self, value: Value, use: Use) -> bool:
+        """Whether a float32 reader gets a float32 value rounded."""
+        return False
 
 
 def typed(types: ForwardTypes) -> Verdicts:
@@ -125,11 +142,6 @@ def typed(types: ForwardTypes) -> Verdicts:
         text = unit.fixed or types.why.get(root, "takes the type that comes")
         verdicts[root] = Verdict(LOW if types.low[root] else HIGH, LIST, Why(types.options.policy, text))
     return Verdicts(verdicts.items())
-
-
-def is_weak(value: Value) -> bool:
-    """A constant without dimensions is a Python number: it takes the type of the other operand."""
-    return value.weight and not value.parameter and value.shape == ()
 
 
 PARITY = "parity"

@@ -16,7 +16,9 @@ from itertools import pairwise
 import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
-from ...core.plan import Note, Rounding
+from ...core.graph import LOW
+from ...core.low_types import numpy_type
+from ...core.plan import Note
 from ...oplists.mindspore_lists import MindsporeRules, load_mindspore_rules
 from ...oplists.options import Options
 from ...oplists.traits import Traits
@@ -63,24 +65,6 @@ class Rules(ForwardTypes):
     def converts(self, op: Op) -> bool:
         """Whether an operator is a conversion of the file."""
         return self.options.lists.traits.has(op.role, "casts")
-
-    # -- roundings ----------------------------------------------------------------------------------------------------
-
-    def roundings(self) -> list[Rounding]:
-        """What is rounded and widened again."""
-        found = []
-        for value in self.flow.values:
-            if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
-                continue
-            uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._is_rounded(value, use)]
-            if uses:
-                places = tuple(self.flow.place(use) for use in uses)
-                found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
-        return found
-
-    def _reads_high(self, use: Use) -> bool:
-        """Whether an operator reads float32 here, with no Cast of the file in between."""
-        return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _is_rounded(self, value: Value, use: Use) -> bool:
         """Whether a reader gets a value rounded: one outside the network only what the network gives."""
@@ -419,7 +403,6 @@ def _owner_prefix(owner: str) -> str:
     return f"{owner}." if owner else ""
 
 
-LOW_TYPES = ("float16", "bfloat16")
 TOPIC = "mindspore"
 CLASSES = 3
 """How many classes of a network a note names."""
@@ -507,7 +490,7 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
     """What the file computes low, and MindSpore would compute in float32 from the network itself."""
     flow = rules.flow
     for op in flow.ops:
-        if any(flow.values[source].dtype in LOW_TYPES for source in op.inputs if source != NONE) and rules.black(op):
+        if any(flow.values[source].dtype in LOW for source in op.inputs if source != NONE) and rules.black(op):
             yield Note(
                 TOPIC,
                 _node_in_note(op),
@@ -515,7 +498,7 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
             )
     if level != "auto":
         for number, value in enumerate(flow.scopes[0].outputs):
-            if flow.values[value].dtype in LOW_TYPES:
+            if flow.values[value].dtype in LOW:
                 yield Note(TOPIC, f"output {number}", "is low in the file and stays so; MindSpore returns float32")
 
 
@@ -566,17 +549,11 @@ def _scalar_notes(rules: Rules) -> Iterator[Note]:
             if not value.weight or value.parameter or value.shape != () or value.dtype != FLOAT32:
                 continue
             number = flow.scalar(source)
-            if number is None or _is_exact(number, rules.options.dtype) or readers & rules.rules.number_functions:
+            exact = number is None or float(np.asarray(number, numpy_type(rules.options.dtype))) == number
+            if exact or readers & rules.rules.number_functions:
                 continue  # GELU and LeakyReLU: functions whose numbers take the other operand's type
             text = f"{number:.7g} is rounded; MindSpore keeps it float32 if the network makes a tensor of it"
             yield Note(TOPIC, _node_in_note(op), text)
-
-
-def _is_exact(number: float, dtype: str) -> bool:
-    """Whether the low type holds a number without rounding."""
-    if dtype == "float16":
-        return float(np.float16(number)) == number
-    return int(np.float32(number).view(np.uint32)) & 0xFFFF == 0
 
 
 def _parameters_of_functions(rules: O3) -> Iterator[Note]:

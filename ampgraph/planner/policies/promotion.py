@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Origin, Use, Value
-from ...core.plan import Note, Rounding
+from ...core.plan import Note
 from ...oplists.framework_lists import FOLLOWS, INSIDE, Listing
 from ...oplists.operators import OpLists
 from ...oplists.options import Options
@@ -193,22 +193,10 @@ class PromotedTypes(ForwardTypes):
             return super().comes_low(value, reader)
         return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
 
-    def roundings(self) -> list[Rounding]:
-        """Results of calls that are float32 inside alone (norms on low data) as float32 readers get them: rounded to
-        low in between."""
-        found = []
-        for value in self.flow.values:
-            if value.producer == NONE or value.dtype != FLOAT32 or self.calls[value.producer].at != INSIDE:
-                continue
-            uses = [use for use in self.flow.uses[value.id] if self._rounds(value, use)]
-            if uses:
-                places = tuple(self.flow.place(use) for use in uses)
-                found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
-        return found
-
-    def _rounds(self, value: Value, use: Use) -> bool:
-        """Whether a float32 reader gets a value that was rounded to low by another call."""
-        if use.unit == NONE or use.given_cast or self.is_low(use.unit):
+    def _is_rounded(self, value: Value, use: Use) -> bool:
+        """Whether a float32 reader gets the result of a call that is float32 inside alone (a norm on low data), which
+        rounds it to low in between."""
+        if value.producer == NONE or self.calls[value.producer].at != INSIDE:
             return False
         outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]
         return outside and self.comes_low(value, use.op)

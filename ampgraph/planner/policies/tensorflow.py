@@ -7,7 +7,7 @@ An item is a type attribute of an operator, here a unit; edges join items by dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Dataflow, Unit
@@ -86,33 +86,21 @@ def paint(items: Sequence[Item], forced: Collection[int] = ()) -> Painted:
 
 def _spread_deny(items: Sequence[Item], painted: Painted) -> None:
     """Marks as denied: deny operators, and what follows them through clear and infer, up to the last deny or infer."""
-    up, denied = set[int](), painted.denied
-    for root in _items_of(items, DENY, INFER):
-        for number in _reach_through(root, lambda n: n not in up and items[n].cls == CLEAR, lambda n: items[n].before):
-            up.add(number)
-    for root in _items_of(items, DENY):
-        if root not in denied:
-            for number in _reach_through(root, lambda n: n not in denied and n in up, lambda n: items[n].after):
-                denied[number] = number if items[number].cls == DENY else root
+    up = _reached(_items_of(items, DENY, INFER), lambda n: items[n].cls == CLEAR, lambda n: items[n].before)
+    found = _reached(_items_of(items, DENY), up.__contains__, lambda n: items[n].after)
+    painted.denied.update((number, number if items[number].cls == DENY else root) for number, root in found.items())
 
 
 def _paint_between(items: Sequence[Item], painted: Painted) -> None:
     """Paints clear and infer between two seeds low."""
-    down, reached = set[int](), set[int]()
 
     def enters(number: int) -> bool:
-        item = items[number]
-        return number not in down and number not in painted.denied and item.spreads and item.cls in (CLEAR, INFER)
+        return number not in painted.denied and items[number].spreads and items[number].cls in (CLEAR, INFER)
 
     seeds = [number for number in _items_of(items, ALLOW) if items[number].free]
-    for root in seeds:
-        for number in _reach_through(root, enters, lambda n: items[n].after):
-            down.add(number)
-    for root in seeds:
-        if root not in reached:
-            for number in _reach_through(root, lambda n: n not in reached and n in down, lambda n: items[n].before):
-                reached.add(number)
-                painted.low.setdefault(number, "stands between two operators of the allow list")
+    down = _reached(seeds, enters, lambda n: items[n].after)
+    for number in _reached(seeds, down.__contains__, lambda n: items[n].before):
+        painted.low.setdefault(number, "stands between two operators of the allow list")
 
 
 def _paint_after(items: Sequence[Item], painted: Painted) -> None:
@@ -133,9 +121,8 @@ def _paint_clear(items: Sequence[Item], painted: Painted) -> None:
         item = items[number]
         return number not in painted.low and number not in painted.denied and item.spreads and item.cls == CLEAR
 
-    for root in sorted(painted.low):
-        for number in _reach_through(root, enters, lambda n: [*items[n].before, *items[n].after]):
-            painted.low.setdefault(number, "is joined to what is low through operators that compute nothing")
+    for number in _reached(sorted(painted.low), enters, lambda n: [*items[n].before, *items[n].after]):
+        painted.low.setdefault(number, "is joined to what is low through operators that compute nothing")
 
 
 def _items_of(items: Sequence[Item], *classes: str) -> Iterator[int]:
@@ -143,15 +130,20 @@ def _items_of(items: Sequence[Item], *classes: str) -> Iterator[int]:
     return (number for number, item in enumerate(items) if item.cls in classes)
 
 
-def _reach_through(root: int, enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]) -> Iterator[int]:
-    """``root`` and all that is reached from it through what ``enters``, in the order of a depth-first walk."""
-    stack, seen = [root], set[int]()
-    while stack:
-        number = stack.pop()
-        if number not in seen and (number == root or enters(number)):
-            seen.add(number)
-            yield number
-            stack += [n for n in follow(number) if n not in seen]
+def _reached(
+    roots: Iterable[int], enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]
+) -> dict[int, int]:
+    """Roots and all that is reached from them through what ``enters``, each item with the first root that does,
+    depth first."""
+    found: dict[int, int] = {}
+    for root in roots:
+        stack = [root]
+        while stack:
+            number = stack.pop()
+            if number not in found and (number == root or enters(number)):
+                found[number] = root
+                stack += follow(number)
+    return found
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:

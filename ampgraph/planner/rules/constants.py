@@ -10,6 +10,7 @@ from collections.abc import Iterator, Set
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
+from ...oplists.kernels import Kernels
 from ..decisions import ACCURACY, Decisions, Hold
 from ..facts.facts import Facts
 from ..regions import Regions
@@ -27,18 +28,22 @@ PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
 )
 def folded_constants(sight: Sight, decided: Decisions) -> Findings:
     """Holds what a runtime computes at load time in float32, where it has a fallback kernel at all."""
-    if sight.facts.options.kernels.fallback is None:
+    fallback = sight.facts.options.kernels.fallback
+    if fallback is None:
         return Findings()
     text = "of constants alone: folded in float32 when the model is loaded, and not in the low type"
     why = Why("constant", text)
-    ops = _unfolded(sight.facts, sight.regions)
+    ops = _unfolded(sight.facts, sight.regions, fallback)
     return Findings([Ruling([Hold(tuple(op.slots.values()), ACCURACY, why)]) for op in ops])
 
 
-def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:
-    """Small operators on constants and known sizes that would not be folded in the low type."""
+def _unfolded(facts: Facts, regions: Regions, fallback: Kernels) -> Iterator[Op]:
+    """Small operators on constants and known sizes that would not be folded in the low type, as ``fallback``, the CPU,
+    has no kernel for it in some slot."""
     flow, known = facts.flow, {NONE, *facts.stored}
-    holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
+    holders, taken = {scope.op for scope in flow.scopes}, [flow.shape(value) for value in flow.scopes[0].inputs]
+    # the runtime then knows sizes that shape inference lost
+    fixed = all(shape is not None and all(isinstance(size, int) for size in shape) for shape in taken)
     shapes, absent = facts.traits.operators("shapes"), {NONE}
     read: list[Op] = []
     for op in flow.ops:
@@ -50,10 +55,12 @@ def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:
             known.update(op.outputs)
             read.append(op)
     known.remove(NONE)
+    low = facts.options.dtype
     for op in read:
         limit = LARGE if regions.classes[op.id] != "allow" or _is_read_beside(flow, op, known) else PRODUCT
         small = all(_size(facts, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
-        if small and op.slots and not _is_folded_low(facts, op):
+        slots = (slot.split("@")[0] for slot in op.slots)
+        if small and op.slots and not all(fallback.computes(op.kind, flow.opset, slot, low) for slot in slots):
             yield op
 
 
@@ -61,12 +68,6 @@ def _is_read_beside(flow: Dataflow, op: Op, known: Set[int]) -> bool:
     """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
     uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
     return any(use.op == NONE or not known >= set(flow.ops[use.op].outputs[:1]) for use in uses)
-
-
-def _has_fixed_inputs(flow: Dataflow) -> bool:
-    """Whether the file says every size of its inputs: the runtime then knows sizes that shape inference lost."""
-    shapes = [flow.shape(value) for value in flow.scopes[0].inputs]
-    return all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes)
 
 
 def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:
@@ -80,13 +81,6 @@ def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:
         return True
     shape = facts.flow.shape(op.inputs[0])
     return shape is not None and all(isinstance(size, int) for size in shape[-1:])
-
-
-def _is_folded_low(facts: Facts, op: Op) -> bool:
-    """Whether the CPU has a kernel for the operator in the low type, in every slot."""
-    kernels, low = facts.options.kernels.fallback, facts.options.dtype
-    assert kernels is not None
-    return all(kernels.computes(op.kind, facts.flow.opset, slot.split("@")[0], low) for slot in op.slots)
 
 
 def _size(facts: Facts, value: int, fixed: bool) -> int:

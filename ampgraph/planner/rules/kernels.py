@@ -3,56 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
 from ...core.walk import sole_reader, source, upstream
 from ...oplists.kernels import Broken, Kernels
-from ...oplists.options import Options
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, VALIDITY, Hold
 from ..facts.facts import Facts
 
-Look = Callable[[Facts, Op, Broken], str]
-"""What of an operator makes its kernel fail here, as the reason begins; or an empty string."""
-
 
 def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
-    """A function that gives what is held in float32 of and around an operator whose kernel fails here."""
-    options = facts.options
-    breakable, looks = _breakable(options.kernels), cache(partial(_looks_of, options))
+    """A function that gives what is held in float32 of and around an operator whose kernel fails here: by an attribute,
+    on the target or where that falls back to, else by what the operator is and what is around it."""
+    options, breakable = facts.options, _breakable(facts.options.kernels)
 
     def holds(op: Op) -> Iterator[Hold]:
         if op.kind in breakable:
             yield from _by_attribute(facts, op, breakable[op.kind])
-        for look in looks(op.kind):
-            broken = options.kernels.broken[op.kind]
-            if found := look(facts, op, broken):
-                yield _held(op, f"{found}: {broken.reasons[options.dtype]}")
-                if look is _is_broken_mask and options.level.fp32 != "low":
-                    yield from _made_for(facts, op)
+        broken = options.kernels.broken.get(op.kind)
+        if broken is None or options.dtype not in broken.reasons:
+            return
+        for fault in _faults(facts, op, broken):
+            yield _held(op, f"{fault}: {broken.reasons[options.dtype]}")
+        if options.level.fp32 != "low" and broken.mask_below and facts.masks.broken_number(op):
+            yield from _made_for(facts, op)
 
     return holds
 
 
-def _looks_of(options: Options, kind: str) -> list[Look]:
-    """What may find that an operator's kernel fails: by more than one attribute, or by what is around it.
-
-    Of the target itself alone: a kernel of its fallback is asked by attributes only (`_breakable`).
-    """
-    broken = options.kernels.broken.get(kind)
-    if broken is None or options.dtype not in broken.reasons:
-        return []
-    looks: tuple[tuple[object, Look], ...] = (
-        (broken.before, _stands_before),
-        (broken.reads, _reads_type),
-        (broken.runs or broken.without or broken.computed or broken.gives or broken.odd, _is_left),
-        (broken.at_boundary, _at_boundary),
-        (broken.mask_below, _is_broken_mask),
-        (broken.sums, _ends_embedding),
-    )
-    return [look for given, look in looks if given]
+def _faults(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
+    """What of an operator, or around it, makes its kernel fail on the target, as the reasons begin."""
+    flow = facts.flow
+    if broken.before and _stands_before(facts, op, broken.before):
+        yield op.kind
+    if broken.reads and broken.reads in {flow.values[v].dtype for v in op.inputs if v != NONE}:
+        yield f"{op.kind} of {broken.reads}"
+    if broken.runs or broken.without or broken.computed or broken.gives or broken.odd:
+        yield from _left(facts, op, broken)
+    if broken.at_boundary:
+        units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
+        if any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units):
+            yield f"{op.kind} beside a graph input or output, which is {FLOAT32}"
+    if broken.mask_below and facts.masks.broken_number(op):  # fused attention, which starts at a norm, fails to read it
+        yield op.kind
+    if broken.sums and _ends_embedding(facts, op, broken.sums, broken.beside):
+        yield op.kind
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
@@ -77,25 +73,18 @@ def _by_attribute(facts: Facts, op: Op, attribute: str) -> Iterator[Hold]:
         yield _held(op, f"{op.kind} with {attribute}={given}: {reason}")
 
 
-def _stands_before(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether the runtime fails to load the operator since a product with a constant follows: the reason, or ""."""
+def _stands_before(facts: Facts, op: Op, trait: Trait) -> bool:
+    """Whether the runtime fails to load the operator since one of a trait follows, a product with a constant."""
     uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
     readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
-    found = any(_has_trait(facts, reader, broken.before) and _has_constant(facts, reader) for reader in readers)
-    return op.kind if found else ""
+    return any(facts.traits.has(reader.role, trait) and _has_constant(facts, reader) for reader in readers)
 
 
-def _reads_type(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether an operator reads a type of which this runtime makes no low values: the reason, or ""."""
-    found = broken.reads in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
-    return f"{op.kind} of {broken.reads}" if found else ""
-
-
-def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether the target's kernel does not take this node, by its attributes, operands or sizes: the reason, or ""."""
+def _left(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
+    """By what the target's kernel does not take this node, if so: attributes, operands or sizes."""
     sizes = facts.flow.shape(op.outputs[0]) or facts.flow.shape(op.inputs[0])
     if broken.odd and (sizes is None or not all(isinstance(size, int) and size % 2 for size in sizes)):
-        return ""
+        return
     names = (*broken.runs, broken.mirrored)
     found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
@@ -106,40 +95,8 @@ def _is_left(facts: Facts, op: Op, broken: Broken) -> str:
         found = f"output {broken.gives}"
     if broken.odd and (found or not broken.runs):
         found = " and ".join(filter(None, (found, "an odd number of elements")))
-    return f"{op.kind} with {found}" if found else ""
-
-
-def _at_boundary(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether the operator is beside an input or output of the model that is float32, where the target wants its own
-    there: the reason, or ""."""
-    flow = facts.flow
-    units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
-    found = any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units)
-    return f"{op.kind} beside a graph input or output, which is {FLOAT32}" if found else ""
-
-
-def _is_broken_mask(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether this makes a mask by a large negative number that the runtime's fused attention, which starts at a norm,
-    fails to read: the reason, or ""."""
-    return op.kind if facts.masks.broken_number(op) else ""
-
-
-def _ends_embedding(facts: Facts, op: Op, broken: Broken) -> str:
-    """Whether this is the last sum of an embedding that the runtime fuses wrongly with the norm behind it: the reason,
-    or ""."""
-    flow = facts.flow
-    if not _sums_up(facts, op, broken.sums) or any(
-        _sums_up(facts, r, broken.sums) for r in flow.readers(op.outputs[0])
-    ):
-        return ""
-    return (
-        op.kind if broken.beside is None or any(_has_trait(facts, other, broken.beside) for other in flow.ops) else ""
-    )
-
-
-def _has_trait(facts: Facts, op: Op, trait: Trait | None) -> bool:
-    """Whether an operator has a trait; never for None, which a table leaves out."""
-    return trait is not None and facts.traits.has(op.role, trait)
+    if found:
+        yield f"{op.kind} with {found}"
 
 
 def _has_constant(facts: Facts, op: Op) -> bool:
@@ -156,12 +113,21 @@ def _in_place(facts: Facts, value: int) -> Iterator[int]:
             yield from _in_place(facts, facts.flow.ops[use.op].outputs[0])
 
 
-def _sums_up(facts: Facts, op: Op, made_by: Trait | None) -> bool:
+def _ends_embedding(facts: Facts, op: Op, made_by: Trait, beside: Trait | None) -> bool:
+    """Whether this is the last sum of an embedding that the runtime fuses wrongly with the norm behind it, in a model
+    that has an operator of the trait ``beside``, if one is named."""
+    readers = facts.flow.readers(op.outputs[0])
+    if not _sums_up(facts, op, made_by) or any(_sums_up(facts, reader, made_by) for reader in readers):
+        return False
+    return beside is None or any(facts.traits.has(other.role, beside) for other in facts.flow.ops)
+
+
+def _sums_up(facts: Facts, op: Op, made_by: Trait) -> bool:
     """Whether an operator adds, and everything that it and the additions before it add is made by such operators."""
     if not facts.traits.has(op.role, "additions"):
         return False
     writers = [facts.flow.writer(value) for value in op.inputs if value != NONE]
-    return all(w is not None and (_has_trait(facts, w, made_by) or _sums_up(facts, w, made_by)) for w in writers)
+    return all(w is not None and (facts.traits.has(w.role, made_by) or _sums_up(facts, w, made_by)) for w in writers)
 
 
 def _made_for(facts: Facts, op: Op) -> Iterator[Hold]:

@@ -73,7 +73,8 @@ def taint(sight: Sight, decided: Decisions) -> Findings:
         if flow.ops[source.op].role in bounded:
             continue
         work = [source.op]
-        why = _why(facts, source)
+        text = f"reads what '{describe(flow, flow.ops[source.op])}' made in float32 ({source.why.text})"
+        why = Why("taint", text)
         rank = RANGE if source.of_range else ACCURACY
         while work:
             op = work.pop()
@@ -89,12 +90,6 @@ def taint(sight: Sight, decided: Decisions) -> Findings:
                 if not ends:
                     work.append(reader.id)
     return Findings([Ruling(holds)])
-
-
-def _why(facts: Facts, source: Source) -> Why:
-    """The reason of a tainted operator: the source that it reads, and why that is one."""
-    origin = describe(facts.flow, facts.flow.ops[source.op])
-    return Why("taint", f"reads what '{origin}' made in float32 ({source.why.text})")
 
 
 def _reads(facts: Facts, op: int) -> Iterable[Use]:

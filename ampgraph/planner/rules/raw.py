@@ -13,14 +13,12 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
-from ...core.walk import sole_reader, upstream
+from ...core.walk import Crossings, sole_reader, upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
 from .rule import Findings, Sight, Spoilt, looks, ruling, runs
@@ -91,10 +89,14 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     facts, regions, found = sight.facts, sight.regions, sight.of(raw)
     ops = map(facts.flow.ops.__getitem__, sorted(found.ops))
     careful = {op for op in found.ops if regions.classes[op] in ("deny", "fp32")}
+
+    def normalises(op: Op) -> bool:
+        """Whether it scales an input down by so much that this comes near the end of the type."""
+        values = found.values.intersection(op.inputs)
+        return len(values) == 1 and _divisor(facts, op, *values) > facts.low.largest / 4
+
     # what makes a small number of large ones, or a usual one of one out of range
-    sinks = [
-        op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels") or _normalises(facts, found, op)
-    ]
+    sinks = [op for op in ops if op.id in careful or facts.traits.has(op.role, "cancels") or normalises(op)]
     if sinks:  # a Cast is for the products behind
         sinks = [op for op in sinks if op.id in facts.with_all_before(regions.allowed)]
     if not sinks:
@@ -103,12 +105,6 @@ def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
     why = Why("raw", f"computes with an input of the model before any product: {dtype} may not hold its digits")
     scaled = [one for op in sinks for one in _to_last_scale(facts, found, op)]
     return Findings([ruling(facts, why, _with_all_before(facts, found, sinks + scaled), where=sinks[0])])
-
-
-def _normalises(facts: Facts, found: Raw, op: Op) -> bool:
-    """Whether an operator scales an input down by so much that it comes near the end of the type."""
-    values = found.values.intersection(op.inputs)
-    return len(values) == 1 and _divisor(facts, op, *values) > facts.low.largest / 4
 
 
 def _to_last_scale(facts: Facts, found: Raw, op: Op) -> list[Op]:
@@ -253,7 +249,10 @@ def _way_of_positions(facts: Facts, value: int, left: int) -> list[Op] | None:
     flow, traits = facts.flow, facts.traits
     if flow.values[value].weight:
         array = flow.weights.array(flow.values[value], limit=READ)
-        return [] if array is not None and _reaches_upwards(array, facts.low.exact_up_to / 4) else None
+        if array is None or array.dtype.kind != "f":
+            return None
+        largest = float(array[np.isfinite(array)].max(initial=0.0))  # below zero are masks: positions count upwards
+        return [] if largest >= facts.low.exact_up_to / 4 else None
     op = flow.writer(value)
     if op is None or not left:
         return None
@@ -263,14 +262,6 @@ def _way_of_positions(facts: Facts, value: int, left: int) -> list[Op] | None:
         return None
     ways = [way for v in op.inputs if v != NONE and (way := _way_of_positions(facts, v, left - 1)) is not None]
     return [op, *(other for way in ways for other in way)] if ways else None
-
-
-def _reaches_upwards(array: np.ndarray[Any, Any], limit: float) -> bool:
-    """Whether the largest finite element of float32 or float64 is that large. What is large below zero does not count:
-    masks are, and positions count upwards."""
-    if array.dtype.kind != "f":
-        return False
-    return float(array[np.isfinite(array)].max(initial=0.0)) >= limit
 
 
 def _from_integers(flow: Dataflow, crossings: Crossings, op: Op, depth: int = 0) -> bool:

@@ -54,7 +54,9 @@ class Spectra:
         ``narrow``: for powers of single coefficients of the model's own input alone."""
 
         def is_power(op: Op) -> bool:
-            return not self._powers.isdisjoint(op.outputs) and not (narrow and self._is_wide(op))
+            return not self._powers.isdisjoint(op.outputs) and not (
+                narrow and (self._is_product(op) or self._adds_many(op))
+            )
 
         def further(op: Op) -> list[int]:
             return op.inputs if is_power(op) and op.id not in self.squares else []
@@ -88,10 +90,6 @@ class Spectra:
     def _is_free(self, op: int) -> bool:
         """Whether an operator is part of no norm."""
         return self.regions.of_op.get(op, "Bias") == "Bias"
-
-    def _is_wide(self, op: Op) -> bool:
-        """Whether an operator adds up so many elements that no small one counts."""
-        return self._is_product(op) or self._adds_many(op)
 
     def _adds_many(self, op: Op) -> bool:
         """Whether an operator sums over so many elements that small ones count beside large ones."""

@@ -108,8 +108,9 @@ def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op
     """The operators on the ways from a state's old value to its new one that only keep it."""
     flow, scope = facts.flow, facts.flow.values[before].scope
     reached, on_way = {before}, list[Op]()
-    for op in flow.ops:  # writers come before readers
-        if op.scope == scope and any(v in reached for v in op.inputs) and _keeps(facts, regions, op):
+    for op in flow.with_roles(frozenset[str]().union(*map(facts.traits.operators, KEEPS))):  # writers before readers
+        free = op.scope == scope and op.slots and op.id not in regions.inside
+        if free and not reached.isdisjoint(op.inputs):
             reached.update(op.outputs)
             on_way.append(op)
     needed, path = {after}, list[Op]()
@@ -118,12 +119,6 @@ def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op
             needed.update(op.inputs)
             path.append(op)
     return path[::-1] if after in reached else []
-
-
-def _keeps(facts: Facts, regions: Regions, op: Op) -> bool:
-    """Whether an operator of no region adds to a state or hands it on."""
-    traits = facts.traits
-    return bool(op.slots) and op.id not in regions.inside and any(traits.has(op.role, trait) for trait in KEEPS)
 
 
 def _is_added_to(facts: Facts, state: int, path: list[Op]) -> bool:

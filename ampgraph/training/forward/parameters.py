@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ...core.dataflow import HELD
 from ...core.errors import AmpError, nearest
 from ...formats.onnx.nodes import kind_of
-from ...oplists.traits import at, has
+from ...oplists.traits import has, traits
 from .batch_norm import initializer_of, is_trained
 from .read import FLOATS, described, signature
 
@@ -114,7 +114,9 @@ def _steers_or_normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> boo
     """Whether an input gets no gradient, as a shape, an axis or a condition, or is what raw data is shifted or divided
     by, as the mean of pixels."""
     kind = kind_of(node)
-    return at(kind, "without_gradient", index) or (has(kind, "normalizes") and index == 1 and node.inputs[0] in data)
+    return traits().at(kind, "without_gradient", index) or (
+        has(kind, "normalizes") and index == 1 and node.inputs[0] in data
+    )
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -141,7 +143,7 @@ def _raw_data(graph: ir.Graph) -> set[ir.Value]:
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
     """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
     result."""
-    if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
+    if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
     maker = None if other is None else other.producer()
