@@ -40,13 +40,15 @@ from ..planner.facts.facts import Facts
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve
+from ..report.inspect import see
+from ..report.picture.page import tuning_page
 from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
 from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .pairs import in_types_of
-from .pictures import picture_tuning, refuse_page
+from .pictures import refuse_page, write_page
 from .prepare import at_given, frozen
 from .steps import interface
 
@@ -113,7 +115,7 @@ def tune(
         options = Measuring().steer(options, graph)
         bench = Bench(model, options, low_io, drawn, measure, Path(scratch), progress)
         found = _searched(bench, tolerance, output, sensitivity)
-    picture_tuning(html, model, found)
+    write_page(html, lambda: tuning_page(see(found.output or model), found).html())
     return found
 
 

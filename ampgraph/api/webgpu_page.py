@@ -31,7 +31,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.strict.session import StrictSession
-from ..report.picture.webgpu_page import DATA, webgpu_page
+from ..report.picture.page import DATA, webgpu_page
 from ..report.verification import Verification
 from .kinds import Model, PathLike, path_of
 from .pairs import OnnxPair, Pair
@@ -61,10 +61,16 @@ class WebgpuPage:
 
     @classmethod
     def of(
-        cls, place: PathLike, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
-    ) -> WebgpuPage:
-        """The page for two models. Raises AmpError AMP105 for a place that cannot be its folder, AMP311 for models that
-        no browser runs, AMP501 where onnxruntime-web is nowhere."""
+        cls, place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair,
+        steps: int | None,
+    ) -> WebgpuPage | None:  # fmt: skip
+        """The page for two models; None where no ``place`` for one is given. Raises AmpError AMP105 for a place that
+        cannot be its folder, AMP311 for models that no browser runs, AMP501 where onnxruntime-web is nowhere."""
+        if place is None:
+            if package is not None:
+                hint = f"add {OPTION} DIR"
+                raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint=hint)
+            return None
         folder = Path(place)
         _refuse_place(folder)
         if not isinstance(pair, OnnxPair):

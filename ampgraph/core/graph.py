@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from .arrays import Array
 from .dataflow import Dataflow, Op, Value
+from .progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOW = ("float16", "bfloat16")
-Progress = Callable[[str, int, int], None]  # what is written, how much of it is done, of how much
 Attribute = int | float | str | Sequence[int] | Sequence[float] | Array
 Handle = TypeVar("Handle")  # how an editor knows a value: as a dataflow does, or as its format does
 UseKey = tuple[str, int, int]  # scope, index of the node or -1 for an output of the scope, position

@@ -21,7 +21,7 @@ from ..planner.cut import INFINITE, Undecided
 from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
-from .lines import Rows, columns, first, in_rows, plural, titled
+from .lines import Rows, columns, first, grouped, in_rows, plural, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
@@ -136,28 +136,17 @@ class Explanation(Shown):
         yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
         places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
         yield table((), [(name, text) for name, text in places if text])
-        rows = [
-            (
-                slot.slot,
-                slot.dtype,
-                bar({slot.dtype: 1}, width=24),
-                slot.rule,
-                self._told(slot.reason),
-                *_cost_cells(slot),
-            )
-            for slot in self.slots
-        ]
+        rows = []
+        for slot in self.slots:
+            costs = (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
+            mark = bar({slot.dtype: 1}, width=24)
+            rows.append((slot.slot, slot.dtype, mark, slot.rule, self._told(slot.reason), *costs))
         if rows:
             yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
 
     def _told(self, text: str) -> str:
         """A reason in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
-
-
-def _cost_cells(slot: SlotReport) -> tuple[str, str]:
-    """What either type costs, empty where it was no choice."""
-    return (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -371,12 +360,10 @@ def explanation_lines(*found: Explanation) -> list[str]:
 
 def float32_lines(*found: Explanation) -> list[str]:
     """What is float32, by rule and operator, the most first: how many, why the first of them is, and their names."""
-    groups: dict[tuple[str, str], list[Explanation]] = {}
-    for one in found:
-        if one.held:
-            groups.setdefault((one.held.rule, one.kind), []).append(one)
     lines = []
-    for (_, kind), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+    held = [(one.held.rule, one) for one in found if one.held]
+    for (_, kind), pairs in grouped(held, lambda pair: (pair[0], pair[1].kind)):
+        group = [one for _, one in pairs]
         names = first([f"'{one.node}'" for one in group], EXAMPLES)
         lines += [f"{len(group):,} {kind} float32, {group[0].short}", f"    {names}"]
     return lines or ["nothing that could be low is float32"]

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
-from ampgraph.core.node_names import literal
+from ampgraph.core.names import literal
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession

@@ -10,7 +10,8 @@ from pathlib import Path
 from ...core.arrays import Array
 from ...core.dataflow import Dataflow, Value
 from ...core.errors import AmpError
-from ...core.graph import Census, Progress, Stored
+from ...core.graph import Census, Stored
+from ...core.progress import Progress
 from ...oplists.mindspore_schemas import operator
 from ..editable import EditableGraph
 from ..rounding import pieces

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
 from ...formats.onnx.nodes import kind_of
-from ...oplists.traits import at, has
+from ...oplists.traits import has, traits
 from .read import FLOATS, signature
 
 
@@ -107,7 +107,7 @@ def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
 
 def _gets_no_gradient(node: ir.Node, index: int) -> bool:
     """Whether an input steers a node and gets no gradient: a shape, an axis, a condition."""
-    return at(kind_of(node), "without_gradient", index)
+    return traits().at(kind_of(node), "without_gradient", index)
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -142,7 +142,7 @@ def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
     """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
     result."""
-    if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
+    if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
     maker = None if other is None else other.producer()
