@@ -319,7 +319,7 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
     """Notes on what other options would gain, and on what the target's own tools have to be told."""
     integers = frozenset() if summary.lowered else known.lists.traits.operators("quantized")
     if not integers.issuperset(held.kind for held in summary.opset) and job.recipe.opset is None:
-        text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
+        text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)
     if flow is not None and known.kernels.builder:
         from ..report.fusions import shape_words

@@ -27,7 +27,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.metrics import verdict as judging
-from ampgraph.numerics.metrics.agreement import vanishing
+from ampgraph.numerics.metrics.agreement import Agreement, apart, vanishing
 from ampgraph.numerics.metrics.metric import own_metric
 from ampgraph.numerics.metrics.verdict import Compared
 from ampgraph.numerics.ranges.calibrate import measured_ranges
@@ -314,12 +314,36 @@ def test_names_and_vanishing_outputs():
 @here
 @pytest.mark.slow
 def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
-    source = path({"w": 4000 * np.eye(8, dtype=np.float32)})
-    with pytest.warns(ampgraph.PrecisionWarning, match="DOUBTFUL: 'y' reaches .* of 65,504 on 12 generated inputs and"):
+    source = path({"w": 8000 * np.eye(8, dtype=np.float32)})
+    wide = "DOUBTFUL: 'y' is infinite on generated inputs 4 times as large as usual and may overflow on real ones"
+    with pytest.warns(ampgraph.PrecisionWarning, match=wide):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="require")
     assert (source.parent / "low.onnx").exists()
     found = json.loads(amp("convert", source, "--check", "auto", "--repair", "--json")[1])
     assert found["nodes"] == {"float32": 1}
+
+
+@pytest.mark.parametrize(("samples", "near"), [(2, True), (12, False)])
+def test_more_samples_may_come_nearer_to_the_end_of_the_type(path, tmp_path, samples, near):
+    """Two tell less of what others reach than twelve do."""
+    source = path({"w": 5500 * np.eye(8, dtype=np.float32)})
+    ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
+    pair = OnnxPair(str(source), str(tmp_path / "low.onnx"), "cpu")
+    feeds = [{"x": np.full((1, 8), 3.3, np.float32)}] * samples
+    assert bool(near_the_limit(pair, load_samples(pair.reference, feeds), 10)) == near
+
+
+def test_rows_without_a_clear_class_say_little_of_others():
+    """What is missed on samples of probabilities alone that are undecided is none where others are decided."""
+    agreement, lost = Agreement("p"), np.array([[0.02, -0.02]], np.float32)
+    metric = own_metric(True)
+    for row in [[0.5, 0.5]] * 6 + [[0.99, 0.01]] * 2:
+        want = np.array([row], np.float32)
+        got = want + lost if row[0] == 0.5 else want
+        agreement.add(apart(want, got), metric.judge({"p": want}, {"p": got})["p"])
+    assert agreement.held.errors == [0.0, 0.0]
+    agreement.parts, agreement.judged = agreement.parts[:7], agreement.judged[:7]  # one of seven is too few
+    assert len(agreement.held.errors) == 7 and agreement.held.worst > 1e-2
 
 
 @pytest.mark.parametrize(("body", "near"), [("y = MatMul(p, w)", True), ("m = MatMul(p, e)  y = Add(m, w)", False)])
@@ -600,6 +624,16 @@ def watched(errors, sizes=None, generated=True, **others):
 def test_generated_inputs(errors, outcome, exceeded):
     verdict = watched(errors).verdict(1e-2, generated=True)
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
+
+
+def test_how_many_meet_the_error_is_said() -> None:
+    """Of ten samples or more the 90th percentile is said; the others may be above the tolerance."""
+    few, many = (watched([1e-3] * n + [1.5e-2]).verdict(1e-2, generated=True).finding for n in (5, 23))
+    assert few.startswith("ok: relative error 0.015 on 6 generated inputs, tolerance 0.01 (1 above it, ")
+    assert many.startswith(
+        "ok: relative error 0.001 or less on 22 of 24 generated inputs, tolerance 0.01 (1 above it, "
+    )
+    assert "above it, as one of eight may be; simulated" in many
 
 
 def test_what_samples_are_held_to():
