@@ -64,7 +64,7 @@ class Device:
     name: str
     products: Mapping[str, float]
     memory: float
-    reached: float
+    reached: tuple[float, float]
     share: tuple[float, float]
     launch: tuple[float, float]
     casts: Mapping[str, tuple[float, float]]
@@ -72,12 +72,14 @@ class Device:
     kernel: float | None = None
     measured: Mapping[str, str] = field(default_factory=dict)
 
-    def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
-        """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
-        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
+    def seconds(
+        self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
+    ) -> float:  # fmt: skip
+        """The time that kernels take. ``launch``: microseconds to start one; ``peaks``: the part of them that float32
+        kernels reach, ``share``: of that, low ones; ``casts``: the share of Casts that the runtime leaves."""
         busy = starts = 0.0
         for one, count in kernels.items():
-            reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
+            reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
             computing = one.operations / (1e12 * self.products.get(one.dtype, self.products[FLOAT32]))
             moving = one.moved / (1e9 * self.memory)
             left = count * one.times * (casts if one.casts else 1.0)
@@ -182,8 +184,8 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
     """The range of the ratio of the times that both take on a device as files for a target."""
     alike, alike_after = Counter(before), Counter(after)  # layers repeat
     ways = [
-        device.seconds(alike, 1.0, launch, 1.0) / device.seconds(alike_after, share, launch, casts)
-        for share, launch, casts in product(device.share, device.launch, device.casts[target])
+        device.seconds(alike, 1.0, launch, 1.0, peaks) / device.seconds(alike_after, share, launch, casts, peaks)
+        for share, launch, casts, peaks in product(device.share, device.launch, device.casts[target], device.reached)
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
