@@ -68,6 +68,11 @@ class Generator:
         """The feeds of sample ``index``, always the same."""
         return {source.port.name: self._make(source, index) for source in self.sources}
 
+    def is_wide(self, index: int) -> bool:
+        """Whether sample ``index`` has an input of plain numbers larger than usual."""
+        scaled = any(source.kind == PLAIN or source.table is not None for source in self.sources)
+        return scaled and SCALES[index % len(SCALES)] > 1
+
     def places(self) -> dict[Place, int]:
         """The sizes that were guessed, by input and axis."""
         shapes = {source.port.name: source.shape for source in self.sources}
