@@ -178,7 +178,7 @@ class CheckRun:
             self._try_stream()
 
     def _doubted(self) -> bool:
-        """Says what else there is to doubt; False where the model draws numbers, and nothing is known."""
+        """Adds further doubts to the verdict; False where the model draws random numbers, so that nothing is known."""
         known, generated = self.verdict.tolerance is not None, self.drawn.generated
         if not self.verdict.missed and known and "float16" in self.pair.low:
             self._doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
@@ -205,8 +205,8 @@ class CheckRun:
         self._say(**why, outcome=DOUBTFUL if any(why.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
-        """Sees the outputs over the samples, over as many as there is time for, one at least; whether any differs by
-        sample, as far as one sample tells.
+        """Compares the outputs of reference and result over the samples, over as many as there is time for, one at
+        least; whether any differs by sample, as far as one sample tells.
 
         Of generated samples more are run where those that were asked for leave it open; those that are wider than usual
         are left out where the result overflows on one. What stands if there is no time for more is answered after each
@@ -248,7 +248,7 @@ class CheckRun:
         return Outcome(error, verdict.ok, pair, found)
 
     def _from_itself(self) -> float:
-        """The error of the reference run twice: not 0 for a model that draws random numbers."""
+        """The error of the reference run twice on the same data: not 0 for a model that draws random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
         found = (apart(value, second[name]) for name, value in first.items())
@@ -290,7 +290,7 @@ class CheckRun:
 
 
 def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
-    """The node where values stop being finite, or behind which the error grows most."""
+    """The node to blame, for the verdict: where values stop being finite, or behind which the error grows most."""
     suspect = next(iter(finding.suspects), None)
     if suspect is None:
         return {}

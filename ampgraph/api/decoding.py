@@ -166,7 +166,7 @@ class Decoding:
 
     @property
     def optional(self) -> frozenset[str]:
-        """The inputs that a sample may lack: they start empty."""
+        """The inputs that a sample may lack (the cache of the first step): they start empty."""
         return frozenset(pair.past for pair in self.decoder.pairs)
 
     def runs(self, drawn: Samples, progress: Progress | None) -> Iterator[Run]:

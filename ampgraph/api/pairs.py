@@ -121,7 +121,7 @@ class OnnxPair(Pair):
 
     @property
     def source(self) -> OnnxGraph:
-        """The reference, for other runs of it."""
+        """The graph of the reference, for other runs of it."""
         return self._ours
 
     @property
@@ -169,7 +169,7 @@ class OnnxPair(Pair):
         return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
-        """What the outputs are (probabilities, rows, numbers), by name."""
+        """What kind of values each output holds (probabilities, rows, numbers), by name."""
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
@@ -228,11 +228,11 @@ class MindirPair(Pair):
         return dict(self._expected.run(feeds))
 
     def roles(self) -> dict[str, str]:
-        """What the outputs are (probabilities, rows, numbers), by name."""
+        """What kind of values each output holds (probabilities, rows, numbers), by name."""
         return self._roles
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """The outputs of reference and model on one sample."""
+        """Runs two MindIR models on one sample; the outputs of reference and model."""
         theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
@@ -279,7 +279,8 @@ def in_types_of(
 
 
 def same_interface(reference: Interface, model: Interface) -> None:
-    """Raises AmpError AMP209 where inputs or outputs differ in name, in kind or in shape; float types may differ."""
+    """Raises AmpError AMP209 where inputs or outputs of two models differ in name, in kind or in shape; float types may
+    differ."""
     optional = set(reference.optional) | set(model.optional)
     for sort, ours, theirs in (
         ("input", reference.inputs, model.inputs),

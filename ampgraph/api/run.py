@@ -45,7 +45,7 @@ def run(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, Result]:
-    """Runs a model once. Warns of inputs that hold NaN.
+    """Runs a model once, and gives its outputs by name. Warns of inputs that hold NaN.
 
     Args:
         model: a path (.onnx or .mindir) or onnx.ModelProto.

@@ -231,7 +231,7 @@ def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) ->
 
 
 def _write_reports(found: Trained, log: PathLike | None) -> None:
-    """Writes what was asked for: the log of steps and the page."""
+    """Writes what `train` was asked for beside the model: the log of steps and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

@@ -301,14 +301,14 @@ class Bench:
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
-        """A candidate with these groups in float32; one that ran before does not run again."""
+        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again."""
         known = next((point for point in self.points if point.promoted == promoted), None)
         if known is None:
             self.points.append(known := self.run(promoted, step))
         return known
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
-        """One strict run of a candidate."""
+        """Runs a candidate of `tune` strictly over the samples, and measures its error."""
         low, size = self._candidate(promoted)
         session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
@@ -365,7 +365,7 @@ class Bench:
 
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
-        """The level's plan as a strict run in which every node can be switched to float32; opened once."""
+        """A strict run of the level's plan in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property

@@ -167,7 +167,7 @@ class Comparison:
     cache: Sequence[str] = ()
 
     def of(self, pair: Pair, decoding: Decoding | None, progress: Progress | None = None) -> Outcome:
-        """Compares a pair that is open."""
+        """Compares the outputs of a pair of models that is open, sample by sample."""
         start = time.monotonic()
         runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
         seen = Compared(self.metric)

@@ -147,7 +147,8 @@ class _TensorFile:
         self.places: dict[int, int] = {}
 
     def of(self, arrays: Mapping[str, Result]) -> list[Json]:
-        """What the page is told of some arrays by name. Raises AmpError AMP311 for what a browser has no type for."""
+        """Writes arrays into the page's file of tensors, and returns what the page is told of each. Raises AmpError
+        AMP311 for what a browser has no type for."""
         return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
 
     def _entry(self, name: str, array: Array) -> JsonObject:
@@ -231,7 +232,7 @@ def _refuse_place(folder: Path) -> None:
 
 
 def _is_our_folder(folder: Path) -> bool:
-    """Whether a folder was written by an earlier call, and may be written over."""
+    """Whether a folder was written by an earlier call of `webgpu_page`, and may be written over."""
     try:
         return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):

@@ -256,7 +256,7 @@ class Room:
 
 
 def free_memory() -> int:
-    """Bytes that programs can still have; without an end where the system does not say."""
+    """How many bytes of memory programs can still have; sys.maxsize where the system does not say."""
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -282,7 +282,7 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """The digests of the files that exist, by their names in the folder."""
+    """The digests of those files of a converted folder that exist, by their names in the folder."""
     there = (file for file in files if file.is_file())
     return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
 

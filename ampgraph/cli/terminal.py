@@ -212,7 +212,7 @@ class TerminalDisplay(Display):
         self.bars.start()
 
     def stage(self, text: str) -> None:
-        """Shows a bar without an end, for work that does not say how long it takes."""
+        """Shows a progress bar without an end, for work that does not say how long it takes."""
         self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
@@ -238,7 +238,7 @@ class SpokenDisplay(Display):
             print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Prints the stage alone: its parts are too many for lines."""
+        """Prints the stage of the work alone: its parts are too many for lines."""
         self.stage(text)
 
 

@@ -36,7 +36,7 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
 
 
 def _report_of(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
-    """A Cast with its reason; ``before``: names in the file before the conversion."""
+    """What the report says of a Cast, and why it is there; ``before``: names in the file before the conversion."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
     made, sort = _maker_in_words(flow, lists, op.inputs[0])

@@ -105,7 +105,8 @@ class SideBySide(Shown):
         return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
 
     def _overview(self) -> Iterable[Html]:
-        """The verdict, what differs between the sides, and decisions by operator, with the reasons of one."""
+        """The top of the comparison's page: the verdict, what differs between the sides, and decisions by operator,
+        with the reasons of one."""
         yield heading(self.verdict)
         sides = [("nodes", self.nodes), ("Casts", self.casts)]
         rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
@@ -154,7 +155,7 @@ def _node_name(key: tuple[str, str]) -> str:
 
 
 def _cast_texts(flow: Dataflow) -> Iterable[str]:
-    """A model's Casts, each as text: what is cast, from which type to which."""
+    """A model's Casts for the comparison, each as text: what is cast, from which type to which."""
     for op in flow.ops:
         if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
             source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
@@ -162,7 +163,7 @@ def _cast_texts(flow: Dataflow) -> Iterable[str]:
 
 
 def _weight_types(flow: Dataflow) -> dict[str, str]:
-    """Types of stored tensors by name."""
+    """The types of a model's stored tensors by name, for the comparison."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
@@ -264,7 +265,7 @@ def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
 
 
 def _weight_lines(found: SideBySide) -> list[str]:
-    """Bytes of either side, and the stored tensors whose types differ."""
+    """The report's lines on stored weights: bytes of either side, and the tensors whose types differ."""
     lines = []
     if found.bytes is not None and found.bytes[0] != found.bytes[1]:
         lines.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")

@@ -112,7 +112,7 @@ class Speed(Data):
 
     @property
     def slower(self) -> bool:
-        """Whether every device is slower."""
+        """Whether every device is estimated to be slower with the converted file than in float32."""
         return bool(self.devices) and all(one.high < 1.0 for one in self.devices)
 
     @property
@@ -122,7 +122,7 @@ class Speed(Data):
 
     @property
     def gain(self) -> str:
-        """What is gained where that is nothing, with the range over all devices."""
+        """The estimated gain in words where that is nothing, with the range over all devices."""
         if not self.devices:
             return "no faster"
         low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)
@@ -157,7 +157,7 @@ class KernelWork(NamedTuple):
 
 
 def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
-    """How much faster a file is than the same graph in float32; None where nothing of it is low.
+    """The estimate of how much faster a file is than the same graph in float32; None where nothing of it is low.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
@@ -256,8 +256,8 @@ class GraphWork:
         return found
 
     def _follow(self, value: int) -> list[int]:
-        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
-        unknown."""
+        """The sizes of a value for the estimate: by the file, by shape inference from the inputs' sizes, else guessed
+        and noted as unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -329,8 +329,8 @@ class GraphWork:
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
-        times everything stored; attention: all keys, then all values."""
+        """How many multiplications a product takes, None where shapes do not tell; recurrent and other products: each
+        row of data times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

@@ -132,7 +132,8 @@ class Explanation(Shown):
         return in_rows((name, text) for name, text in rows if text)
 
     def _overview(self) -> Iterable[Html]:
-        """The precision, where the node stands, and for each slot why it has its type and what either would cost."""
+        """The page's first part: the precision, where the node stands, and for each slot why it has its type and what
+        either would cost."""
         yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
         places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
         yield table((), [(name, text) for name, text in places if text])
@@ -197,7 +198,7 @@ def _unique_name(flow: Dataflow, op: Op) -> str:
 
 
 def _hint_for(flow: Dataflow, wanted: str) -> str:
-    """What to write instead of a node that is not there: readers of a tensor of this name, or similar names."""
+    """What to ask `explain` for where no such node is: readers of a tensor of this name, or similar names."""
     for value in flow.values:
         if value.name == wanted and value.producer == NONE:
             readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
@@ -310,8 +311,8 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
 
 
 def _cost(decided: DecidedModel, root: int) -> Cost:
-    """What low and float32 cost for one decision while all others stay: bytes, kernel starts, the Casts and tensors
-    that are paid for."""
+    """What low and float32 cost for one decision of the plan while all others stay: bytes, kernel starts, the Casts and
+    tensors that are paid for."""
     flow, undecided = decided.flow, Undecided(decided.task)
     settled, find = decided.settled, decided.settled.find
     touched = [

@@ -95,7 +95,7 @@ class Fusions:
         return self.provider.removesuffix("ExecutionProvider")
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What a runtime fuses of a model, as plain data for JSON."""
         return named(self, "runtime", "provider", "after", "before", "note")
 
     @property

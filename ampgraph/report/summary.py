@@ -343,7 +343,7 @@ def summarize(
 
 
 def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
-    """How many products are low, and which are not and why."""
+    """How many matrix products a plan makes low, and which it does not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
     return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, lists, plan))
@@ -382,7 +382,7 @@ def _plainly(text: str) -> str:
 
 
 def no_guard(summary: Summary) -> str:
-    """What is said where no rule fired: nothing was found, but nobody looked at values unless ranges were measured."""
+    """The summary's words where no rule fired: nothing was found, but values were seen only if ranges were measured."""
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
@@ -448,7 +448,7 @@ def _casts(summary: Summary) -> str:
 
 
 def _nothing_gained(summary: Summary) -> str:
-    """What a conversion is worth that made nothing low."""
+    """What the summary says of a conversion that made nothing low."""
     if summary.products.existing:
         return f"nothing more to lower: the file has products in {summary.dtype} already"
     checked = "" if summary.check else ", and nothing to check"
@@ -535,12 +535,12 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """The rule that decided, as `ampgraph help` takes it."""
+    """The rule that decided a node's precision, in the words that `ampgraph help` takes."""
     return f"{_policy(chosen).framework}'s rules" if rule == chosen else rule
 
 
 def _policy(name: str) -> Policy:
-    """A policy by name."""
+    """A policy by its name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

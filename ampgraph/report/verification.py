@@ -61,7 +61,7 @@ class QuantizedParts(Data):
         return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """The quantized nodes that stayed as they were and those that changed, as plain data for JSON."""
         return with_old_names(self, {"unchanged": dict(self.unchanged), "changed": list(self.changed)})
 
 
@@ -261,8 +261,8 @@ def _output_lines(output: Agreement) -> list[str]:
 
 
 def _details(output: Agreement) -> list[str]:
-    """What else is said of an output: of numbers the largest difference, cosine, argmax and what is not finite; of
-    anything else the share of elements that differ, which is its error (`Apart`).
+    """What else the report says of an output: of numbers the largest difference, cosine, argmax and what is not finite;
+    of anything else the share of elements that differ, which is its error (`Apart`).
 
     The largest difference says nothing where no two numbers could be compared: no cosine, and elements that are finite
     on one side alone.
@@ -294,7 +294,7 @@ def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
 
 
 def _operand_line(operand: TracedValue) -> str:
-    """One line of an operand: name, type and range, and the reference's where that is another."""
+    """A line of the report on an operand: name, type and range, and the reference's range where that is another."""
     message = f"{operand.name}  {operand.dtype}  {_range_in_words(operand.range)}"
     if operand.reference is not None and _range_in_words(operand.reference) != _range_in_words(operand.range):
         message += f"; reference {_range_in_words(operand.reference)}"
@@ -302,7 +302,7 @@ def _operand_line(operand: TracedValue) -> str:
 
 
 def _range_in_words(found: object) -> str:
-    """A range in words, and how much in it is not finite."""
+    """The range of a tensor in words, and how much in it is not finite."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"

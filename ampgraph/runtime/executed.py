@@ -125,7 +125,7 @@ class Runtime:
 
 
 def is_here(kind: str) -> bool:
-    """Whether a kind of runtime is installed in this Python."""
+    """Whether a kind of runtime (OpenVINO, WebGPU) is installed in this Python."""
     return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 
@@ -165,7 +165,7 @@ class ExecutedSession:
         return {name: value for name, value in self.results().items() if name in wanted}
 
     def feed(self, feeds: Feeds) -> None:
-        """Sets what the next runs are fed."""
+        """Sends the runtime's process the arrays, by input, that the next runs read."""
         checked = check_feeds(self.inputs, feeds, ())
         arrays = {str(self._fed[name]): array for name, array in checked.items() if name in self._fed}
         path = self.runtime.scratch / "feeds.npz"  # which takes bfloat16 as 16-bit words
@@ -196,7 +196,7 @@ class ExecutedSession:
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
-        """Asks the process about this session; what it answers, AMP504 where the model does not run."""
+        """Asks the runtime's process about this session; its answer, AMP504 where the model does not run."""
         try:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
@@ -221,7 +221,7 @@ def refused(runtime: str, error: str, where: str) -> AmpError:
 
 
 def said(error: str) -> str:
-    """The words of an error that say most: the last line that is no trace of C++ calls."""
+    """The words of a runtime's error that say most: the last line that is no trace of C++ calls."""
     lines = [line.strip() for line in error.splitlines()]
     told = [
         line for line in lines if line and not line.startswith(("Exception from ", "Check '", "While ", "Summary:"))

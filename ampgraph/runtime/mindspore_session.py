@@ -71,7 +71,7 @@ def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
 
 
 def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
-    """What a file takes and gives, and its ModelProto.
+    """The inputs and outputs of a MindIR file, and its ModelProto.
 
     Raises AmpError AMP1xx for the file, AMP502 for an input that is not a tensor.
     """
@@ -215,7 +215,7 @@ def error_words(error: BaseException) -> str:
 
 
 def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
-    """The nn.GraphCell of a file. Raises AmpError AMP502."""
+    """The nn.GraphCell that MindSpore makes of a MindIR file. Raises AmpError AMP502."""
     if Path(path).suffix != ".mindir":
         hint = "rename it, with its data folder"
         raise AmpError("AMP502", "MindSpore reads files named *.mindir only", where=str(path), hint=hint)
@@ -249,7 +249,7 @@ def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
 
 @functools.cache
 def _dump_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what MindSpore writes beside a run, one a process."""
+    """A temporary folder for what MindSpore writes beside a run, one for each process."""
     return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
 
 
@@ -281,7 +281,7 @@ class MindsporeSession:
         self._cell = load_cell(self._ms, path)
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """The outputs by name, all or some.
+        """Runs MindSpore once; the outputs by name, all or some.
 
         Raises AmpError AMP503 for feeds that do not fit and an output that is not there, AMP504 when MindSpore stops.
         """

@@ -136,7 +136,7 @@ def device_value(array: Array, memory: str) -> OrtTensor:
 
 
 def _port_of(item: Any) -> Port:
-    """An input or output as the session describes it; the type is "" for what is no tensor."""
+    """An input or output of a session of ONNX Runtime, as a port; the type is "" for what is no tensor."""
     kind = item.type
     if not kind.startswith("tensor("):
         return Port(item.name, "", ())
@@ -145,7 +145,7 @@ def _port_of(item: Any) -> Port:
 
 
 def refused(error: Exception, where: str) -> AmpError:
-    """What the runtime says against a model."""
+    """The error that a session raises where ONNX Runtime refuses a model, in the runtime's words."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
@@ -215,7 +215,7 @@ SEARCHES = ["TransposeOptimizer", "CommonSubexpressionElimination"]
 
 
 def quiet_options(folder: str = "", threads: int = 0) -> SessionOptions:
-    """The runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
+    """ONNX Runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
     options = import_onnxruntime().SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads

@@ -23,7 +23,8 @@ _TENSOR_TYPES = {
 
 
 def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """The outputs of ``node`` that ``types`` lacks, each with the element type that follows, if one does."""
+    """Outputs of an optimised node that have no type in ``types``, each with the element type that follows, if one
+    does."""
     for index, name in enumerate(node.output):
         if name and not types.get(name):
             found = _cast_type(node, kind) or _followed_type(node, index, types)
@@ -32,12 +33,12 @@ def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iter
 
 
 def _cast_type(node: onnx.NodeProto, kind: str) -> int:
-    """The element type that a Cast names; 0 for any other operator."""
+    """The element type to which a Cast of the optimised graph casts; 0 for any other operator."""
     return next((item.i for item in node.attribute if item.name == "to"), 0) if has(kind, "casts") else 0
 
 
 def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
-    """The type that an output of a node has, by those of its inputs; 0 for unknown."""
+    """The element type of an output of a node of the optimised graph, by the types of its inputs; 0 for unknown."""
     given = [types.get(name, 0) for name in node.input]
     sources = _type_sources(node.op_type, node.domain, len(given), index)
     if isinstance(sources, int):
@@ -215,7 +216,8 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
 
 
 def placements(log: str) -> dict[tuple[str, str], str]:
-    """(operator, node's name) -> provider; ("", "") -> the one provider of all nodes, where the log says that."""
+    """Which of ONNX Runtime's providers runs each node, by its log: (operator, node's name) -> provider; ("", "") ->
+    the one provider of all nodes, where the log says that."""
     found: dict[tuple[str, str], str] = {}
     current = ""
     for line in log.splitlines():

@@ -112,7 +112,7 @@ def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple
 
 
 def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
-    """What the child process answered, and what the runtime logged."""
+    """What a child process that optimises a model answered, and what ONNX Runtime logged there."""
     lacking = "that has onnxruntime-gpu"
     try:
         said, log = run_python(python, [optimize_one.__file__, *words], SECONDS, lacking)
@@ -235,8 +235,8 @@ def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter
 
 
 def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
-    """Ways to fuse a model: as the target's session writes it out, and as the transformers optimizer makes it, without
-    repetitions."""
+    """Ways to fuse a model: as the target's session of ONNX Runtime writes it out, and as the transformers optimizer
+    makes it, without repetitions."""
     if counter.level == "ENABLE_ALL":
         yield written_out(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()

@@ -98,7 +98,7 @@ def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -
 
 
 def _profile_shapes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
-    """The least, the best and the largest shape of an input, for the optimisation profile."""
+    """The least, the best and the largest shape of an input, for TensorRT's optimisation profile."""
     shapes = []
     for which in range(3):
         shape = []

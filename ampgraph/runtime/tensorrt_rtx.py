@@ -77,7 +77,7 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether the kernel is a whole attention."""
+        """Whether this kernel of a TensorRT engine computes a whole attention."""
         return ATTENTION in self.name
 
     @property
@@ -235,7 +235,7 @@ def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> li
 
 
 def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
-    """What TensorRT said, with kernels by the nodes that they compute; AMP501 where it is not installed."""
+    """What TensorRT said of a build, with kernels by the nodes that they compute; AMP501 where it is not installed."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
@@ -252,7 +252,7 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
 
 
 def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
-    """A refusal with the node that the builder's words name, if they name one."""
+    """An operator that TensorRT's builder refuses, with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
 

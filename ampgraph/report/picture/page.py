@@ -136,7 +136,7 @@ class _TextTable:
 
 @cache
 def asset(name: str) -> str:
-    """A script or style sheet that goes into the page."""
+    """A script or style sheet of the package, as text to go into a page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -144,7 +144,7 @@ def asset(name: str) -> str:
 
 
 def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
-    """What the page says of a target; None where nobody asked.
+    """What the page says of a target's runtime, as data; None where nobody asked for a target.
 
     ``main``: where most nodes run; ``elsewhere``: provider -> nodes; ``kernels``: [operator, provider, nodes] of those
     that compute several nodes, or one by another operator; ``gone``: nodes that none computes, since they were folded.
