@@ -243,7 +243,7 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
-    """The samples as a file that a child can read; an iterable is written to one first."""
+    """The samples of the check as a file that a child process can read; an iterable is written to one first."""
     if data is None or isinstance(data, (str, os.PathLike)):
         yield None if data is None else os.fspath(data)
         return
@@ -255,7 +255,7 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def by_lists(done: Conversion, progress: Progress) -> Conversion:
-    """The conversion that no measured range steers, where it meets what the steered one misses."""
+    """The conversion that no measured range steers, if it meets the tolerance that the steered one misses."""
     verdict, job = done.verdict, done.job
     if verdict is None or not verdict.missed or verdict.refused or not job.measuring.given():
         return done
@@ -327,13 +327,13 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 
 def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion again, with patterns that hold more in float32."""
+    """Converts again, with patterns that hold more nodes in float32."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
     return _tried(made(replace(job, recipe=recipe), progress), patterns, progress)
 
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with its verdict, in which ``held`` names what was pinned; without one where nothing is low any
-    more."""
+    """The conversion with the verdict of its check, in which ``held`` names what was pinned; without one where nothing
+    is low any more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

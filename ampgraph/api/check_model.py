@@ -161,14 +161,14 @@ class _Check:
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
-        """The rule on stored tensors: no NaN."""
+        """Checks that no stored tensor of the model holds NaN."""
         flow = graph.dataflow()
         held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
         bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
         self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
 
     def idle(self, graph: Graph) -> None:
-        """The rule on Casts that do nothing."""
+        """Checks that no Cast of the model does nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 

@@ -255,7 +255,8 @@ class CheckRun:
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
     def _beyond_itself(self) -> float | None:
-        """How much the rounding of the inputs alone changes, where it is more than the tolerance."""
+        """How much the reference's outputs change by the rounding of the inputs alone, where that is more than the
+        tolerance."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
         _, found = sensitivity(self.pair.expected, itertools.islice(self.drawn, number), low)
@@ -284,7 +285,7 @@ class CheckRun:
         self._try_stream()
 
     def _try_stream(self) -> None:
-        """Answers with what --fp32-stream would give."""
+        """Answers with the error that `--fp32-stream` would leave."""
         recipe, until = self.request.recipe, self.until
         self.answer(with_stream_tried(self.verdict, self.source, recipe, self.pair, self._again, until))
 
@@ -385,7 +386,7 @@ def _opening_repaired(verdict: CheckVerdict, request: Request, until: float) -> 
 
 
 def _opens(request: Request, recipe: Recipe) -> bool:
-    """Whether what `convert` makes of the reference with a recipe opens."""
+    """Whether ONNX Runtime opens what `convert` makes of the reference with a recipe."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         path = Path(folder) / "tried.onnx"
         try:

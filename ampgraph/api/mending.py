@@ -151,7 +151,8 @@ class Mending:
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
-        """Tries patterns of `--fp32`; None where there is no time, or `convert` refuses them."""
+        """Converts with more patterns of `--fp32`, and compares; None where there is no time, or `convert` refuses
+        them."""
         names = tuple(dict.fromkeys(patterns))
         if names not in self.done:
             start = time.monotonic()

@@ -63,27 +63,27 @@ class Pair(ABC):
 
     @abstractmethod
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """The outputs of both on one sample."""
+        """Runs reference and model on one sample; the outputs of both."""
 
     @abstractmethod
     def expected(self, feeds: Feeds) -> dict[str, Result]:
         """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
-        """What sees every value, or None where nodes cannot be distinguished."""
+        """What traces every value of both models, or None where nodes cannot be distinguished."""
         return None
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        """The feeds of both sides."""
+        """A sample as the reference and as the model of the pair take it."""
         return feeds, feeds
 
     def roles(self) -> dict[str, str]:
-        """What the reference's outputs are, where its operators are seen."""
+        """What kind of values each output of the reference holds; empty where its operators are not seen."""
         return {}
 
     def quantized(self) -> QuantizedParts | None:
-        """What the model has of the reference's integer operators, the same or changed; None where operators are not
-        seen."""
+        """Which of the reference's quantized operators the model still has, the same or changed; None where operators
+        are not seen."""
         return None
 
 
@@ -126,7 +126,7 @@ class OnnxPair(Pair):
 
     @property
     def result(self) -> OnnxGraph:
-        """What was made from it."""
+        """The graph of the model that was made from the reference."""
         return self._theirs
 
     def open(self) -> None:
@@ -238,7 +238,7 @@ class MindirPair(Pair):
 
 
 def paired(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
-    """The two sides in their runtime; ``target`` and ``runtime`` as `verify` takes them.
+    """Reference and model as a pair to run side by side; ``target`` and ``runtime`` as `verify` takes them.
 
     Raises AmpError AMP209 for models of two formats."""
     mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
@@ -306,8 +306,8 @@ def _first_names(ports: Mapping[str, Port]) -> str:
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
-    """Raises AMP209 where an input or output differs by more than its float type: kind of type, rank or a fixed
-    size."""
+    """Raises AMP209 where an input or output of two models differs by more than its float type: kind of type, rank or a
+    fixed size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

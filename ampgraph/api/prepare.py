@@ -298,7 +298,7 @@ def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
 
 
 def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
-    """The model with its weights in it. Raises NotOptimized where they are too many."""
+    """The ONNX model with its weights in it, for an optimiser. Raises NotOptimized where they are too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     model = copied(graph.model)

@@ -285,7 +285,7 @@ def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adap
 
 
 def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
-    """The inputs and outputs that are to be low; names of dimensions are checked too."""
+    """The inputs and outputs that a recipe makes low; names of dimensions are checked too."""
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io

@@ -62,7 +62,7 @@ class Trained(Shown):
         return self.rank == 0
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `train` did, as plain data for JSON."""
         report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
         report |= {"html": self.html} if self.html else {}
         return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}

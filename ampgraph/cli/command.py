@@ -123,7 +123,7 @@ def switch(help: str, *flags: str, default: bool = False) -> Keyword:
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, kind: Any = str) -> Keyword:
-    """A word at its place; ``...`` for one that must be given."""
+    """An argument of a command, by its place; ``...`` for one that must be given."""
     return Keyword(
         lambda name: typer.Argument(default, metavar=metavar, help=help, autocompletion=completes(name)),
         kind | None if default is None else kind,

@@ -206,7 +206,7 @@ class TerminalDisplay(Display):
         self.task = bars.add_task("starting", total=None)
 
     def line(self, text: str) -> None:
-        """Prints above the bar."""
+        """Prints a line above the progress bar."""
         self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
         super().line(text)
         self.bars.start()
@@ -217,7 +217,7 @@ class TerminalDisplay(Display):
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Shows a bar at ``done`` of ``total``."""
+        """Shows the progress bar at ``done`` of ``total``."""
         if total:
             self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)

@@ -84,7 +84,7 @@ class Benched(Shown):
 
 
 def _cells(row: Timed, most: int) -> tuple[str, ...]:
-    """A row of a table; ``most``: the speed of a whole bar, in percent."""
+    """The cells of a timed row in the page's table; ``most``: the speed of a whole bar, in percent."""
     if row.seconds is None or row.speed is None:
         return row.name, "", "", "", "", row.refused
     quartiles = "" if row.spread is None else f"{row.spread[0]:.2f} to {row.spread[1]:.2f}"

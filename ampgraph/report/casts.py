@@ -86,7 +86,8 @@ def _readers_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, 
 
 
 def _node_in_words(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
-    """``LayerNormalization 'norm' (kept float32)``: with the class where it explains the type."""
+    """A node beside a Cast, in the report's words, with its class where that explains the type: ``LayerNormalization
+    'norm' (kept float32)``."""
     listing = lists.listing(flow, op)
     classes = lists.classes_of(FLOAT32 if dtype == FLOAT32 else "low") if dtype in (FLOAT32, *LOW) else ()
     message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""

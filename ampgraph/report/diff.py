@@ -83,7 +83,7 @@ class SideBySide(Shown):
         return named(self) | {"alike": self.alike}
 
     def lines(self) -> list[str]:
-        """The report of `diff`."""
+        """The text that `diff` prints, by lines."""
         errors = [f"{e.name}  {_error_text(e.first)} and {_error_text(e.second)}" for e in self.errors]
         rows = [
             ("first", self.first),
@@ -99,7 +99,7 @@ class SideBySide(Shown):
 
     @property
     def verdict(self) -> str:
-        """In how much they differ, in a line."""
+        """In how much the two sides of `diff` differ, in a line."""
         parts = [(len(self.decisions), "decision"), (len(self.nodes), "node"), (len(self.casts), "Cast")]
         counts = [plural(count, what) for count, what in (*parts, (len(self.weights), "weight")) if count]
         return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
@@ -176,7 +176,7 @@ def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> It
 
 
 def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
-    """What only the first has, and what only the second; what comes twice counts twice."""
+    """What only the first of two models has, and what only the second; what comes twice counts twice."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -236,7 +236,7 @@ def _cast_edge_texts(plan: Plan) -> Iterable[str]:
 
 
 def _weight_storage(plan: Plan) -> dict[str, str]:
-    """How a plan stores tensors, by name."""
+    """The type in which a plan stores each tensor, by name."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 

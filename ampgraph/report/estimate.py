@@ -117,7 +117,7 @@ class Speed(Data):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is gained, as far as that is known: no range lies more above 1 than below."""
+        """Whether the estimate is that nothing is gained: no device's range lies more above 1 than below."""
         return all(one.low * one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
 
     @property
@@ -176,7 +176,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
 
 
 def no_device(target: str) -> Speed:
-    """What is said for a target of which no device is known."""
+    """The estimate for a target of which no device is known: none, with the reason."""
     return Speed(reason=f"{NONE_MADE}no device of target {target} is in the tables")
 
 
@@ -215,7 +215,8 @@ def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] =
 
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """What stays inside of pairs of operators."""
+    """Values of the dataflow that never reach memory, as a runtime computes the pair of operators around them in one
+    kernel."""
     for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
@@ -229,7 +230,7 @@ def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
 
 
 def _place_in_plan(flow: Dataflow, value: int) -> Place:
-    """A value by scope and name, as the plan knows it."""
+    """The scope and name of a value, by which the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 

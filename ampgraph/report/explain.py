@@ -226,7 +226,8 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
-    """Explains the nodes that a name or pattern means. ``replaced``: what `replaced_nodes` finds."""
+    """Explains why the nodes that a name or pattern means have their precision. ``replaced``: what `replaced_nodes`
+    finds."""
     rewrite, result = (replaced or {}).get(wanted, (None, wanted))
     return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
 
@@ -343,7 +344,7 @@ FOR_FLOAT32 = ("deny", "fp32")
 
 
 def explanation_lines(*found: Explanation) -> list[str]:
-    """The report of `explain`: one node in full, or a line each."""
+    """The text that `explain` prints, by lines: one node in full, or a line each."""
     if len(found) == 1:
         return found[0].lines()
     table = [(f"{one.kind} '{one.node}'", one.precision, one.short) for one in found]

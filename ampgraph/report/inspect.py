@@ -338,7 +338,7 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
-    """Layers within a layer with their paths, down to ``depth``."""
+    """The layers of a model within a layer, with their paths, down to ``depth``."""
     found: list[tuple[str, Layer]] = []
     for name, inner in layer.children.items() if depth else ():
         found += [(f"{path}{name}", inner), *_layers_within(inner, f"{path}{name}.", depth - 1)]

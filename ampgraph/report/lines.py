@@ -17,7 +17,7 @@ def plural(count: int, word: str) -> str:
 
 
 def rewrite_line(what: str, count: int) -> str:
-    """``3 groups of nodes written as one LayerNormalization each (norm)``."""
+    """The report's line on a rewrite: ``3 groups of nodes written as one LayerNormalization each (norm)``."""
     done, _, name = what.rpartition(" (")
     name = name.removesuffix(")")
     if name == "exponent":

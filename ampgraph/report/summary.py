@@ -169,7 +169,7 @@ class Summary(Shown):
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of all stored tensors in the result."""
+        """How many bytes all stored tensors take in the converted model."""
         return sum(stored.bytes for stored in self.weights_after.values())
 
     @property
@@ -201,7 +201,7 @@ class Summary(Shown):
         return self.lines(every=True)
 
     def _overview(self) -> Iterable[Html]:
-        """The verdict and what to do next, nodes and weights by precision as bars."""
+        """The top of the summary's page: the verdict and what to do next, nodes and weights by precision as bars."""
         weights = [
             (title, {name: of.bytes for name, of in stored.items()})
             for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
@@ -350,7 +350,7 @@ def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
 
 
 def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
-    """Nodes in float32 in groups of one rule and one kind, the largest group first."""
+    """Nodes that stay float32, in groups of one rule and one kind, the largest group first."""
     return tuple(
         Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], lists, plan))
         for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
@@ -358,7 +358,7 @@ def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned
 
 
 def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
-    """Why a node is float32, without the place in the lists that says so."""
+    """Why a node stays float32, without the place in the operator lists that says so."""
     rule, text = node.why.rule, node.why.text
     if rule == "list" and (listing := lists.of(node.role)):
         return f"level {plan.level} keeps {node.kind} in float32: {listing.reason}"
@@ -494,7 +494,8 @@ def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:
-    """One of each topic, in so many lines, but of nodes that are counted by their rules."""
+    """The summary's rows on notes in short: one of each topic, in so many lines, but of nodes that are counted by their
+    rules."""
     rules = {held.rule for held in summary.float32} - {summary.policy}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | COUNTED)]
     rows = []
@@ -509,7 +510,8 @@ def _notes_in_short(summary: Summary, most: int) -> Rows:
 
 
 def _range_rows(summary: Summary, every: bool) -> Rows:
-    """What was measured on which samples: the values that pass the limit, and how many nodes are float32 for it."""
+    """The summary's rows on measured ranges: on which samples, the values that pass the limit, and how many nodes are
+    float32 for it."""
     samples = [note["text"] for note in summary.notes if note["topic"] == "samples"]
     if not samples:
         return []
@@ -521,7 +523,7 @@ def _range_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _note_rows(summary: Summary) -> Rows:
-    """Notes by topic; what the rows above said already is left out."""
+    """The summary's rows on notes, by topic; what the rows above said already is left out."""
     topics: dict[str, list[str]] = {}
     for note in summary.notes:
         if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):

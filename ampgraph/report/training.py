@@ -103,7 +103,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _untrained_parameters(step: TrainingStep) -> list[str]:
-    """Parameters of the forward graph that the step does not train."""
+    """Parameters of the forward graph that a training step leaves as they are."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD

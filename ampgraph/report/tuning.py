@@ -160,7 +160,7 @@ class Tuning(Shown):
         )  # fmt: skip
 
     def lines(self) -> list[str]:
-        """The report of `tune`."""
+        """The text that `tune` prints, by lines."""
         over = "on average" if self.metric in OVER_ALL else "for 9 of 10 samples"
         rows = [
             ("model", self.model),

@@ -104,13 +104,13 @@ class Verification(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether the tolerance is met, see `all_within`, and at every step."""
+        """Whether `verify` found the error within the tolerance, see `all_within`, and at every step."""
         late = any(step.error > self.tolerance for step in self.steps)
         return not late and all_within(self.outputs, self.overall, self.tolerance)
 
     @property
     def verdict(self) -> str:
-        """Whether the tolerance is met, and where it is not, in a line."""
+        """Whether a model computes what its reference does within the tolerance, and where it does not, in a line."""
         return _last_line(self)
 
     def to_dict(self) -> JsonObject:
@@ -164,7 +164,7 @@ class Verification(Shown):
 
 
 def _repair_rows(found: Verification) -> Rows:
-    """What was tried and mends it, or why nothing is known to."""
+    """The report's rows on repairs: what was tried and mends the model, or why nothing is known to."""
     if found.repair is not None:
         said = f"tried with {found.repair.recipe}: error {_error_text(found.repair.error)} on the same inputs"
         return [("repair", listed(found.repair.options)), ("", said)]
@@ -366,13 +366,13 @@ def _is_part(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_output_name(flow: Dataflow, op: Op) -> str:
-    """An operator by its first output."""
+    """An operator's name for the report: that of its first output."""
     return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
 
 
 def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """What tells a quantized operator from others where names changed: kind, what it reads and from whom, who reads
-    it."""
+    """What tells a quantized operator from others where conversion changed names: kind, what it reads and from whom,
+    who reads it."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

@@ -105,7 +105,7 @@ class Runtime:
         return self._child.poll() is None
 
     def _answer(self) -> dict[str, Any] | None:
-        """The next answer of the process, as JSON; None where the process ended."""
+        """The next answer of the runtime's process, as JSON; None where the process ended."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
         timer.start()
@@ -130,7 +130,7 @@ def is_here(kind: str) -> bool:
 
 
 def _end_process(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
-    """Ends the process, closes its pipes, and removes the folder of arrays."""
+    """Ends a runtime's process, closes its pipes, and removes the folder of arrays."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout, errors):
@@ -187,11 +187,11 @@ class ExecutedSession:
         return {name: array.view(low) if array.dtype.kind == "V" else array for name, array in found.items()}
 
     def close(self) -> None:
-        """Frees what the runtime holds of the model."""
+        """Frees what the runtime's process holds of the model."""
         self._ask("close")
 
     def layers(self) -> tuple[ExecutedLayer, ...]:
-        """What the runtime made of the model; empty where it does not tell."""
+        """The layers that the runtime made of the model, with their types; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
@@ -205,7 +205,8 @@ class ExecutedSession:
 
 
 def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]:
-    """The place of each name among the runtime's ports, given by their names: several, or others than the file's."""
+    """The place of each name among the ports of a runtime, which has several names for a port, or others than the
+    file's."""
     by_name = {name: place for place, port in enumerate(ports) for name in port}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}

@@ -90,7 +90,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
-    """The low types that a model's parameters and constants have."""
+    """The low types that the parameters and constants of a MindIR model have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)
@@ -175,7 +175,7 @@ def select_device(ms: ModuleType, device: str) -> str:
 
 
 def _what_is_there(error: BaseException) -> str:
-    """The devices that this MindSpore runs on, from its own error."""
+    """The devices that the MindSpore installed here runs on, from its own error."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
     return "it runs on " + found[1].replace("'", "") + " only" if found else error_words(error)
 
@@ -254,7 +254,7 @@ def _dump_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def tensors_of(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Tensor]:
-    """Checked feeds as MindSpore takes them."""
+    """Checked feeds as tensors of MindSpore."""
     return [a if hasattr(a, "asnumpy") else ms.Tensor(np.asarray(a, order="C")) for a in arrays.values()]
 
 
@@ -297,7 +297,7 @@ class MindsporeSession:
 
 
 def _flat_results(results: Any) -> Iterator[Tensor]:
-    """The tensors of nested results, in order."""
+    """The tensors of MindSpore's nested results, in order."""
     if isinstance(results, (tuple, list)):
         for result in results:
             yield from _flat_results(result)

@@ -203,7 +203,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error where the runtime ran out of memory."""
+    """The error that a session raises where ONNX Runtime ran out of memory."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
@@ -242,7 +242,7 @@ def opened(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...] = CPU, kept_out: Sequence[str] = SEARCHES,
     where: str = "model",
 ) -> InferenceSession:  # fmt: skip
-    """A session of the runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
+    """A session of ONNX Runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
     try:
         return _make_session(model, options, providers, kept_out)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault

@@ -123,7 +123,8 @@ def refusal(model: str) -> Opening | None:
 
 
 def fault(reference: str, model: str, target: str) -> Opening | None:
-    """Why a converted file does not open although its reference does; None where it opens, or neither does."""
+    """Why ONNX Runtime does not open a converted file although it opens the reference; None where it opens, or neither
+    does."""
     found = refusal(model)
     return found if found is not None and is_fault(found, reference, model, target) else None
 

@@ -156,7 +156,7 @@ class OptimizedNode:
 
     @property
     def copies(self) -> bool:
-        """Whether the node is a copy between a device and the host."""
+        """Whether this node of the optimised graph is a copy between a device and the host."""
         return self.kind.startswith(COPY)
 
     @property
@@ -175,11 +175,11 @@ class Optimized:
     """The operators of the file."""
 
     def providers(self) -> Counter[str]:
-        """Provider -> nodes."""
+        """How many nodes of the optimised graph each provider runs."""
         return Counter(node.provider for node in self.nodes)
 
     def copied(self) -> Counter[str]:
-        """Copies between device and host, by kind."""
+        """How many copies between device and host ONNX Runtime inserted, by kind."""
         return Counter(node.kind for node in self.nodes if node.copies)
 
     def cast(self) -> Counter[str]:
@@ -243,7 +243,7 @@ def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds."""
+    """The graphs that a node (If, Loop, Scan) holds."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -272,7 +272,7 @@ def walk(
 
 
 def _float_type(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
-    """The float type of a node, of a Cast "from->to"; "" for a node of other types."""
+    """The float type in which an optimised node computes, of a Cast "from->to"; "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
         made = FLOATS.get(_cast_type(node, kind), "")

@@ -65,7 +65,7 @@ def optimized(
 def written_out(
     model: onnx.ModelProto, provider: str, *, python: str = "", level: Level = "ENABLE_EXTENDED"
 ) -> onnx.ModelProto:
-    """A model, its weights in it, as the runtime writes it out when it has optimised it; as `optimized` otherwise."""
+    """A model, its weights in it, as ONNX Runtime writes it out when it has optimised it; as `optimized` otherwise."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         return onnx.load(_optimised_in_child(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
 
@@ -73,7 +73,8 @@ def written_out(
 def _optimised_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
-    """The file that a session wrote of its graph, the runtime's name, and what it logged."""
+    """The file to which ONNX Runtime, in a child process, wrote the graph that it optimised, the runtime's name, and
+    what it logged."""
     if proto.ByteSize() > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     given, made = scratch / "model.onnx", scratch / "optimized.onnx"
@@ -197,7 +198,7 @@ class FusedModel:
 
 
 def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python: str = "") -> FusedModel:
-    """The best of what is tried; equals of the graph are told apart by the nodes of their files.
+    """The best of the fused models that are tried; equals of the graph are told apart by the nodes of their files.
 
     Args:
         proto: with its weights in it.

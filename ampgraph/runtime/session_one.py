@@ -49,8 +49,8 @@ class OpenVino:
         return {"runtime": f"OpenVINO {version}", "low": [low[word] for word in here if word in low]}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        """Compiles a model for the CPU; gives its number and the names of its ports. ``hint``: "" for the types of the
-        file."""
+        """Compiles a model with OpenVINO for the CPU; returns the session's number and the names of its ports.
+        ``hint``: "" for the types of the file."""
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": HINTS[hint], "NUM_STREAMS": 1}
         if threads:
             settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
@@ -115,15 +115,15 @@ class OnnxRuntime:
         self.made: dict[int, list[Any]] = {}
 
     def about(self) -> dict[str, Any]:
-        """The version, and the low types for which this machine has kernels; ``note`` says of an emulator that times
-        mean nothing."""
+        """The version of ONNX Runtime, and the low types for which this machine has kernels; ``note`` says of an
+        emulator that times mean nothing."""
         arm = platform.machine() in ARM64
         name = f"ONNX Runtime {self.ort.__version__}{' on Arm64' if arm else ''}"
         note = EMULATED if os.environ.get("AMPGRAPH_EMULATED") else ""
         return {"runtime": name, "low": ["float16"] if arm else [], "note": note}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        """Opens a model; gives its number and the names of its ports."""
+        """Opens a model with ONNX Runtime; returns the session's number and the names of its ports."""
         options = self.options()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         number, providers = next(self.numbers), [self.provider] if self.provider else None
@@ -132,11 +132,11 @@ class OnnxRuntime:
         return {"session": number, "inputs": inputs, "outputs": outputs}
 
     def options(self) -> Any:
-        """Options of a session; subclasses add their provider."""
+        """Options of a session of ONNX Runtime; subclasses add their provider."""
         return self.ort.SessionOptions()
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
-        """Keeps arrays for the next run, by the place of the input."""
+        """Keeps arrays for the next run of ONNX Runtime, by the place of the input."""
         taken = self.opened[session].get_inputs()
         self.fed[session] = {taken[place].name: array for place, array in feeds.items()}
 

@@ -87,7 +87,8 @@ class Kernel:
 
     @property
     def dtype(self) -> str:
-        """The kernel's float types as a report names them: `float16`, `float16->float32`, or an empty string."""
+        """The float types of a TensorRT kernel as a report names them: `float16`, `float16->float32`, or an empty
+        string."""
         reads, makes = "/".join(sorted(self.reads)), "/".join(sorted(self.makes))
         return reads if reads == makes or not makes else makes if not reads else f"{reads}->{makes}"
 
@@ -101,17 +102,17 @@ class Engine:
 
     @cached_property
     def attentions(self) -> int:
-        """Kernels that are a whole attention each."""
+        """How many kernels of a TensorRT engine compute a whole attention each."""
         return sum(kernel.attends for kernel in self.kernels)
 
     @cached_property
     def casts(self) -> int:
-        """Kernels that are Casts and nothing else."""
+        """How many kernels of a TensorRT engine are Casts and nothing else."""
         return sum(kernel.casts for kernel in self.kernels)
 
     @property
     def said(self) -> str:
-        """The engine in a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
+        """A TensorRT engine in a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
         types = ", ".join(f"{count} {dtype}" for dtype, count in sorted(self.types.items()))
         return f"{len(self.kernels)} kernels ({types}), {self.attentions} attentions, {self.size / 1e6:.1f} MB"
 

@@ -31,7 +31,7 @@ class _Token:
 
 
 def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
-    """A row with blocks in the place of what repeats.
+    """A row of operators with blocks in the place of what repeats, for the picture.
 
     The shortest that follows itself is a unit, wherever it stands, alone too; units repeat in larger ones in turn.
 

@@ -268,7 +268,7 @@ class _GraphArtist:
         return len(self.found.nodes) - 1
 
     def _between(self, op: Op) -> bool:
-        """Whether a node is a Cast between floating types, which is drawn as part of an edge."""
+        """Whether the picture draws a node as part of an edge: a Cast between floating types."""
         values = self.flow.values
         return has(op.role, "casts") and all(
             v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)

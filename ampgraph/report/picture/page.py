@@ -261,12 +261,12 @@ def _guards_in(drawing: Drawing) -> list[str]:
 
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:
-    """The bar of nodes by precision."""
+    """A bar of the page that shows nodes by precision."""
     return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
-    """A bar of bytes by type."""
+    """A bar of the page that shows bytes of weights by type."""
     parts = {name: of.bytes for name, of in stored.items()}
     return Bar(label, parts, plural(sum(parts.values()), "byte"))
 
