@@ -18,9 +18,8 @@ from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
 from ..report.training import closing_lines, history_dict
-from ..training.run.dataset import TrainingData
+from ..training.run.dataset import TrainingData, normalized
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
-from ..training.run.normalized import normalized
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled

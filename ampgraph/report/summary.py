@@ -50,7 +50,7 @@ MEANING = {
     "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
     "index": "an integer or a size is computed from it, which must be exact",
     "pow": "can overflow {dtype} where float32 does not: x**2 does when |x| > 255.9",
-    "quantized": "in the quantized part, which runtimes compute in integers: {dtype} would only add Casts",
+    "quantized": "quantized, which runtimes compute in integers: {dtype} would only add Casts",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
     "spectrum": "part of a spectrum that a logarithm or a quotient reads: {dtype} would lose its small powers",
     "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
@@ -70,6 +70,8 @@ MOST = 15
 """Lines of a report that does not say everything."""
 LEAST = 3
 """Of them, those that reasons for float32 have at least."""
+OPTIONAL = "optional"
+"""How a note begins that gives way to a reason."""
 LONGEST = 200
 """Characters of a reason or note in it; --verbose has them whole."""
 NAME = 40
@@ -245,8 +247,11 @@ class Summary(Shown):
         rows += [("rewrites", shortened("; ".join(rewrites), LONGEST))] if rewrites else []
         rows += _range_rows(self, every)
         reasons = len({held.rule for held in self.float32}) + bool(none)
-        notes = _notes_in_short(self, MOST - len(rows) - len(end) - min(reasons, LEAST))
-        held = _float32_in_short(self, MOST - len(rows) - len(end) - len(notes), none)
+        room = MOST - len(rows) - len(end)
+        notes = _notes_in_short(self, room - min(reasons, LEAST))
+        if len(notes) + reasons > room:
+            notes = [(title, text) for title, text in notes if not text.startswith(OPTIONAL)]
+        held = _float32_in_short(self, room - len(notes), none)
         return in_rows([*rows, *held, *((title, shortened(text, LONGEST)) for title, text in notes), *end])
 
 
@@ -361,7 +366,7 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
         start, place, _ = text.partition("; ")
         return f"{start}, and float32 at {plan.level}" if place else text
     if rule == "slot":
-        return text.partition(" stays float32: ")[2] or text
+        return f"float32 at every level: {text.partition(' stays float32: ')[2] or text}"
     if rule == "taint":
         start, made, _ = text.partition(" made in float32 (")
         return f"{start}{made[:-2]}: {plan.dtype} may not hold it"
@@ -392,7 +397,8 @@ def next_step(summary: Summary) -> str:
     """What is to be done with the result, in a sentence."""
     check, model, output = summary.check, summary.model, summary.output
     if check is not None and check.advice:
-        return check.advice
+        state = "wrong" if check.missed else "may be wrong" if check.doubtful else ""
+        return (f"{output} is written, but {state}: " if output and state else "") + check.advice
     if not summary.lowered:
         return f"nothing is gained by {summary.dtype} here: use {model if output else 'the model'} as it is"
     if summary.without_file == DRY_RUN:
@@ -406,9 +412,8 @@ def next_step(summary: Summary) -> str:
     found, speed = "ready to use", summary.speed
     if speed is not None and speed.idle:
         kept = model if output else "the original"
-        gain = f"SLOWER ({speed.slower} times the speed of float32)" if speed.slower else "no faster"
-        found = f"correct, but by the estimate {gain}: use it where the size of the file matters, else {kept}"
-    files = " (DIR: .npz files; no GPU is needed)" if output else ""
+        found = f"correct, but by the estimate {speed.gain}: use it where the size of the file matters, else {kept}"
+    files = " (DIR: .npz files; on the CPU)" if output else ""
     return f"{found}; optional: `{data}` compares both on your own samples{files}" if check.generated else found
 
 
@@ -496,7 +501,7 @@ def _notes_in_short(summary: Summary, most: int) -> Rows:
     for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
         note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
-        more = f" (and {count - 1:,} more like it: --verbose)" if count > 1 else ""
+        more = f" (and {count - 1:,} more such notes: --verbose)" if count > 1 else ""
         rows.append((topic, f"{where}{_plainly(note['text'])}{more}"))
     if len(rows) <= most:
         return rows

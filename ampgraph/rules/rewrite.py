@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..core.dataflow import NONE, Dataflow, Op, Value
 from ..core.graph import NodeEditor
@@ -15,9 +14,6 @@ from .known import IsLow, Known
 
 class RewriteRule(Rewrite):
     """A rewrite with its finder. Subclasses are frozen dataclasses; their fields are all that a plan says of one."""
-
-    tried: ClassVar[bool] = False
-    """Whether it pays only where a trial plan makes something low."""
 
     @classmethod
     def find(cls, known: Known) -> Iterable[RewriteRule]:
@@ -80,7 +76,6 @@ class Idle(RewriteRule):
     source: str
 
     reading = ("source",)
-    tried = True
 
     @property
     def gone(self) -> tuple[int, ...]:

@@ -13,10 +13,10 @@ import numpy as np
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
 from ...core.shown import Data, with_old_names
+from ...core.verdict import QUANTILE
 from .parts import PART, OutputPart, Slices, parts_of, slices_of
 from .roles import LOGARITHMS, PROBABILITIES
 
-QUANTILE = 0.9  # the share of samples that decides
 SCALE_SHARE = 0.1
 """Of an output's own scale: what a sample is measured against at least.
 

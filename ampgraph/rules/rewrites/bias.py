@@ -27,7 +27,6 @@ class Bias(RewriteRule):
     read: tuple[str, ...]
 
     names = ("bias",)
-    tried = True
 
     @property
     def writes(self) -> str:

@@ -27,7 +27,6 @@ class MaxAndMin(RewriteRule):
     names = ("clip",)
     reading = ("source",)
     writes = "Max and Min"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:

@@ -27,7 +27,6 @@ class ScaledEarly(RewriteRule):
 
     names = ("early",)
     reading = ("moved", "factor")
-    tried = True
 
     @property
     def writes(self) -> str:
@@ -97,7 +96,6 @@ class ScaledAcross(RewriteRule):
     names = ("across",)
     reading = ("moved", "factor", "other")
     rewires = True
-    tried = True
 
     @property
     def writes(self) -> str:

@@ -31,7 +31,6 @@ class TransposeLast(RewriteRule):
     names = ("transpose",)
     reading = ("source",)
     writes = "product and Transpose"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[TransposeLast]:
@@ -74,7 +73,6 @@ class ProductByEinsum(RewriteRule):
     names = ("einsum",)
     reading = ("left", "right")
     writes = "Einsum"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ProductByEinsum]:
