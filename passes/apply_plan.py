@@ -125,6 +125,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
     @cache
     def owners(scope: str) -> list[str]:
+        """The function calls around a scope, the outermost first."""
         parts = scope.split("/")
         return [path for n in range(2, len(parts) + 1) if (path := "/".join(parts[:n])) in paths]
 

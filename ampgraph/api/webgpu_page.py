@@ -96,10 +96,11 @@ class WebgpuPage:
         with _whole_folder(self.folder) as beside:
             models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
             samples = list(self._samples(drawn, beside, progress))
+            errors = {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
             data: JsonObject = {
                 "format": 1, "ampgraph": __version__, "runtime": f"{PACKAGE} {self.version}", "module": MODULE,
                 "tolerance": found.tolerance, "low": list(self.pair.low), **dict(zip(SIDES, models, strict=True)),
-                "samples": samples, "report": list(found.lines()), "verified": _verified_errors(found),
+                "samples": samples, "report": list(found.lines()), "verified": errors,
             }  # fmt: skip
             for name, text in webgpu_page(data).items():
                 (beside / name).write_text(text, encoding="utf-8")
@@ -161,11 +162,6 @@ class _TensorFile:
             self.places[id(array)] = self.file.tell()
             self.file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
         return {"name": name, "dtype": array.dtype.name, "shape": shape, "offset": self.places[id(array)]}
-
-
-def _verified_errors(found: Verification) -> JsonObject:
-    """The 90th percentile of the relative L2 of each output, as `verify` says it; null where it is infinite."""
-    return {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
 
 
 # -- onnxruntime-web --------------------------------------------------------------------------------------------------

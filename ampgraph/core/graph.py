@@ -37,6 +37,15 @@ class Census:
     casts: int
     weights: dict[str, Stored] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, nodes: int, casts: int, tensors: Iterable[tuple[str, int]]) -> Census:
+        """The census of so many nodes and Casts, and of stored tensors by (type, bytes)."""
+        weights: dict[str, Stored] = {}
+        for dtype, size in tensors:
+            known = weights.get(dtype, Stored())
+            weights[dtype] = Stored(known.count + 1, known.bytes + size)
+        return cls(nodes, casts, dict(sorted(weights.items())))
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of all stored tensors."""

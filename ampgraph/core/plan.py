@@ -248,13 +248,13 @@ class Plan:
             ) from error
 
     def write(self, path: str | Path) -> None:
-        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        """Writes the plan to a file, whole or not at all. Raises AmpError AMP105."""
         with text_file(path, self.to_json):
             pass
 
     @staticmethod
     def read(path: str | Path) -> Plan:
-        """Reads a plan file."""
+        """Reads the file of a plan. Raises AmpError AMP401."""
         return Plan.from_json(read_text(path, "a plan"), str(path))
 
 

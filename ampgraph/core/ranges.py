@@ -185,7 +185,7 @@ class Ranges:
         return "{" + ",\n".join([*parts, '"values": {\n' + ",\n".join(rows) + "}"]) + "}\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        """Writes the ranges to a file, whole or not at all. Raises AmpError AMP105."""
         with text_file(path, self.to_json):
             pass
 
@@ -205,7 +205,7 @@ class Ranges:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Ranges:
-        """Reads a file. Raises AmpError AMP401."""
+        """Reads a file of ranges. Raises AmpError AMP401."""
         return Ranges.from_json(read_text(path, "ranges"), str(path))
 
 

@@ -1,9 +1,10 @@
 """How much faster a file may be than its float32 original: a roofline over what both compute and move.
 
-A kernel takes the time in which a device starts it, and the longer one of computing (two operations a multiplication,
-by the type of its operands) and moving what it reads and writes. Devices reach a part of the published peaks, which
-op_lists/devices.toml has as a range, and so is the answer one. Nothing is run. Source: Williams, Waterman, Patterson:
-Roofline, https://doi.org/10.1145/1498765.1498785.
+A kernel takes the longer one of computing (two operations a multiplication, by the type of its operands) and moving
+what it reads and writes, beside what any kernel takes. A GPU works while the host starts further kernels: the slower of
+both says how long a run takes. Devices reach a part of the published peaks, and hosts take some microseconds for a
+start, which op_lists/devices.toml has as ranges, and so is the answer one. Nothing is run. Source: Williams, Waterman,
+Patterson: Roofline, https://doi.org/10.1145/1498765.1498785.
 """
 
 from __future__ import annotations
@@ -63,24 +64,28 @@ class Device:
     name: str
     products: Mapping[str, float]
     memory: float
-    reached: float
+    reached: tuple[float, float]
     share: tuple[float, float]
     launch: tuple[float, float]
     casts: Mapping[str, tuple[float, float]]
     source: str
+    kernel: float | None = None
     measured: Mapping[str, str] = field(default_factory=dict)
 
-    def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
-        """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
-        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
-        total = 0.0
+    def seconds(
+        self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
+    ) -> float:  # fmt: skip
+        """The time that kernels take. ``launch``: microseconds to start one; ``peaks``: the part of them that float32
+        kernels reach, ``share``: of that, low ones; ``casts``: the share of Casts that the runtime leaves."""
+        busy = starts = 0.0
         for one, count in kernels.items():
-            reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
+            reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
             computing = one.operations / (1e12 * self.products.get(one.dtype, self.products[FLOAT32]))
             moving = one.moved / (1e9 * self.memory)
             left = count * one.times * (casts if one.casts else 1.0)
-            total += left * (max(computing, moving) / reached + 1e-6 * launch * one.starts)
-        return total
+            busy += left * max(computing, moving) / reached
+            starts += 1e-6 * left * one.starts
+        return busy + launch * starts if self.kernel is None else max(launch * starts, busy + self.kernel * starts)
 
 
 @dataclass(frozen=True)
@@ -179,8 +184,8 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
     """The range of the ratio of the times that both take on a device as files for a target."""
     alike, alike_after = Counter(before), Counter(after)  # layers repeat
     ways = [
-        device.seconds(alike, 1.0, launch, 1.0) / device.seconds(alike_after, share, launch, casts)
-        for share, launch, casts in product(device.share, device.launch, device.casts[target])
+        device.seconds(alike, 1.0, launch, 1.0, peaks) / device.seconds(alike_after, share, launch, casts, peaks)
+        for share, launch, casts, peaks in product(device.share, device.launch, device.casts[target], device.reached)
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))

@@ -235,8 +235,13 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
-    inside, taken = _float32_inside(options, op.kind, listing), folded_into_product(flow, options, op)
-    slots = _slots_of(decided, op)
+    trusted = listing is not None and options.level.trusts_kernels(listing.cls)
+    inside = options.kernels.float32_inside.get(op.kind, "") if trusted else ""
+    taken = folded_into_product(flow, options, op)
+    together: dict[int, list[str]] = {}
+    for name, unit in op.slots.items():
+        together.setdefault(decided.settled.find(unit), []).append(name)
+    slots = tuple(_slot_report(decided, op, names, root) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -275,12 +280,6 @@ def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
     return ""
 
 
-def _float32_inside(options: Options, kind: str, listing: Listing | None) -> str:
-    """What the target's kernel computes in float32 inside, if that is why the operator is left to the cut; else ""."""
-    trusted = listing is not None and options.level.trusts_kernels(listing.cls)
-    return options.kernels.float32_inside.get(kind, "") if trusted else ""
-
-
 def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     """Values of a node whose type is not decided (integers, given types), with their types."""
     decided = {
@@ -289,14 +288,6 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     decided |= {v for v in op.outputs if flow.values[v].unit != NONE}
     rest = [v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v != NONE and v not in decided]
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
-
-
-def _slots_of(decided: DecidedModel, op: Op) -> tuple[SlotReport, ...]:
-    """The decisions of an operator in the order of its slots; none where it has no float32 tensor."""
-    together: dict[int, list[str]] = {}
-    for name, unit in op.slots.items():
-        together.setdefault(decided.settled.find(unit), []).append(name)
-    return tuple(_slot_report(decided, op, names, root) for root, names in together.items())
 
 
 def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int) -> SlotReport:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ..runtime.optimized import Optimized
-    from ..runtime.tensorrt_rtx import Engine
 
 Runnable: TypeAlias = "str | ir.Model"
 """What ONNX Runtime is given to load: a path, or a model to serialize."""
@@ -47,13 +46,6 @@ class TargetGraph:
     fused: dict[str, int]
     types: dict[str, int] = field(default_factory=dict)
     engine_bytes: int = 0
-
-    @staticmethod
-    def of_engine(found: Engine) -> TargetGraph:
-        """The counts of an engine."""
-        casts = Counter(kernel.dtype for kernel in found.kernels if kernel.casts)
-        fused = {"attention": found.attentions} if found.attentions else {}
-        return TargetGraph(len(found.kernels), {}, {}, dict(casts), fused, dict(found.types), found.size)
 
     @staticmethod
     def of(found: Optimized) -> TargetGraph:
@@ -165,8 +157,12 @@ def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
     answer = build(BuildJob(proto, folder, *engine_sizes(model, dims)), python=python)
     if answer.engine is None:
         return _Side(answer.runtime, note=f"{answer.runtime} does not take {_model_name(model)}: {answer.why}")
-    nodes = (OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in answer.engine.kernels)
-    return _Side(answer.runtime, TargetGraph.of_engine(answer.engine), tuple(nodes))
+    engine, kernels = answer.engine, answer.engine.kernels
+    nodes = (OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in kernels)
+    casts = Counter(kernel.dtype for kernel in kernels if kernel.casts)
+    fused = {"attention": engine.attentions} if engine.attentions else {}
+    graph = TargetGraph(len(kernels), {}, {}, dict(casts), fused, dict(engine.types), engine.size)
+    return _Side(answer.runtime, graph, tuple(nodes))
 
 
 def _why_not_here(provider: str) -> str:

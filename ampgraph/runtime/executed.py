@@ -167,9 +167,9 @@ class ExecutedSession:
     def feed(self, feeds: Feeds) -> None:
         """Sets what the next runs are fed."""
         checked = check_feeds(self.inputs, feeds, ())
-        arrays = {str(self._fed[name]): _as_words(array) for name, array in checked.items() if name in self._fed}
-        path = self.runtime.scratch / "feeds.npz"
-        np.savez(path, **arrays)
+        arrays = {str(self._fed[name]): array for name, array in checked.items() if name in self._fed}
+        path = self.runtime.scratch / "feeds.npz"  # which takes bfloat16 as 16-bit words
+        np.savez(path, **{n: a.view("V2") if a.dtype.name == "bfloat16" else a for n, a in arrays.items()})
         self._ask("feed", contradiction(self.inputs, checked), feeds=str(path))
 
     def time(self) -> tuple[float, float]:
@@ -210,11 +210,6 @@ def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}
     return {name: by_name[name] for name in names if name in by_name}
-
-
-def _as_words(array: Any) -> Any:
-    """bfloat16 as 16-bit words, as .npz files take it."""
-    return array.view("V2") if array.dtype.name == "bfloat16" else array
 
 
 def refused(runtime: str, error: str, where: str) -> AmpError:

@@ -319,6 +319,7 @@ def derived_ties(registry: Registry, provider: str) -> dict[str, list[list[str]]
 
 
 def _tied(kernels: list[Types], one: str, other: str) -> bool:
+    """Whether all kernels of an operator have one type for both type variables, a low one among them."""
     both = [(a, b) for kernel in kernels for a in kernel.get(one, FLOATS) for b in kernel.get(other, FLOATS)]
     compared = [(a, b) for a, b in both if {a, b} <= {"float", *LOW}]
     return all(a == b for a, b in compared) and any(a in LOW for a, _ in compared)
@@ -339,6 +340,7 @@ def toml_value(value: object) -> str:
 
 
 def _entry(opsets: tuple[int, int | None], types: dict[str, set[str]]) -> str:
+    """A row of the table: '1-12 T=float16,float' for opsets, and the float types of each type variable."""
     since, until = opsets
     variables = [f"{v}={','.join(t for t in FLOATS if t in floats)}" for v, floats in sorted(types.items())]
     return f"'{since}-{'' if until is None else until} {' '.join(variables)}'"

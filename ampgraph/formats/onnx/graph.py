@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
-from ...core.graph import Census, Stored, is_mindir
+from ...core.graph import Census, is_mindir
 from ...core.progress import Progress
 from . import io as onnx_io
 from .dataflow import read_dataflow
@@ -150,16 +150,9 @@ class OnnxGraph(RunnableOnnx):
 
     def census(self) -> Census:
         """Nodes, Casts and bytes of stored tensors by type, in all graphs."""
-        nodes = casts = 0
-        weights: dict[str, list[int]] = {}
-        for graph in self._graphs():
-            nodes += len(graph)
-            casts += sum(node.op_type == "Cast" for node in graph)
-        for _, tensor in stored(self.model):
-            row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
-            row[0] += 1
-            row[1] += tensor.nbytes
-        return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
+        casts = sum(node.op_type == "Cast" for graph in self._graphs() for node in graph)
+        tensors = ((dtype_name(tensor.dtype), tensor.nbytes) for _, tensor in stored(self.model))
+        return Census.of(sum(map(len, self._graphs())), casts, tensors)
 
     def data_files(self) -> list[Path]:
         """The files that hold weights of the model; empty where all are inside."""

@@ -84,11 +84,11 @@ def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
     return proto, held, outside
 
 
-def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
+def deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
-    model = _model_of_proto(proto, held, folder, where)
+    model = _model_of_proto(proto, held, folder, "model")
     return hold_attributes(model) if outside else model
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
 from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
+from .nodes import attribute
 from .types import DTYPES
 from .walk import bodies, outermost
 
@@ -303,8 +304,7 @@ def round_together(node: ir.Node, dtype: str) -> bool:
     plain = [tensor for tensor in tensors if isinstance(tensor, RoundedTensor) and tensor.low == LOW_TYPES[dtype]]
     if len(plain) != 4:
         return False
-    given = node.attributes.get("epsilon")
-    parameters = NormParameters([t.source for t in plain], 1e-5 if given is None else given.as_float(), dtype)
+    parameters = NormParameters([t.source for t in plain], attribute(node, "epsilon", 1e-5), dtype)
     for place, (value, tensor) in enumerate(zip(values, plain, strict=True)):
         put(value, NormTensor(tensor, parameters, place, dtype))
     return True

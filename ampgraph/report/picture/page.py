@@ -25,7 +25,7 @@ from ..lines import plural
 from ..summary import ORDINARY, Chosen, Summary, no_guard
 from ..tuning import Tuning
 from ..verification import Verification
-from .drawing import INPUT, OUTPUT, Box, Drawing, Reasons, draw, parted
+from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw, parted
 
 ASSETS = "assets"
 _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
@@ -174,13 +174,12 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
         "main": main,
         "elsewhere": places,
         "kernels": kernels,
-        "gone": [number for number, box in enumerate(drawing.nodes) if _is_runtime_node(box) and number not in runs],
+        "gone": [
+            number
+            for number, box in enumerate(drawing.nodes)
+            if box.makes and box.kind not in (INPUT, OUTPUT) and number not in runs
+        ],
     }
-
-
-def _is_runtime_node(box: Box) -> bool:
-    """Whether a box of the picture is a node that a runtime would run (no input, output or function)."""
-    return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
 
 
 ERROR = "error in the sample that was looked at"
