@@ -224,9 +224,8 @@ DRAWN = {  # models, and what is not low beside q; a Log is taken into one kerne
 
 @pytest.mark.parametrize(("text", "given"), DRAWN.values(), ids=DRAWN)
 def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str, int]) -> None:
-    sizes = {"w": (4, 4), "u": (4, 900), "v": (1, 4)}
-    stored = {name: np.ones(size, np.float32) for name, size in sizes.items() if f", {name})" in text}
-    task = judged(parse(f"g {text}", stored, opset=13), "auto")
+    stored = {"w": np.ones((4, 4), np.float32), "u": np.ones((4, 900), np.float32), "v": np.ones((1, 4), np.float32)}
+    task = judged(parse(f"g {text}", known=stored, opset=13), "auto")
     flow, find = task.flow, task.decisions.find
     unit_of = {value.name: find(value.unit) for value in flow.values if value.unit != NONE}
     sides = [LOW] * len(task.decisions.sides)
