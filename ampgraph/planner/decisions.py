@@ -111,7 +111,9 @@ class Verdicts(NamedTuple):
 class Result(Protocol):
     """What a step gives: it knows what it wants of the ledger."""
 
-    def enter(self, ledger: Ledger) -> None: ...
+    def enter(self, ledger: Ledger) -> None:
+        """Enters into the ledger what the step found."""
+        ...
 
 
 class Ties:

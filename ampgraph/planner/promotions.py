@@ -127,7 +127,8 @@ def _places(flow: Dataflow, op: Op) -> list[Place]:
 
 
 def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
-    """Operators that share a unit, or a name that a pattern would find them by."""
+    """The operators that have a type to decide, grouped by what they share: a unit, or a name that a pattern would find
+    them by."""
     ties, named = Ties(decisions.roots), dict[str, int]()
     ops = [op for op in flow.ops if op.slots and not has(op.role, "casts")]
     for op in ops:

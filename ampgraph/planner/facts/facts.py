@@ -122,7 +122,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> Values:
-        """The same where integers of which nothing is known are taken for truths."""
+        """Between which numbers values are, where integers of which nothing is known are taken for truths."""
         return Values(self.flow, self.traits, self.crossings.before, truths=True)
 
     @cached_property

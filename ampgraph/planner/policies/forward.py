@@ -135,7 +135,7 @@ class ForwardTypes(ABC):
 
 
 def typed(types: ForwardTypes) -> Verdicts:
-    """The types that have flowed forward."""
+    """The types that have flowed forward, as verdicts of a list, each with why."""
     flow, verdicts = types.flow, dict[int, Verdict]()  # by representative: the last of its units has the reason
     for unit in flow.units:
         root = flow.find(unit.id)

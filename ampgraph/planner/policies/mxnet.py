@@ -171,6 +171,7 @@ class _MxnetTypes:
         return len({self.flow.find(use.unit) for use in uses if use.unit != NONE and use.index in (one, other)}) == 1
 
     def _name(self, value: int) -> str:
+        """What a reason calls a value: its name in the file."""
         return self.flow.values[value].name
 
     def _is_float(self, value: Value) -> bool:

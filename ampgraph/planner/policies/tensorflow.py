@@ -241,7 +241,7 @@ class _TensorFlowTypes:
         return listing.cls if listing is not None else ""
 
     def _join_edges(self) -> None:
-        """Edges by data flow, operands in order; what is passed into or out of a body is one value."""
+        """Joins items by data flow, operands in order; what is passed into or out of a body is one value."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
