@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .report.verification import Verification as Verification
     from .training.forward.torch_export import export_for_training as export_for_training
     from .training.gradients.rules import gradient as gradient
-    from .training.run.normalized import Normalized as Normalized
+    from .training.run.dataset import Normalized as Normalized
     from .training.run.trainer import Trainer as Trainer
     from .training.step.loss_scale import DynamicLossScale as DynamicLossScale
     from .training.step.loss_scale import StaticLossScale as StaticLossScale
@@ -93,7 +93,7 @@ else:  # type checkers do not see this: by it any name would pass
         "report.verification": "Verification",
         "training.forward.torch_export": "export_for_training",
         "training.gradients.rules": "gradient",
-        "training.run.normalized": "Normalized",
+        "training.run.dataset": "Normalized",
         "training.run.trainer": "Trainer",
         "training.step.loss_scale": "DynamicLossScale StaticLossScale",
         "training.step.optimizers": "Adam AdamW SGD",

@@ -23,8 +23,8 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 import ampgraph  # noqa: E402
-from ampgraph.api.executing import executed  # noqa: E402
 from ampgraph.api.pairs import in_types_of  # noqa: E402
+from ampgraph.api.run import executed  # noqa: E402
 from ampgraph.numerics.graphs import load_onnx  # noqa: E402
 from ampgraph.numerics.inputs.samples import load_samples  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402

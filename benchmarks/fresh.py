@@ -41,9 +41,9 @@ def listed() -> list[Entry]:
 
 
 def set_of(entry: Entry) -> str:
-    """A: models whose results may change the code; B and C: models that are run once, at the end.
+    """A: models whose results may change the code; B, C and D: models that are run once, at the end.
 
-    C was collected after B had been measured, by other makers, and is said in the list.
+    C was collected after B had been measured, D after C, each by other makers, and both are said in the list.
     """
     found: str = entry.get("set", "AB"[hashlib.sha256(entry["repo"].encode()).digest()[0] >> 7])
     return found
@@ -66,7 +66,7 @@ class Inputs:
         told = self.entry["inputs"]
         spec = told[name] if name in told else told["*"]
         shape = tuple(spec["shape"]) if "shape" in spec else self._shape(dims, spec)
-        value = getattr(self, spec["kind"])(shape, spec)
+        value = getattr(self, spec["kind"])(tuple(spec.get("rows", shape)), spec)
         wanted = np.dtype({"FLOAT": "f4", "INT64": "i8", "INT32": "i4"}[dtype])
         value = value if spec["kind"] == "made" else fitted(np.asarray(value), shape)
         found = np.ascontiguousarray(value, dtype=wanted)  # of one dimension at least
@@ -200,9 +200,16 @@ class Inputs:
         return found.reshape(shape)
 
     def planes(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """A position of a game of stones, a plane for the stones of each side, and earlier ones of the same game."""
+        """A position of a game of stones, a plane for the stones of each side, and earlier ones of the same game.
+
+        Stones may ``fall`` to the lowest place of their column.
+        """
         found, height, width = np.zeros(shape), *shape[-2:]
-        stones = self.random.permutation(height * width)[: max(2, (2 + 3 * self.index) % (height * width))]
+        stones = self.random.permutation(height * width)
+        if spec.get("fall"):
+            heights = [sum(stones[:turn] % width == stone % width) for turn, stone in enumerate(stones)]
+            stones = (height - 1 - np.array(heights)) * width + stones % width
+        stones = stones[: max(2, (2 + 3 * self.index) % (height * width))]
         for plane in range(0, spec["own"], 2):
             for turn, stone in enumerate(stones[: len(stones) - plane // 2]):
                 found[:, plane + turn % 2, stone // width, stone % width] = 1
@@ -274,13 +281,13 @@ class Inputs:
     # series and sound
 
     def series(self, shape: tuple[int, ...], spec: Entry) -> Array:
-        """Random walks over time, each feature standardised, or between the ends of ``span``."""
+        """Random walks over time, each feature standardised, or between the ends of ``span``, of all or of each."""
         axis = -2 if len(shape) > 2 and shape[-2] > 1 else -1
         walk = self.random.normal(size=shape).cumsum(axis)
         walk -= walk.mean(axis, keepdims=True)
         walk /= walk.std(axis, keepdims=True) + 1e-6
         if "span" in spec:
-            low, high = spec["span"]
+            low, high = np.asarray(spec["span"])
             walk = low + (high - low) * (walk - walk.min()) / (np.ptp(walk) or 1)
         return walk
 
@@ -310,7 +317,8 @@ class Inputs:
     def bands(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Logarithms of mel bands of speech, bands by time or, ``turned``, time by bands; cepstra of ``bands`` of them.
 
-        Decibels for cepstra, as librosa has them; natural logarithms otherwise.
+        Decibels for cepstra, as librosa has them, and of which the loudest is ``decibels``; natural logarithms
+        otherwise.
         """
         import scipy.fft
 
@@ -318,9 +326,12 @@ class Inputs:
         rate, size, hop = 16000, 512, spec.get("hop", 160)
         power = abs(transform(speech(self.random, hop * (frames - 1) + size, rate), frames, size // 2 + 1)) ** 2
         found = np.log(power @ mel_filters(spec.get("bands", count), size // 2 + 1, rate).T + spec.get("floor", 1e-6))
+        decibels = found * 10 / np.log(10)
+        decibels = np.maximum(decibels, decibels.max() - 80)
         if "bands" in spec:
-            decibels = found * 10 / np.log(10)
-            found = scipy.fft.dct(np.maximum(decibels, decibels.max() - 80), norm="ortho")[:, :count]
+            found = scipy.fft.dct(decibels, norm="ortho")[:, :count]
+        elif "decibels" in spec:
+            found = decibels - decibels.max() + spec["decibels"]
         found = (found - found.mean(0)) / (found.std(0) + 1e-6) if spec.get("scaled") else found
         return (found if spec.get("turned") else found.T).reshape(shape)
 
@@ -339,6 +350,21 @@ class Inputs:
         found = found + 0.05 * np.sin(2 * np.pi * 0.3 * time) + 0.01 * self.random.normal(size=length)
         found = found - found.mean()
         return (found / found.std() if spec.get("scaled") else found).reshape(shape)
+
+    def brain(self, shape: tuple[int, ...], spec: Entry) -> Array:
+        """An electroencephalogram of ``rate`` per second: pink noise and waves of ten a second, standardised.
+
+        With four dimensions magnitudes of its Fourier transform: time, electrode, frequency.
+        """
+        rate, length = spec["rate"], shape[-1] if len(shape) < 4 else 10 * spec["rate"]
+        tones = np.fft.rfft(self.random.normal(size=(*shape[1:-1][-1:], length)))
+        hertz = np.fft.rfftfreq(length, 1 / rate)
+        kept = (hertz > 0.5) & (hertz < 30)
+        waves = np.fft.irfft(np.where(kept, tones / np.maximum(hertz, 0.5) * (1 + 4 * (abs(hertz - 10) < 1)), 0))
+        if len(shape) == 4:
+            frames = [abs(transform(wave, shape[1], rate // 2 + 1)[:, : shape[3]]) for wave in waves]
+            waves = np.roll(np.stack(frames, 1), spec.get("rolled", 0), -1)
+        return ((waves - waves.mean()) / waves.std()).clip(-5, 5)[None]
 
     def shaken(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Channels by time of an accelerometer in g and a gyroscope: noise, and a blow or two."""
@@ -369,7 +395,7 @@ class Inputs:
 
     def spectra(self, shape: tuple[int, ...], spec: Entry) -> Array:
         """Magnitudes of a short-time Fourier transform of speech, time by frequency, or their logarithms."""
-        frames = abs(transform(speech(self.random, 16000, 16000), shape[-2], shape[-1]))
+        frames = abs(transform(speech(self.random, 16000, 16000), shape[-2], shape[-1])) * spec.get("scale", 1)
         return np.log(frames + 1e-5) if spec.get("log") else frames
 
     def stft(self, shape: tuple[int, ...], spec: Entry) -> Array:
@@ -645,10 +671,10 @@ def judge(folder: Path, names: list[str], sets: str, parts: list[str], again: li
 
 def table(folder: Path) -> str:
     """As markdown: a row for each model, and what each set comes to."""
-    every = rows(folder, [], "ABC")
+    every = rows(folder, [], "ABCD")
     lines = ["| model | from | for | set | products low | error | check | --data | --data --repair |", "|" + "---|" * 9]
     lines += [line(entry, row.known) for entry, row in every]
-    for name in "ABC":
+    for name in "ABCD":
         lines += ["", f"Set {name}:", "", *(f"- {text}" for text in summed([r for e, r in every if set_of(e) == name]))]
     return "\n".join(lines)
 
@@ -698,7 +724,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--clones", type=Path)
-    parser.add_argument("--set", default="A", choices=["A", "B", "AB", "C"])
+    parser.add_argument("--set", default="A", choices=["A", "B", "AB", "C", "D"])
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=zoo_right.PARTS)
     parser.add_argument("--again", nargs="*", default=[], choices=zoo_right.PARTS)
     args = parser.parse_args()

@@ -11,7 +11,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.graph import DescribedGraph, DescribingEditor, Editor, Graph
 from ..core.pass_ import Change, foreign
 from ..core.plan import CastEdge, JointRounding, Plan, Rounding, WeightEdit
-from ..oplists.traits import operators
+from ..oplists.traits import has
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
     @cache
     def owners(scope: str) -> list[str]:
+        """The function calls around a scope, the outermost first."""
         parts = scope.split("/")
         return [path for n in range(2, len(parts) + 1) if (path := "/".join(parts[:n])) in paths]
 
@@ -170,7 +171,7 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
     plan says."""
     value = values.get((edit.scope, edit.value))
     writer = None if value is None else flow.writer(value.id)
-    filled = writer is not None and writer.role in operators("fills")
+    filled = writer is not None and has(writer.role, "fills")
     if value is None or (isinstance(edit, WeightEdit) and not (value.weight or filled)):
         raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
     if not edit.uses:

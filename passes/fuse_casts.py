@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, Dataflow, Op
 from ..core.graph import Graph
 from ..core.pass_ import Change
-from ..oplists.traits import operators
+from ..oplists.traits import traits
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
 
 def _casts(flow: Dataflow) -> list[Op]:
     """All Casts of a model."""
-    return [op for op in flow.with_roles(operators("casts")) if op.inputs and op.outputs]
+    return [op for op in flow.with_roles(traits().operators("casts")) if op.inputs and op.outputs]
 
 
 def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:

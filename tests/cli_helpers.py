@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
+
+from onnx_text import parse
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 NAMES = ("digits_cnn", "digits_transformer")
@@ -25,14 +27,9 @@ def data_model(path, count=4096, location="data.bin"):
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[count, 4], data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", "0"), ("length", str(count * 16))):
         weight.external_data.add(key=key, value=value)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", count])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
-        [weight],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    text = f"g (float[batch, {count}] x) => (float[batch, 4] y) {{ [product] y = MatMul (x, w) }}"
+    model = parse(text, opset=18)
+    model.graph.initializer.append(weight)
     path.write_bytes(model.SerializeToString())
     data = path.parent / location
     if not data.exists():

@@ -14,7 +14,7 @@ TORCH = "torch's operators, whose arguments and results have any type"
 READ = "what typer has read, of the kinds that the call's own signature says"
 REASONS: dict[str, str] = {
     **{f"ampgraph.cli.{name}": READ for name in ("command", "conversion", "models", "train")},
-    "ampgraph.cli.grouped": "what is click's, of which each version of typer has another or its own",
+    "ampgraph.cli.app": "what is click's, of which each version of typer has another or its own",
     "ampgraph.core.arrays": "numpy's element types, which ml_dtypes adds to; what a model gives, which only it knows",
     "ampgraph.core.dataflow": "the format's own nodes and values, which its readers alone look into",
     "ampgraph.core.recipe": "`option` makes a field, and stands for its value as dataclasses' own `field` does",

@@ -19,9 +19,9 @@ from ..numerics.metrics.agreement import apart
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
 from ..runtime.executed import ExecutedSession, Runtime, is_here
-from .executing import executed, lacking
 from .kinds import Data, Feeds, PathLike
 from .pairs import in_types_of
+from .run import executed, lacking
 
 ROUNDS, WARM = 20, 2
 PLAIN, CPU = "cpu", "CPUExecutionProvider"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..core.arguments import as_annotated
 from ..core.collector import quiet_collector
@@ -114,7 +113,8 @@ def build_training_step(
     size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        forward = read_forward(_at_recipe_opset(model, wanted))
+        moved = None if wanted.opset is None else at_given(adapters.load(model)[0], wanted)
+        forward = read_forward(moved.model if isinstance(moved, OnnxGraph) else model)
         lost = lost_for_inference(forward)
         joint = GradientGraph(forward, losses, policy, freeze, gradients, seed, groups, size)
         # who names what is low has thought of it
@@ -148,14 +148,6 @@ def _for_training(recipe: Recipe) -> Recipe:
             hint = f"omit it: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
     return recipe
-
-
-def _at_recipe_opset(model: Model, recipe: Recipe) -> Any:
-    """The model in the recipe's opset, itself where that names none."""
-    if recipe.opset is None:
-        return model
-    graph = at_given(adapters.load(model)[0], recipe)
-    return graph.model if isinstance(graph, OnnxGraph) else model
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:

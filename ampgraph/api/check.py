@@ -24,7 +24,7 @@ from ..core.errors import AmpError, is_number, nearest
 from ..core.files import refusals_reported
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.installing import pip_install
-from ..core.plan import Note, Plan
+from ..core.plan import Note
 from ..core.progress import Progress, silent
 from ..core.verdict import ALL, TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
@@ -124,20 +124,13 @@ def _address(metric: str | Function | None) -> str | None:
 
 def mode_of(done: Conversion) -> str:
     """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
-    mode, job = done.job.checking.mode or "", done.job
-    doubted = (done.changed and lowers(done.plan)) or (done.graph.format == "ONNX" and has_unknown_operators(done.plan))
-    return mode if mode != "off" and doubted and not job.dry_run else ""
-
-
-def lowers(plan: Plan) -> bool:
-    """Whether a plan makes anything low, so that there is something to check."""
-    return any(decision.dtype in LOW for decision in plan.decisions)
-
-
-def has_unknown_operators(plan: Plan) -> bool:
-    """Whether a plan is of a model with an operator of ONNX's own domain that no opset has: it is in no list, by the
-    rule "unknown", and only a runtime tells whether the model can be run."""
-    return any(decision.why.rule == "unknown" and "::" not in decision.kind for decision in plan.decisions)
+    mode, decisions = done.job.checking.mode or "", done.plan.decisions
+    if mode == "off" or done.job.dry_run:
+        return ""
+    lowered = done.changed and any(decision.dtype in LOW for decision in decisions)
+    # an operator of ONNX's own domain that no opset has: only a runtime tells whether the model can be run
+    unknown = any(decision.why.rule == "unknown" and "::" not in decision.kind for decision in decisions)
+    return mode if lowered or (done.graph.format == "ONNX" and unknown) else ""
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:

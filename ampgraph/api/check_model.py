@@ -25,9 +25,8 @@ from ..report.fusions import engine_sizes
 from ..runtime.executed import Runtime
 from ..runtime.opening import refusal
 from ..runtime.tensorrt_rtx import BuildJob, build_all
-from .executing import executed, runtime_of
 from .kinds import Data, PathLike
-from .run import opened
+from .run import executed, opened, runtime_of
 from .verify import TOLERANCE, verify
 
 SAMPLES = 4  # that are run where nobody says how many

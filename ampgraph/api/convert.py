@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, overload
 
-from ..core.arguments import a_callable, as_annotated, callables, of_kind, of_path
+from ..core.arguments import as_annotated, callables, of_kind
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
@@ -153,7 +153,8 @@ def convert(
     wanted = recipe_for(convert, recipe, given)
     if plan is not None:
         _refuse_beside_plan(wanted, given, data)
-    _of_right_kinds(plan, output, passes, progress)
+    of_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
+    callables("passes", passes)
     place = None if output is None else Path(output)
     refuse_page(html, model, output, data)
     job = Job(
@@ -183,14 +184,6 @@ def apply(model: PathLike, plan: Plan, *, output: None = None) -> FromPath: ...
 def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object:
     """Applies a plan to the model that it was made for. Raises AmpError AMP403 for another model."""
     return convert(model, plan=plan, output=output)
-
-
-def _of_right_kinds(plan: object, output: object, passes: object, progress: object) -> None:
-    """Raises AmpError AMP301 for an argument of another kind."""
-    of_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
-    of_path("output", output)
-    callables("passes", passes)
-    a_callable("progress", progress)
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:

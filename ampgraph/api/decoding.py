@@ -14,8 +14,9 @@ from ..core.errors import AmpError, is_whole
 from ..core.graph import LOW
 from ..core.low_types import numpy_type
 from ..core.progress import Progress
+from ..core.verdict import QUANTILE
 from ..numerics.inputs.states import FLOATS, CachePair, find_pairs
-from ..numerics.metrics.agreement import QUANTILE, Agreement, quantile
+from ..numerics.metrics.agreement import Agreement, quantile
 from ..report.verification import StepError
 from ..runtime.ports import Port
 from .kinds import Feeds

@@ -4,16 +4,18 @@ lists in force."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..core.arguments import as_annotated, of_kind
+from ..core.collector import quiet_collector
 from ..core.recipe import Recipe, RecipeFields, Unpack
-from ..planner.resolve import lists_of
-from ..report.inspect import Inspection
-from ..report.inspect import inspect as inspected
+from ..planner.resolve import lists_of, made_for
+from ..report.inspect import Inspection, fusions_of, inspected, see
 from ..report.listing import ListRows, listed
+from ..report.picture.page import inspection_page
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .pictures import picture_inspection, refuse_page
+from .pictures import refuse_page, write_page
 
 
 @takes_recipe
@@ -51,8 +53,14 @@ def inspect(
     wanted = recipe_for(inspect, recipe, fields)
     lists_of(wanted)  # its words are refused before anything is read
     refuse_page(html, model, against)
-    found = inspected(model, against, recipe=wanted, fusions=fusions, runtime=runtime, progress=progress)
-    picture_inspection(html, model, against, found)
+    with quiet_collector():
+        seen, original = see(model), None if against is None else see(against)
+        wanted = made_for(wanted, seen.graph)
+        found = inspected(seen, original, wanted)
+    if fusions:
+        hear = progress or (lambda stage: None)
+        found = replace(found, fusions=fusions_of(seen, original, wanted, runtime, hear))
+    write_page(html, lambda: inspection_page(seen, found, original).html())
     return found
 
 

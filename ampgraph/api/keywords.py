@@ -17,20 +17,17 @@ def takes_recipe(verb: Verb) -> Verb:
     signature = inspect.signature(verb)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     more = [name for name in OPTIONS if name not in signature.parameters]
-    verb.__signature__ = signature.replace(parameters=[*own, *map(_keyword_parameter, more)])  # type: ignore[attr-defined]
+    for name in more:
+        given = RecipeFields.__annotations__[name]
+        kind = getattr(given, "__forward_arg__", given)
+        own.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=kind))
+    verb.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
     if verb.__doc__ is not None:  # None under python -OO
         text = inspect.cleandoc(verb.__doc__)  # as Python 3.13 compiles it
         head, mark, rest = text.partition("    **fields:")
         line, _, tail = rest.partition("\n")
         verb.__doc__ = "\n".join([f"{head}{mark}{line}", *map(_field_line, more), tail]) if mark else text
     return verb
-
-
-def _keyword_parameter(name: str) -> inspect.Parameter:
-    """A recipe's field as a keyword of a verb."""
-    given = RecipeFields.__annotations__[name]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=DEFAULTS[name], annotation=getattr(given, "__forward_arg__", given))
 
 
 def _field_line(name: str) -> str:

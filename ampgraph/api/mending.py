@@ -14,8 +14,8 @@ from ..core.errors import AmpError
 from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
 from ..core.repairs import SHOWN, Mended, Repair
-from ..core.runnable import RunnableGraph
 from ..core.verdict import ALL, CheckVerdict
+from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.metrics.verdict import Compared
@@ -226,9 +226,7 @@ def with_stream_tried(
 # -- with what recipe a model was made of another ----------------------------------------------------------------------
 
 
-def made_by(
-    reference: RunnableGraph, model: RunnableGraph, convert: Callable[[Recipe], Model | Graph]
-) -> Recipe | None:
+def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], Model | Graph]) -> Recipe | None:
     """The recipe with which ``convert`` makes of the reference what ``model`` is, by what its metadata says, or by what
     gives the same types; None for another tool's work, and where more was said than the file tells (patterns of
     `--low`, lists, measured ranges)."""
@@ -243,7 +241,7 @@ def made_by(
     return None
 
 
-def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
+def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
     """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
     types and opset; none where nothing is low."""
     flows = reference.dataflow(), model.dataflow()

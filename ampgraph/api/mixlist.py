@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
 from ..core.json_types import JsonObject
 from ..core.recipe import Recipe, RecipeFields, Unpack
+from ..core.shown import Shown
 from ..oplists.files import data_folder, read_file
 from ..oplists.kernels import load_kernels
 from ..oplists.levels import Level
@@ -30,6 +31,7 @@ from ..oplists.operators import OpLists
 from ..planner.policies.registry import Answer, ByOperator
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import level_of, lists_of
+from ..report.lines import first, in_rows
 from .keywords import recipe_for, takes_recipe
 from .kinds import PathLike
 
@@ -40,8 +42,8 @@ CAUTION = ("low", "cut", "float32")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class Mixlist:
+@dataclass(frozen=True, repr=False)
+class Mixlist(Shown):
     """Operator types of Ascend's compiler by what a level does with them; what is in neither follows its neighbours."""
 
     policy: str
@@ -59,9 +61,16 @@ class Mixlist:
         """The file's text."""
         return json.dumps(self.content(), indent=2) + "\n"
 
-    def to_dict(self) -> JsonObject:
-        """Plain data for a report."""
-        return {name: list(found) if isinstance(found, tuple) else found for name, found in asdict(self).items()}
+    def lines(self) -> list[str]:
+        """The report of ``export-mixlist``, but for where the file is."""
+        rows = [
+            ("options", f"level {self.level}, policy {self.policy}"),
+            ("white list", f"{len(self.white)} operator types that may compute low"),
+            ("black list", f"{len(self.black)} operator types that stay float32"),
+        ]
+        message = f"{len(self.unnamed)} operators of MindSpore go to neither: no operator type is known"
+        rows += [("left out", f"{message} ({first(self.unnamed, 3, ' ...')})")] if self.unnamed else []
+        return in_rows(rows)
 
 
 @cache
@@ -159,18 +168,3 @@ def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Seque
     refuse_output(path, sources_of(*sources), "-o")
     with text_file(path, mixlist.to_json, "-o"):
         pass
-
-
-def mixlist_lines(mixlist: Mixlist, path: str) -> list[str]:
-    """The report of ``export-mixlist``."""
-    rows = [
-        ("result", path),
-        ("options", f"level {mixlist.level}, policy {mixlist.policy}"),
-        ("white list", f"{len(mixlist.white)} operator types that may compute low"),
-        ("black list", f"{len(mixlist.black)} operator types that stay float32"),
-    ]
-    if mixlist.unnamed:
-        first = ", ".join(mixlist.unnamed[:3]) + (" ..." if len(mixlist.unnamed) > 3 else "")
-        message = f"{len(mixlist.unnamed)} operators of MindSpore go to neither: no operator type is known ({first})"
-        rows.append(("left out", message))
-    return [f"{name:<11} {text}" for name, text in rows]

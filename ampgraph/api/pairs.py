@@ -14,7 +14,6 @@ from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from ..core.low_types import numpy_type
-from ..core.runnable import RunnableGraph
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.io import to_proto
@@ -22,15 +21,14 @@ from ..numerics.graphs import Interface, interface_of, load_onnx
 from ..numerics.metrics.roles import roles_of
 from ..numerics.strict.session import StrictSession, low_accumulators
 from ..numerics.trace.values import Tracer
-from ..report.quantized import QuantizedParts, quantized_parts
+from ..report.verification import QuantizedParts, quantized_parts
 from ..runtime.devices import choose
 from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
 from ..runtime.ports import Port, Session
-from .executing import executed, runtime_of, unproven
 from .kinds import Feeds, Model, PathLike, path_of
-from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
+from .run import MINDIR_DEVICES, ONNX_DEVICES, executed, refuse_device, runtime_of, unproven
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXECUTED = "by real kernels of {}, in the precisions of the file; reference on ONNX Runtime's CPU"
@@ -122,12 +120,12 @@ class OnnxPair(Pair):
         self._profiled: OnnxSession | None = None
 
     @property
-    def source(self) -> RunnableGraph:
+    def source(self) -> OnnxGraph:
         """The reference, for other runs of it."""
         return self._ours
 
     @property
-    def result(self) -> RunnableGraph:
+    def result(self) -> OnnxGraph:
         """What was made from it."""
         return self._theirs
 

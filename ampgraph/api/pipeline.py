@@ -15,12 +15,12 @@ from ..core.graph import DescribedGraph, Graph, StepGraph
 from ..core.low_types import low_type
 from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan
+from ..core.ranges import exceeds
 from ..core.rewrites import Rewrite
 from ..oplists.traits import traits
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
-from ..rules.stored import exceeds
 from ..rules.together import rounded_together
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..core.arguments import a_callable, as_annotated, of_kind
+from ..core.arguments import a_callable, of_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.recipe import Given, OtherFields, Recipe, Unpack
+from ..core.recipe import OtherFields, Recipe, Unpack
 from ..formats.checks import faults_reported
 from ..planner.steps import decide, find_rewrites
 from ..report.explain import SHOWN, Explanation, replaced_nodes
@@ -41,8 +41,7 @@ def plan(
         AmpError: for every mistake in the input or the arguments.
     """
     wanted = recipe_for(plan, recipe, {"level": level, **fields})
-    source = path_of(model)
-    with quiet_collector(), faults_reported(source):
+    with quiet_collector(), faults_reported(path_of(model)):
         graph, options, low_io = ready(model, wanted, Measuring(data))
         return pipeline.planned(graph, options, low_io)[0]
 
@@ -72,8 +71,7 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
-    given: Given = {"level": level, **fields}
-    found = _explanations(model, node, recipe_for(explain, recipe, given), data, progress)
+    found = explain_all(model, node, level, recipe=recipe, data=data, progress=progress, **fields)
     if len(found) == 1:
         return found[0]
     shown = ", ".join(one.node for one in found[:SHOWN]) + (" ..." if len(found) > SHOWN else "")
@@ -106,18 +104,11 @@ def explain_all(
     Raises:
         AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
     """
-    as_annotated(explain_all, locals())
-    given: Given = {"level": level, **fields}
-    return _explanations(model, nodes, recipe_for(explain_all, recipe, given), data, progress)
-
-
-def _explanations(model: Model, nodes: str, wanted: Recipe, data: Data, progress: Progress | None) -> list[Explanation]:
-    """Plans the model and explains the nodes named, those that rewrites replace included."""
     a_callable("progress", progress)
     of_kind("node", [] if nodes is None else nodes, (str,), "give a node's name")
+    wanted = recipe_for(explain_all, recipe, {"level": level, **fields})
     hear = progress or silent
-    source = path_of(model)
-    with quiet_collector(), faults_reported(source):
+    with quiet_collector(), faults_reported(path_of(model)):
         graph, options, low_io = ready(model, wanted, Measuring(data), hear, as_made=True)
         hear("planning", 0, 0)
         graph.prepare()

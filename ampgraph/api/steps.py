@@ -37,7 +37,7 @@ from .prepare import AUTO, Optimize, frozen, frozen_notes, low_interface, moved,
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..oplists.options import Options
-    from ..report.estimate import FusedValues, Speed
+    from ..report.estimate import FusedValues
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -304,39 +304,28 @@ def report(done: Conversion) -> Summary | None:
     )  # fmt: skip
     flow = done.graph.dataflow(done.plan.dtype) if done.graph.format == "ONNX" else None
     notes = (*summary.notes, *map(asdict, _advice(summary, job, known, flow)))
-    said, speed = "" if written else _without_file(done), _estimated_speed(summary, known, flow, done.inside)
-    return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=said)
+    in_memory = place(job, done.plan, done.options) is None
+    said = DRY_RUN if job.dry_run else "in memory" if in_memory else "not written (--check require)"
+    speed = None  # where nothing is low
+    if summary.lowered:
+        from ..report.estimate import NOTHING, no_device, speed_of
 
-
-def _without_file(done: Conversion) -> str:
-    """What stands in the summary in the place of a file."""
-    if done.job.dry_run:
-        return DRY_RUN
-    return "in memory" if place(done.job, done.plan, done.options) is None else "not written (--check require)"
+        speed = no_device(known.target) if flow is None else speed_of(flow, known, done.inside or NOTHING)
+    without = "" if written else said
+    return replace(summary, notes=notes, check=done.verdict, speed=speed, without_file=without)
 
 
 def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
     """Notes on what other options would gain, and on what the target's own tools have to be told."""
     integers = frozenset() if summary.lowered else known.lists.traits.operators("quantized")
     if not integers.issuperset(held.kind for held in summary.opset) and job.recipe.opset is None:
-        text = f"optional: --opset auto raises that of the file where that makes more operators {summary.dtype}"
+        text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)
     if flow is not None and known.kernels.builder:
-        from ..report.engine_shapes import shape_words
+        from ..report.fusions import shape_words
 
         if words := shape_words(flow, known):
             yield Note("shapes", "", words)
-
-
-def _estimated_speed(
-    summary: Summary, known: Options, flow: Dataflow | None, inside: FusedValues | None
-) -> Speed | None:
-    """How much faster the result is, or why there is no estimate; None where nothing is low."""
-    from ..report.estimate import NOTHING, no_device, speed_of
-
-    if not summary.lowered:
-        return None
-    return no_device(known.target) if flow is None else speed_of(flow, known, inside or NOTHING)
 
 
 @contextlib.contextmanager

@@ -18,15 +18,14 @@ from ..core.light_imports import Later
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
 from ..report.training import closing_lines, history_dict
-from ..training.run.dataset import TrainingData
+from ..training.run.dataset import TrainingData, normalized
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
-from ..training.run.normalized import normalized
 from ..training.run.options import FitOptions, RunOptions
 from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled
 from ..training.run.step_log import EventLog, StepLog, check_log, check_tensorboard_folder
 from .kinds import PathLike
-from .pictures import refuse_page
+from .pictures import refuse_page, write_page
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -239,11 +238,9 @@ def _write_reports(found: Trained, log: PathLike | None) -> None:
         pass
     if found.html is not None:
         from ..report.picture.training_page import training_page
-        from .pictures import OPTION
 
         epochs = found.history.epochs
         measured = [(e.number * e.steps, e.validation["loss"]) for e in epochs if "loss" in e.validation]
         title = f"ampgraph train {os.path.basename(found.step)}"
         page = training_page(title, found.log.rows, found.lines(), measured)
-        with text_file(found.html, lambda: page, OPTION):
-            pass
+        write_page(found.html, lambda: page)

@@ -40,13 +40,15 @@ from ..planner.facts.facts import Facts
 from ..planner.order import judge
 from ..planner.promotions import Float32Size, Promotion, find_groups, float32_size, low_values
 from ..planner.resolve import resolve
+from ..report.inspect import see
+from ..report.picture.page import tuning_page
 from ..report.tuning import Candidate, Sensitivity, Tuning, UnitSensitivity
 from . import pipeline
 from .calibrate import Measuring
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .pairs import in_types_of
-from .pictures import picture_tuning, refuse_page
+from .pictures import refuse_page, write_page
 from .prepare import at_given, frozen
 from .steps import interface
 
@@ -97,7 +99,11 @@ def tune(
     """
     as_annotated(tune, locals())
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
-    _check(model, tolerance)
+    if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
+        raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
+    if is_mindir(model):
+        hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
+        raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
     metric_of(metric)  # a mistake is reported before anything is read
     source = path_of(model)
     refuse_page(html, model, data, output, wanted.ranges, wanted.lists)
@@ -113,17 +119,8 @@ def tune(
         options = Measuring().steer(options, graph)
         bench = Bench(model, options, low_io, drawn, measure, Path(scratch), progress)
         found = _searched(bench, tolerance, output, sensitivity)
-    picture_tuning(html, model, found)
+    write_page(html, lambda: tuning_page(see(found.output or model), found).html())
     return found
-
-
-def _check(model: Model, tolerance: float) -> None:
-    """Refuses tolerances that are no positive number, and MindIR models."""
-    if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
-        raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
-    if is_mindir(model):
-        hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
-        raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
 
 
 def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
@@ -438,7 +435,9 @@ def sensitivity_of(bench: Bench) -> Sensitivity:
     rows = [_estimated(bench, i, weights, start) for i in order]
     for place, i in enumerate(order[:MEASURED]):
         if weights[i]:
-            rows[place] = _measured(bench, i, rows[place])
+            others = frozenset(order) - {i}
+            low, rest = bench.run(others, "one unit low"), bench.run(frozenset([i]), "one unit in float32")
+            rows[place] = replace(rows[place], alone_low=low.error, alone_float32=rest.error, measured=True)
     return Sensitivity(bench.options.level.name, bench.metric.name, start.error, tuple(rows))
 
 
@@ -462,10 +461,3 @@ def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> 
     scale = start.error**2 / total if math.isfinite(start.error) and total else 1 / len(bench.samples)
     low, rest = math.sqrt(weight * scale), math.inf if overflows else math.sqrt(max(0.0, others) * scale)
     return UnitSensitivity(group.patterns, group.kinds, group.bytes, share, low, rest, False)
-
-
-def _measured(bench: Bench, i: int, row: UnitSensitivity) -> UnitSensitivity:
-    """A unit's sensitivity by conversions: error with it alone low, and with it alone in float32."""
-    others = frozenset(range(len(bench.groups))) - {i}
-    low, rest = bench.run(others, "one unit low").error, bench.run(frozenset([i]), "one unit in float32").error
-    return replace(row, alone_low=low, alone_float32=rest, measured=True)

@@ -20,13 +20,15 @@ from ..numerics.metrics.agreement import Agreement, sensitivity, vanishing
 from ..numerics.metrics.metric import Function, Metric, metric_of
 from ..numerics.metrics.verdict import Compared
 from ..numerics.trace.fault_search import SECONDS, FaultSearch
+from ..report.inspect import see
+from ..report.picture.page import verification_page
 from ..report.verification import Verification
 from ..runtime.opening import noted
 from .decoding import Decoding, Run, decoding_of
 from .kinds import Data, Feeds, Model, PathLike, path_of
 from .mending import LOOKING, Outcome, repair_of
 from .pairs import OnnxPair, Pair, paired
-from .pictures import picture_verification, refuse_page
+from .pictures import refuse_page, write_page
 from .webgpu_page import WebgpuPage
 
 TOLERANCE, NODES = 1e-2, 5
@@ -94,38 +96,32 @@ def verify(
     as_annotated(verify, locals())
     _check_arguments(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     refuse_page(html, reference, model, data)
-    paths = [path_of(item) for item in (reference, model)]
+    paths = path_of(reference), path_of(model)
     with quiet_collector(), faults_reported(*paths):
         pair = paired(reference, model, device, target, runtime)
-        browser = _browser_page(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
+        browser = WebgpuPage.of(webgpu_page, onnxruntime_web, (reference, model), pair, steps)
         decoding = decoding_of(pair, steps, cache)
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=_may_lack(decoding))
+        lacking = frozenset() if decoding is None else decoding.optional
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
         opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
-        alone = (
-            [] if decoding is not None else chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs)
-        )
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.compared.outputs) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         job = FaultSearch(pair, seen.compared, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         said = job.chaotic(alone, mended) if decoding is None else decoding.notes(drawn.generated)
-        notes = (*opens, *drawn.notes, *pair.notes, *said, *_vanishing_note(seen), *job.notes)
+        small = filter(None, [vanishing(seen.compared.outputs, pair.roles())] if "float16" in pair.low else [])
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *small, *job.notes)
         found = _verification(paths, tolerance, len(drawn), notes, seen, job, mended)
         if browser is not None:
             browser.write(drawn, found, progress)
-    picture_verification(html, model, found)
+    write_page(html, lambda: verification_page(see(model), found).html())
     return found
-
-
-def _vanishing_note(seen: Outcome) -> list[str]:
-    """A note where an output is too small for float16 to hold."""
-    small = vanishing(seen.compared.outputs, seen.pair.roles()) if "float16" in seen.pair.low else ""
-    return [small] if small else []
 
 
 def _verification(
@@ -140,22 +136,6 @@ def _verification(
         compared.metric.name, compared.overall, seen.by_step, pair.quantized(), job.left, job.errors, mended,
         pair.layers,
     )  # fmt: skip
-
-
-def _browser_page(
-    place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
-) -> WebgpuPage | None:
-    """The page for a browser, where one is wanted."""
-    if place is None:
-        if package is not None:
-            raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint="add --webgpu-page DIR")
-        return None
-    return WebgpuPage.of(place, package, models, pair, steps)
-
-
-def _may_lack(decoding: Decoding | None) -> frozenset[str]:
-    """Inputs that a sample may lack: states and caches of a model that is run step by step."""
-    return decoding.optional if decoding is not None else frozenset()
 
 
 def _path_in_report(path: PathLike | None) -> str:

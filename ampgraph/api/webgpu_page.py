@@ -31,7 +31,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
 from ..numerics.strict.session import StrictSession
-from ..report.picture.webgpu_page import DATA, webgpu_page
+from ..report.picture.page import DATA, webgpu_page
 from ..report.verification import Verification
 from .kinds import Model, PathLike, path_of
 from .pairs import OnnxPair, Pair
@@ -61,10 +61,16 @@ class WebgpuPage:
 
     @classmethod
     def of(
-        cls, place: PathLike, package: PathLike | None, models: tuple[Model, Model], pair: Pair, steps: int | None
-    ) -> WebgpuPage:
-        """The page for two models. Raises AmpError AMP105 for a place that cannot be its folder, AMP311 for models that
-        no browser runs, AMP501 where onnxruntime-web is nowhere."""
+        cls, place: PathLike | None, package: PathLike | None, models: tuple[Model, Model], pair: Pair,
+        steps: int | None,
+    ) -> WebgpuPage | None:  # fmt: skip
+        """The page for two models; None where no ``place`` for one is given. Raises AmpError AMP105 for a place that
+        cannot be its folder, AMP311 for models that no browser runs, AMP501 where onnxruntime-web is nowhere."""
+        if place is None:
+            if package is not None:
+                hint = f"add {OPTION} DIR"
+                raise AmpError("AMP311", "onnxruntime-web is for a page, and none is wanted", hint=hint)
+            return None
         folder = Path(place)
         _refuse_place(folder)
         if not isinstance(pair, OnnxPair):
@@ -90,10 +96,11 @@ class WebgpuPage:
         with _whole_folder(self.folder) as beside:
             models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
             samples = list(self._samples(drawn, beside, progress))
+            errors = {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
             data: JsonObject = {
                 "format": 1, "ampgraph": __version__, "runtime": f"{PACKAGE} {self.version}", "module": MODULE,
                 "tolerance": found.tolerance, "low": list(self.pair.low), **dict(zip(SIDES, models, strict=True)),
-                "samples": samples, "report": list(found.lines()), "verified": _verified_errors(found),
+                "samples": samples, "report": list(found.lines()), "verified": errors,
             }  # fmt: skip
             for name, text in webgpu_page(data).items():
                 (beside / name).write_text(text, encoding="utf-8")
@@ -155,11 +162,6 @@ class _TensorFile:
             self.places[id(array)] = self.file.tell()
             self.file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
         return {"name": name, "dtype": array.dtype.name, "shape": shape, "offset": self.places[id(array)]}
-
-
-def _verified_errors(found: Verification) -> JsonObject:
-    """The 90th percentile of the relative L2 of each output, as `verify` says it; null where it is infinite."""
-    return {one.name: one.p90 if math.isfinite(one.p90) else None for one in found.outputs}
 
 
 # -- onnxruntime-web --------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def option(
     annotation: Any = GenericAlias(list, (kind,)) if repeats else kind
 
     def shown(name: str) -> object:
-        names, completion = flag or (_flag(name),), completes(name)
+        names, completion = flag or (f"--{name.replace('_', '-')}",), completes(name)
         return typer.Option(
             default, *names, metavar=metavar or None, help=help, hidden=hidden, autocompletion=completion
         )
@@ -80,11 +80,6 @@ def recipe_fields(*names: str, but: tuple[str, ...] = ()) -> dict[str, Keyword]:
 def _flags(name: str, of: Option) -> str:
     """The texts of a switch; one whose default follows from the model has a --no- form too."""
     return f"{of.flag}/--no-{of.flag[2:]}" if of.kind is bool and DEFAULTS[name] is None else of.flag
-
-
-def _flag(name: str) -> str:
-    """A keyword as an option: --opset for opset."""
-    return f"--{name.replace('_', '-')}"
 
 
 MODEL = argument("MODEL", "The .onnx or .mindir file.")

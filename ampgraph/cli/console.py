@@ -16,11 +16,6 @@ ASKS, WORDS, CURRENT = "_AMPGRAPH_COMPLETE", "COMP_WORDS", "COMP_CWORD"
 BREAKS = ":="
 
 
-def asked_by_bash() -> bool:
-    """Whether bash wants completions, in the variables that its script sets."""
-    return os.environ.get(ASKS) == "complete_bash" and WORDS in os.environ and CURRENT in os.environ
-
-
 def joined(pieces: list[str], current: int) -> tuple[list[str], int]:
     """Words and the place of the current one, from bash's pieces: ``op``, ``:``, ``So`` are one word."""
     words: list[str] = []
@@ -59,7 +54,7 @@ def main() -> None:
     try:
         from .app import app
 
-        if asked_by_bash():
+        if os.environ.get(ASKS) == "complete_bash" and {WORDS, CURRENT} <= os.environ.keys():
             complete(lambda: app(prog_name="ampgraph"))
         app(prog_name="ampgraph")
     except Interrupted:

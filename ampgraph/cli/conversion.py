@@ -10,10 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core.errors import AmpError, Unmatched
+from ..core.files import refusals_reported, whole_file
 from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, Recipe, flags, recipe_of
 from ..core.shown import plain
@@ -22,6 +24,7 @@ from .command import HTML, MODEL, CommandOutput, argument, command, option, reci
 from .terminal import Display, ignore_interrupts, signals_wait, verbose
 
 PIPE = "-"
+MODEL_FILE, DATA_FILE = "digits_transformer.onnx", "digits_heldout.npz"  # of the demo
 OF_PARTS = ("fp32", "low", "io", "dims")
 """Options whose words are names in a model."""
 
@@ -175,7 +178,6 @@ def _convert_one(
         from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
         from ..api.check_model import building, check_build
-        from ..api.loss_scales import refuse_loss_scale
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
 
@@ -217,6 +219,24 @@ def _convert_one(
     )
 
 
+def refuse_loss_scale(model: str, scale: str) -> NoReturn:
+    """Raises AmpError AMP205 for a loss scale asked of `convert`, with what to do instead; AMP1xx for a file that
+    cannot be read."""
+    from ..core.graph import is_mindir
+    from ..formats.mindir import io as mindir_io
+    from ..formats.mindir.step import LOSS_SCALE_CELL, has_loss_scale, is_step
+
+    message, hint = "convert adds no loss scale", f"ampgraph build-step --loss-scale {scale} builds a step with one"
+    if is_mindir(model):
+        read = mindir_io.load(model).model
+        hint = "ampgraph.training.mindspore.train_step scales the loss of a file of forward and loss"
+        if is_step(read):
+            message, hint = "holds a training step without a loss scale", f"export {LOSS_SCALE_CELL}"
+            if has_loss_scale(read):
+                message, hint = "holds its loss scale already", "leave --loss-scale out"
+    raise AmpError("AMP205", message, where=model, hint=hint)
+
+
 @command(folder=argument("[DIR]", "Where its files go; ampgraph-demo if not given.", "ampgraph-demo"))
 def demo(bar: Display, *, folder: str) -> CommandOutput:
     """Write a small transformer, convert it to float16, and verify the result on 360 images.
@@ -227,7 +247,6 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
     """
     with signals_wait():
         from ..api.check import convert_and_check
-        from ..api.demo import write_demo
         from ..api.steps import Checking, Job
         from ..api.verify import verify
         from ..core.installing import pip_install
@@ -251,6 +270,23 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
         ]  # fmt: skip
 
     return CommandOutput({"convert": summary.to_dict(), "verify": verified.to_dict() if verified else None}, lines)
+
+
+def write_demo(folder: str) -> tuple[Path, Path]:
+    """Writes a small float32 transformer and 360 images for it, which come with the package, into a folder that is
+    made; returns the paths of both.
+
+    Raises AmpError AMP105 where that cannot be done.
+    """
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise AmpError("AMP105", "is not a folder", where=str(place), hint="name another one")
+    with refusals_reported(place):
+        place.mkdir(parents=True, exist_ok=True)
+    for name in (MODEL_FILE, DATA_FILE):
+        with whole_file(place / name) as temporary:
+            temporary.write_bytes(resources.files("ampgraph.models").joinpath(name).read_bytes())
+    return place / MODEL_FILE, place / DATA_FILE
 
 
 def _command_line(*words: object) -> str:

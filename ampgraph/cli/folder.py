@@ -94,7 +94,9 @@ def convert_folder(
     Raises AmpError AMP105, AMP106 for a place that is none, AMP404 for an option that is about one model."""
     source, target = _source_and_target(model, output, options)
     files, linked = _files_and_links(source)
-    names = {name: named_for_web(name) if web else name for name in files if _is_model(name)}
+    names = {
+        name: named_for_web(name) if web else name for name in files if Path(name).suffix.lower() in MODEL_SUFFIXES
+    }
     names = {name: to for name, to in names.items() if to}
     if not names:
         raise AmpError("AMP101", "no .onnx or .mindir file in it", where=model, hint="name the folder of the models")
@@ -173,11 +175,6 @@ def _source_and_target(model: str, output: str | None, options: Mapping[str, Any
     return source, target
 
 
-def _is_model(name: str) -> bool:
-    """Whether a file is a model, by its suffix."""
-    return Path(name).suffix.lower() in MODEL_SUFFIXES
-
-
 def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
     """The files of a folder, and links to folders, by their names in it."""
     files: list[str] = []
@@ -212,11 +209,8 @@ class _Work:
         files = [path, *_data_files(path)]
         inputs = _digests(files, self.source)
         entry: Any = self.before.get(name)
-        if (
-            entry
-            and [entry["options"], entry["inputs"]] == [self.digest, inputs]
-            and self._is_unchanged(entry["written"])
-        ):
+        as_before = entry and [entry["options"], entry["inputs"]] == [self.digest, inputs]
+        if as_before and all(_file_digest(self.target / one) == kept for one, kept in entry["written"].items()):
             return Done(name, entry["found"], inputs, skipped=True, written=entry["written"])
         size = sum(file.stat().st_size for file in files if file.is_file())
         with self.room.of(PER_BYTE * size + FIXED):
@@ -225,10 +219,6 @@ class _Work:
         if "error" not in found and not self.options["dry_run"] and place.is_file():
             written = _digests([place, *_data_files(place)], self.target)
         return Done(name, found, inputs, written=written)
-
-    def _is_unchanged(self, written: Mapping[str, str]) -> bool:
-        """Whether files still have the digests that the manifest has."""
-        return all(_file_digest(self.target / name) == digest for name, digest in written.items())
 
     def _run(self, path: Path, place: Path) -> JsonObject:
         """Converts one model in a child, and gives what is said of it; an error is an entry, and the others go on."""

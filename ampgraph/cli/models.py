@@ -393,7 +393,7 @@ def export_mixlist(bar: Display, *, output: str, fields: Given) -> CommandOutput
     ampgraph export-mixlist --policy mindspore --level auto -o mixlist.json
     """
     from ..api.mixlist import export_mixlist as export
-    from ..api.mixlist import mixlist_lines
 
     mixlist = export(output, recipe=recipe_of(None, fields))
-    return CommandOutput({"output": output, **mixlist.to_dict()}, lambda: mixlist_lines(mixlist, output))
+    lines = [f"result      {output}", *mixlist.lines()]
+    return CommandOutput({"output": output, **mixlist.to_dict()}, lambda: lines)

@@ -135,10 +135,10 @@ class Origin:
 class WeightReader(Protocol):
     """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
 
-    def size(self, value: Value) -> int: ...
-    def array(self, value: Value, limit: int = ...) -> Array | None: ...
-    def chunks(self, value: Value) -> Iterator[Array]: ...
-    def key(self, value: Value) -> object: ...
+    def size(self, value: Value) -> int: ...  # elements; 0 where nothing is stored
+    def array(self, value: Value, limit: int = ...) -> Array | None: ...  # whole, of ``limit`` elements at most
+    def chunks(self, value: Value) -> Iterator[Array]: ...  # its elements in one dimension, in pieces
+    def key(self, value: Value) -> object: ...  # equal for values that share one stored tensor
 
 
 class StaleDataflow(RuntimeError):

@@ -20,6 +20,7 @@ class AmpError(Exception):
         super().__init__(self.__str__())
 
     def __str__(self) -> str:
+        """The words ``error[CODE]: PLACE: MESSAGE``, and the hint on a line of its own."""
         place = f"{self.where}: " if self.where else ""
         hint = f"\nhint: {self.hint}" if self.hint else ""
         return f"error[{self.code}]: {place}{self.message}{hint}"

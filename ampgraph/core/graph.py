@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from .arrays import Array
 from .dataflow import Dataflow, Op, Value
+from .progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOW = ("float16", "bfloat16")
-Progress = Callable[[str, int, int], None]  # what is written, how much of it is done, of how much
 Attribute = int | float | str | Sequence[int] | Sequence[float] | Array
 Handle = TypeVar("Handle")  # how an editor knows a value: as a dataflow does, or as its format does
 UseKey = tuple[str, int, int]  # scope, index of the node or -1 for an output of the scope, position
@@ -36,6 +36,15 @@ class Census:
     nodes: int
     casts: int
     weights: dict[str, Stored] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: int, casts: int, tensors: Iterable[tuple[str, int]]) -> Census:
+        """The census of so many nodes and Casts, and of stored tensors by (type, bytes)."""
+        weights: dict[str, Stored] = {}
+        for dtype, size in tensors:
+            known = weights.get(dtype, Stored())
+            weights[dtype] = Stored(known.count + 1, known.bytes + size)
+        return cls(nodes, casts, dict(sorted(weights.items())))
 
     @property
     def weight_bytes(self) -> int:

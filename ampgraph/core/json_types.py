@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 if TYPE_CHECKING:
     Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
@@ -11,3 +12,8 @@ else:  # no type holds itself when a program asks for it
     Json = Union[None, bool, int, float, str, Sequence[object], Mapping[str, object]]  # noqa: UP007  None comes first
 JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON, as json.dumps takes it."""
+
+
+def json_line(value: Any) -> str:
+    """Plain data as JSON on one line."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .dataflow import FLOAT32, NONE, Dataflow, Op
 from .patterns import Attribute, Call, Conventions, Node, Number, Pattern
+from .walk import sole_reader
 
 ANY = 0  # read by whoever wants
 TWICE = 4  # how many nodes in a row may stand twice
@@ -271,10 +272,9 @@ class View:
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
         """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
-        uses = self.flow.uses[op.outputs[0]]
-        if len(uses) == 1 and uses[0].op != NONE and self.changes_nothing(reader := self.flow.ops[uses[0].op]):
+        while (reader := sole_reader(self.flow, op.outputs[0])) is not None and self.changes_nothing(reader):
             yield reader
-            yield from self.casts_behind(reader)
+            op = reader
 
     def number(self, value: int) -> float | None:
         """The number in a stored tensor of one element."""

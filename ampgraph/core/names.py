@@ -1,8 +1,12 @@
-"""Names that nothing in a graph has yet."""
+"""Names: those that nothing in a graph has yet, and how a node is named to `--fp32` and `--low`."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable
+
+SORTS = ("op", "scope", "value")
+"""What a pattern may begin with, before a colon."""
 
 
 class FreshNames:
@@ -19,3 +23,15 @@ class FreshNames:
             made = f"{name}_{number}"
         self._taken.add(made)
         return made
+
+
+def pattern_for(name: str, value: str) -> str:
+    """A pattern for one node: its name, or the value that it writes where it has none."""
+    return literal(name) if name and name.partition(":")[0] not in SORTS else f"value:{literal(value)}"
+
+
+def literal(name: str) -> str:
+    """A glob that means a name: one with brackets would mean others too."""
+    if fnmatch.translate(name) == fnmatch.translate(name.replace("[", "").replace("*", "").replace("?", "")):
+        return name
+    return "".join(f"[{c}]" if c in "[*?" else c for c in name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import AmpError
 from .files import read_text, text_file
-from .json_types import JsonObject
+from .json_types import JsonObject, json_line
 from .renamed import OLD_RULES
 from .rewrites import Rewrite, read_row
 from .sketches import bar, folded, strip, table
@@ -20,8 +20,8 @@ from .spellings import LEVELS
 from .typed import reader
 
 FORMAT = 2
-KINDS = 4  # operators that a row of a page names
 """1 had one row for all rewrites, and did not say what is rounded together."""
+KINDS = 4  # operators that a row of a page names
 GRAPH = "graph"
 """The kind of what decides the type of a graph's input or output."""
 _KINDS = {"border": GRAPH}
@@ -207,8 +207,9 @@ class Plan:
             tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
         if self.together is not None:
             tables["together"] = [[t.scope, t.index, t.why.rule, t.why.text, t.shares] for t in self.together]
-        parts = [f'"{key}": {_json_line(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
-        parts += [f'"{key}": [\n{_json_lines(items)}]' for key, items in tables.items()]
+        parts = [f'"{key}": {json_line(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
+        for key, items in tables.items():  # an item a line, so that two plans can be compared
+            parts.append(f'"{key}": [\n' + ",\n".join(map(json_line, items)) + "]")
         return "{" + ",\n".join(parts) + "}\n"
 
     def check(self) -> None:
@@ -247,24 +248,14 @@ class Plan:
             ) from error
 
     def write(self, path: str | Path) -> None:
-        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        """Writes the plan to a file, whole or not at all. Raises AmpError AMP105."""
         with text_file(path, self.to_json):
             pass
 
     @staticmethod
     def read(path: str | Path) -> Plan:
-        """Reads a plan file."""
+        """Reads the file of a plan. Raises AmpError AMP401."""
         return Plan.from_json(read_text(path, "a plan"), str(path))
-
-
-def _json_line(value: Any) -> str:
-    """Plain data as JSON on one line."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def _json_lines(items: list[Any]) -> str:
-    """One item a line, so that two plans can be compared."""
-    return ",\n".join(map(_json_line, items))
 
 
 def _are_distinct(places: Iterable[Hashable]) -> bool:

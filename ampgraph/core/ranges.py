@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array
-from .dataflow import NONE, Dataflow
+from .dataflow import NONE, Dataflow, Value
 from .errors import AmpError
 from .files import read_text, text_file
-from .json_types import JsonObject
+from .json_types import JsonObject, json_line
 from .low_types import low_type
 from .sketches import markup, table
 
@@ -180,12 +180,12 @@ class Ranges:
     def to_json(self) -> str:
         """The ranges as text, a value a line; the same ranges give the same text."""
         head = {"ampgraph_ranges": FORMAT, "digest": self.digest, "samples": self.samples, "notes": list(self.notes)}
-        parts = [f'"{key}": {_json_line(value)}' for key, value in head.items()]
-        rows = (f"{_json_line(key)}: {_json_line(_row_of_range(found))}" for key, found in self.values.items())
+        parts = [f'"{key}": {json_line(value)}' for key, value in head.items()]
+        rows = (f"{json_line(key)}: {json_line(_row_of_range(found))}" for key, found in self.values.items())
         return "{" + ",\n".join([*parts, '"values": {\n' + ",\n".join(rows) + "}"]) + "}\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        """Writes the ranges to a file, whole or not at all. Raises AmpError AMP105."""
         with text_file(path, self.to_json):
             pass
 
@@ -205,7 +205,7 @@ class Ranges:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Ranges:
-        """Reads a file. Raises AmpError AMP401."""
+        """Reads a file of ranges. Raises AmpError AMP401."""
         return Ranges.from_json(read_text(path, "ranges"), str(path))
 
 
@@ -226,9 +226,17 @@ def _range_from_row(row: Any) -> Range:
     return Range(float(low), float(high), elements, zeros, nonfinite, exponents)
 
 
-def _json_line(value: Any) -> str:
-    """Plain data as JSON on one line."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+# -- stored tensors beside the range of a low type ---------------------------------------------------------------------
+
+
+def exceeds(flow: Dataflow, value: Value, limit: float, floor: float | None = None) -> bool:
+    """Whether a finite element of a stored tensor is larger in magnitude than ``limit``, once what is below ``floor``
+    is raised to it."""
+    for part in flow.weights.chunks(value):
+        magnitude = np.abs(part) if floor is None else np.abs(np.maximum(part, floor))
+        if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
+            return True
+    return False
 
 
 # -- which value is meant ---------------------------------------------------------------------------------------------

@@ -67,16 +67,9 @@ def word(name: str) -> Callable[[object], str]:
     return read
 
 
-def optional_word(name: str) -> Callable[[object], str | None]:
-    """A reader of one text, or None. It raises AmpError AMP301."""
-    read = word(name)
-    return lambda value: None if value is None else read(value)
-
-
 def target(value: object) -> str | None:
     """The name of a target, or None: the format's own. Raises AmpError AMP301."""
-    found = optional_word("target")(value)
-    return None if found is None else place_word(found)
+    return None if value is None else place_word(word("target")(value))
 
 
 def words(name: str) -> Callable[[object], tuple[str, ...]]:

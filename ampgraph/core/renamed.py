@@ -64,10 +64,9 @@ def is_now(old: str, said: str = "") -> str:
     return f"{said or old} is now {name.new}; the old name goes with {name.gone}"
 
 
-def warn_renamed(old: str, said: str = "", stacklevel: int = 2) -> None:
-    """Warns of an old name of `RENAMED`; ``said`` as in `is_now`, ``stacklevel`` as in `warnings`."""
-    message = is_now(old, said)
-    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
+def warn_renamed(old: str, said: str = "") -> None:
+    """Warns of an old name of `RENAMED`, at the caller's caller; ``said`` as in `is_now`."""
+    warnings.warn(is_now(old, said), DeprecationWarning, stacklevel=3)
 
 
 def warn_renamed_words(where: str, names: Mapping[str, str]) -> None:

@@ -77,12 +77,12 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
-    """Types one behind the other, as along a graph."""
+    """A picture of types one behind the other, as along a graph."""
     return image(along(types, width), width, 16, words)
 
 
 def along(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
-    """The elements of a strip, 16 high."""
+    """The elements of such a picture, from ``x`` and ``y`` on, 16 pixels high."""
     pieces = _equal_pieces(types)
     size = width / max(len(pieces), 1)
     return "".join(

@@ -14,6 +14,7 @@ from .shown import Data, with_old_names
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 ALL = "none found: only all of it in float32 helps"
 SIMULATED = "simulated on the CPU, each tensor rounded to its type"
+QUANTILE = 0.9  # the share of samples that decides
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
@@ -148,11 +149,13 @@ class CheckVerdict(Data):
         if self.ok:
             held = f", repaired: {len(self.pinned)} pinned to float32 ({self.pinned[0]} ...)" if self.pinned else ""
             limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
-            above = f", {self.exceeded} of them above it" if self.exceeded else ""
-            tenth = ", the worst tenth left out" if self.samples >= 10 else ""
-            return f"ok: {size} on {self.on}{tenth}{limit}{above}{held} ({SIMULATED})"
+            share = "one of eight" if self.generated else "one of ten"
+            above = f"{self.exceeded} above it, as {share} may be; " if self.exceeded else ""
+            most = math.ceil(QUANTILE * self.samples)
+            size += f" or less on {most} of {self.on}" if self.relative and most < self.samples else f" on {self.on}"
+            return f"ok: {size}{limit}{held} ({above}{SIMULATED})"
         some = 0 < self.exceeded < self.samples
-        above = f", {self.exceeded} of them above it" if some else ""
+        above = f", {self.exceeded} of {self.samples} above it" if some else ""
         error = f"{size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}{above}"
         if self.doubtful:
             close = not (self.exceeded or self.near or self.vanishing)
@@ -170,7 +173,7 @@ class CheckVerdict(Data):
             return self.remedy
         stream = f"--fp32-stream (tried: error {self.stream:.2g})" if self.stream is not None else ""
         if self.doubtful:
-            data = "--data DIR, samples of your own, which decide it" if self.generated else ""
+            data = "--data DIR, your own samples as .npz files, which then decide" if self.generated else ""
             given = ", or with ".join(filter(None, [data, stream]))
             return given and f"convert again with {given}"
         if not self.missed:

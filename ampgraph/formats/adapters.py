@@ -16,9 +16,10 @@ from .onnx import io as onnx_io
 from .onnx import opset as opsets
 from .onnx import walk
 from .onnx.data_files import check_tensors
-from .onnx.graph import OnnxGraph
+from .onnx.graph import OnnxGraph as OnnxGraph
 from .onnx.native import holds_maps
 from .onnx.proto import holders, tensors
+from .onnx.runnable import OnnxStrictEditor as OnnxStrictEditor
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs

@@ -7,12 +7,12 @@ import contextlib
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError, first_line
-from ..core.files import refusals_reported, refuse_output, temporaries
+from ..core.files import refuse_output
 from ..core.graph import Graph, is_mindir
 
 if TYPE_CHECKING:
@@ -33,16 +33,6 @@ def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: s
         message = f"the name is of another format, and a conversion keeps the model's, {graph.format}"
         raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
     refuse_overwriting(graph, output, sources, option)
-
-
-@contextlib.contextmanager
-def model_files(path: Path) -> Iterator[Callable[[str], Path]]:
-    """Names of temporary files beside a model that is written, removed at the end whatever happens.
-
-    Raises AmpError AMP105 for a place that can be no file, and for what the system refuses inside."""
-    with refusals_reported(path, "-o"), temporaries(path) as temporary:
-        refuse_output(path)
-        yield temporary
 
 
 @contextlib.contextmanager

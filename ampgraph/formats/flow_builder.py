@@ -32,15 +32,11 @@ class FlowBuilder:
         shape: Shape | None = None,
         producer: int = NONE,
         unit: int = NONE,
-        weight: bool = False,
-        parameter: bool = False,
         native: object = None,
     ) -> Value:
         """A new value, which nothing reads yet."""
         values = self.flow.values
-        value = Value(
-            len(values), name, scope, dtype, container, shape, producer, unit, weight, parameter, NONE, native
-        )
+        value = Value(len(values), name, scope, dtype, container, shape, producer, unit, native=native)
         values.append(value)
         self.flow.uses.append([])
         return value

@@ -44,7 +44,7 @@ class Rounder:
         self._scratch: tuple[Array, Array, Array] | None = None
 
     def whole(self, data: Array) -> Array:
-        """All elements of an array of one dimension, in one piece."""
+        """The elements of an array of one dimension, rounded, in one piece."""
         rounded = np.empty(data.size, self.dtype)
         for part, place in zip(pieces(data), pieces(rounded), strict=True):
             self.round(part, place)

@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import Graph
-from ..core.runnable import Declared, RunnableGraph
+from ..core.runnable import Declared
 from ..formats import adapters
+from ..formats.adapters import OnnxGraph
 from ..formats.kinds import Model, is_graph
 from ..runtime.ports import Port
 
 
-def load_onnx(model: Model | Graph) -> RunnableGraph:
+def load_onnx(model: Model | Graph) -> OnnxGraph:
     """The graph of an ONNX model as `convert` takes it, sorted; a Graph as it is. Raises AmpError AMP1xx, AMP304."""
     graph = model if is_graph(model) else adapters.load(model)[0]
-    if not isinstance(graph, RunnableGraph):
+    if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP304", f"a {graph.format} model is not run strictly", hint="give an ONNX model")
     graph.prepare()
     return graph
 
 
-def flat_graph(model: Model | Graph) -> RunnableGraph:
+def flat_graph(model: Model | Graph) -> OnnxGraph:
     """A graph of the caller's own, sorted, with its functions inlined. Raises AmpError as `load_onnx`."""
     flat = load_onnx(model).flat()
     return flat.copied() if flat is model else flat
@@ -41,7 +42,7 @@ class Interface:
     optional: frozenset[str] = frozenset()
 
 
-def interface_of(graph: RunnableGraph) -> Interface:
+def interface_of(graph: OnnxGraph) -> Interface:
     """The inputs and outputs of a graph as its file declares them."""
     inputs, outputs = graph.declared()
     ports = {value.name: port_of(value) for value in inputs if not value.stored}

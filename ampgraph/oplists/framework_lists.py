@@ -93,7 +93,8 @@ class Framework:
 
 @cache
 def framework(name: str | Path) -> Framework:
-    """Whose lists a file holds. Raises AmpError AMP901 for a file that does not say it."""
+    """The framework whose lists one of our files holds, none for our own lists. Raises AmpError AMP901 for a file that
+    does not say it."""
     file = own_file(str(name))
     if name == OWN:
         return Framework()

@@ -78,6 +78,9 @@ class Broken:
     gives: int = 0
     """Only nodes that have this output; 0: whatever they have."""
 
+    unlike: tuple[int, ...] = ()
+    """Only nodes of which two operands, these, are known to differ in their last size; empty: whatever they have."""
+
     odd: bool = False
     """Only nodes that make an odd number of elements, as far as sizes are known. Beside `runs`, if that is given."""
 
@@ -93,7 +96,7 @@ class Broken:
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        operands = (self.without, self.computed, self.gives, self.odd, self.at_boundary)
+        operands = (self.without, self.computed, self.gives, self.unlike, self.odd, self.at_boundary)
         conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, *operands)
         return not any(conditions)
 

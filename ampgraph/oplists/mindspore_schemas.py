@@ -96,7 +96,7 @@ def operator(name: str) -> Operator | None:
 
 @cache
 def operators() -> Mapping[str, Operator]:
-    """Every operator of the table."""
+    """MindSpore's operators by name, as op_lists/schemas has them."""
     return MappingProxyType(
         {name: _operator_of_row(name, row) for name, row in own_file("schemas/mindspore.toml").data.items()}
     )

@@ -61,7 +61,7 @@ def conventions() -> Conventions:
 
 
 def patterns_of(file: ListFile) -> Iterator[Pattern]:
-    """The patterns of a file, with every function replaced."""
+    """The patterns in a file of op_lists/patterns, with calls of its functions replaced by what they stand for."""
     data, shared = file.data, _shared_file()
     try:
         kind, anchors, ends, variants = data["region"], data["anchors"], data["ends"], data["variants"]

@@ -1,11 +1,11 @@
 """Properties of operators as data: code asks for a trait and never holds a set of operators.
 
-has("Reshape", "moves")               # True
-operators("conversions")              # frozenset({'Cast', 'CastLike'})
-positions("Resize", "scales")         # (1, 2): the operands that the trait is about
-at("Where", "mask_path", 0)           # False: the condition is none
+has("Reshape", "moves")                       # True
+traits().operators("conversions")             # frozenset({'Cast', 'CastLike'})
+traits().positions("Resize", "scales")        # (1, 2): the operands that the trait is about
+traits().at("Where", "mask_path", 0)          # False: the condition is none
 
-These speak of op_lists/traits.toml alone; what a user's lists add is in ``OpLists.traits``, which has the same methods.
+These speak of op_lists/traits.toml alone; what a user's lists add is in ``OpLists.traits``.
 """
 
 from __future__ import annotations
@@ -67,21 +67,6 @@ def traits() -> Traits:
 def has(role: str, trait: Trait) -> bool:
     """Whether an operator has a trait, as shipped."""
     return traits().has(role, trait)
-
-
-def operators(trait: Trait) -> frozenset[str]:
-    """All operators that have a trait, as shipped."""
-    return traits().operators(trait)
-
-
-def positions(role: str, trait: Trait) -> tuple[int, ...]:
-    """The operands that a trait is about, as shipped; none for an operator without it."""
-    return traits().positions(role, trait)
-
-
-def at(role: str, trait: Trait, index: int) -> bool:
-    """Whether a trait is about an operand, as shipped."""
-    return traits().at(role, trait, index)
 
 
 def merged(files: Iterable[ListFile]) -> Traits:

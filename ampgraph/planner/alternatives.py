@@ -29,7 +29,7 @@ def alternatives(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
         return []
     recipe = replace(options.recipe, level=OTHER)
     other = assemble(decide(flow, replace(options, recipe=recipe, level=level_of(recipe))), plan.digest)
-    text = f"optional: --level {OTHER} takes {len(other.casts):,} Casts instead of {len(plan.casts):,}"
+    text = f"optional, may be faster: --level {OTHER} takes {len(other.casts):,} Casts instead of {len(plan.casts):,}"
     fewer = [Note("level", "", text)] if len(other.casts) < len(plan.casts) else []
     return [*fewer, *_by_stream(flow, options, plan)]
 
@@ -45,9 +45,11 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
     if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
-    casts = f"{more} more Cast{'s' * (more != 1)}" if more > 0 else "no more Casts"
+    gain, casts = "more exact", "no more Casts"
+    if more > 0:
+        gain, casts = "more exact, slower", f"{more} more Cast{'s' * (more != 1)}"
     text = f"keeps {held} addition{'s' * (held > 1)} of the residual stream in float32 for {casts}"
-    return [Note("stream", "", f"optional, more exact: --fp32-stream {text}")]
+    return [Note("stream", "", f"optional, {gain}: --fp32-stream {text}")]
 
 
 def _additions(decided: DecidedModel, plan: Plan) -> int:

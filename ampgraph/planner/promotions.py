@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
-from ..core.node_names import pattern_for
+from ..core.names import pattern_for
 from ..core.plan import Plan
 from ..core.selection import touched
 from ..oplists.options import Options

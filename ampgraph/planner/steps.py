@@ -35,18 +35,17 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """What is better written by other operators before anything is decided: nothing under a framework's rules."""
+    """What is better written by other operators before anything is decided: nothing under a framework's rules, or
+    where a trial plan makes nothing low."""
     if not policy(options.policy).ours or options.level.allow == "float32" or not flow.opset:
         return []  # MindIR has no opset, and needs none of this
     known = Facts.of(flow, options)
     found = [one for kind in ordered(options.rewrites) for one in kind.find(known) if one.name in options.rewrites]
-    sure, tried = ([one for one in found if one.tried is side] for side in (False, True))
-    if tried:
-        supposed = frozenset[str]().union(*(one.supposes(known) for one in tried))
-        trial = decide(flow, with_kernels(options, supposed)).settled
-        lowers = any(trial.is_low(unit.id) for unit in flow.units)
-        sure += [one for one in tried if lowers and one.pays(known, trial.is_low)]
-    return list(_apart(sure))
+    if not found:
+        return []
+    trial = decide(flow, with_kernels(options, frozenset[str]().union(*(one.supposes(known) for one in found)))).settled
+    lowers = any(trial.is_low(unit.id) for unit in flow.units)
+    return list(_apart(one for one in found if lowers and one.pays(known, trial.is_low)))
 
 
 def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:

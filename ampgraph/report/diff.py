@@ -14,7 +14,7 @@ from ..core.shown import Data, Shown, named
 from ..core.sketches import Html, bar, heading, table
 from ..oplists.traits import has
 from .inspect import named_precisions, see
-from .lines import finite, first, in_rows, plural, titled
+from .lines import and_more, finite, first, grouped, in_rows, plural, titled
 
 SHOWN = 5  # names and Casts of one sort; --json lists all
 SETTINGS = ("level", "dtype", "policy", "target", "low_io")
@@ -117,7 +117,7 @@ class SideBySide(Shown):
         yield table(("", self.first, self.second), rows)
         groups = [
             (f"{len(items):,}", kind, one, other, items[0].name, items[0].first_why, items[0].second_why)
-            for (kind, one, other), items in _grouped(self.decisions)
+            for (kind, one, other), items in grouped(self.decisions, _difference_in)
         ]
         if groups:
             yield table(("nodes", "operator", "first", "second", "such as", "why first", "why second"), groups)
@@ -189,17 +189,14 @@ def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide
         hint = "compare plans that were made for one model"
         raise AmpError("AMP403", "the plans are for two models", where=names[1], hint=hint)
     ours, theirs = _decisions_by_place(first), _decisions_by_place(second)
-    decisions = [
-        Apiece(
-            _slot_name(ours[key], key[1]),
-            key[2],
-            ours[key].dtype,
-            theirs[key].dtype,
-            *_both_reasons(ours[key], theirs[key]),
-        )
-        for key in ours
-        if key in theirs and ours[key].dtype != theirs[key].dtype
-    ]
+    decisions = []
+    for key, one in ours.items():
+        if (other := theirs.get(key)) is not None and one.dtype != other.dtype:
+            where = "graph" if key[1] < 0 else f"#{key[1]}"
+            whys = (f"{side.why.rule}: {side.why.text}" for side in (one, other))
+            decisions.append(
+                Apiece(f"{one.scope}{one.kind} {where} {one.slot}", one.kind, one.dtype, other.dtype, *whys)
+            )
     settings = ({name: str(getattr(plan, name)) for name in SETTINGS} for plan in (first, second))
     return SideBySide(
         *names, "plans", tuple(_different_entries(*settings)), tuple(decisions),
@@ -227,17 +224,6 @@ def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
     return index_in_file
 
 
-def _slot_name(decision: Decision, index: int) -> str:
-    """A decision's place as the comparison names it."""
-    where = "graph" if index < 0 else f"#{index}"
-    return f"{decision.scope}{decision.kind} {where} {decision.slot}"
-
-
-def _both_reasons(first: Decision, second: Decision) -> tuple[str, str]:
-    """Why either plan decided so, with the rule."""
-    return f"{first.why.rule}: {first.why.text}", f"{second.why.rule}: {second.why.text}"
-
-
 def _rewrite_texts(plan: Plan) -> Iterable[str]:
     """A plan's rewrites, each by what it writes and where."""
     return (f"{rewrite.writes} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
@@ -261,18 +247,15 @@ def _error_text(error: float | None) -> str:
     return "not judged" if error is None else finite(error, ".2e")
 
 
-def _grouped(decisions: tuple[Apiece, ...]) -> list[tuple[tuple[str, str, str], list[Apiece]]]:
-    """Decisions that differ, in groups of one kind and one difference, the largest first."""
-    groups: dict[tuple[str, str, str], list[Apiece]] = {}
-    for item in decisions:
-        groups.setdefault((item.kind, item.first, item.second), []).append(item)
-    return sorted(groups.items(), key=lambda group: -len(group[1]))
+def _difference_in(decision: Apiece) -> tuple[str, str, str]:
+    """A node's kind and its precision on both sides, by which nodes of a comparison are counted together."""
+    return decision.kind, decision.first, decision.second
 
 
 def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
-    """Those groups, with the reasons of the first of each."""
+    """Decisions that differ, in groups of one kind and one difference, with the reasons of the first of each."""
     lines = []
-    for (kind, one, other), items in _grouped(decisions):
+    for (kind, one, other), items in grouped(decisions, _difference_in):
         names = first([item.name for item in items], SHOWN, ", ...")
         lines.append(f"{len(items):,} {kind} {one} in the first, {other} in the second ({names})")
         if items[0].first_why:
@@ -286,5 +269,4 @@ def _weight_lines(found: SideBySide) -> list[str]:
     if found.bytes is not None and found.bytes[0] != found.bytes[1]:
         lines.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")
     lines += [f"{item.name} {item.first} and {item.second}" for item in found.weights[:SHOWN]]
-    left = len(found.weights) - SHOWN
-    return lines + ([f"and {left:,} more"] if left > 0 else [])
+    return lines + and_more(found.weights, SHOWN)

@@ -34,7 +34,7 @@ SIZES = 6
 TRIED = 64
 """The size to try of a dimension that was taken for 1, where nothing is faster."""
 NONE_MADE = "no estimate: "
-UNKNOWN = f"{NONE_MADE}the work of some products does not follow from the sizes of inputs; `ampgraph bench` measures it"
+UNKNOWN = f"{NONE_MADE}the work of some products depends on values; `ampgraph bench ORIGINAL RESULT` measures it"
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 Place = tuple[str, str]
@@ -106,16 +106,23 @@ class Speed(Data):
     reason: str = ""
 
     @property
-    def slower(self) -> str:
-        """The range over all devices, where every one is slower."""
-        if not self.devices or any(one.high >= 1.0 for one in self.devices):
-            return ""
-        return f"{min(one.low for one in self.devices):.1f} to {max(one.high for one in self.devices):.1f}"
+    def slower(self) -> bool:
+        """Whether every device is slower."""
+        return bool(self.devices) and all(one.high < 1.0 for one in self.devices)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is gained, as far as that is known."""
-        return all(one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
+        """Whether nothing is gained, as far as that is known: no range lies more above 1 than below."""
+        return all(one.low * one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
+
+    @property
+    def gain(self) -> str:
+        """What is gained where that is nothing, with the range over all devices."""
+        if not self.devices:
+            return "no faster"
+        low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)
+        said = f"{low:.1f} to {high:.1f}" if high > low else f"{low:.1f}"
+        return f"{'SLOWER' if self.slower else 'no faster'} ({said} times the speed of float32)"
 
     def __str__(self) -> str:
         if self.reason:

@@ -21,7 +21,7 @@ from ..planner.cut import INFINITE, Undecided
 from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.fused_pairs import folded_into_product
 from .casts import label
-from .lines import Rows, columns, first, in_rows, plural, titled
+from .lines import Rows, columns, first, grouped, in_rows, plural, titled
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
@@ -136,28 +136,17 @@ class Explanation(Shown):
         yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
         places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
         yield table((), [(name, text) for name, text in places if text])
-        rows = [
-            (
-                slot.slot,
-                slot.dtype,
-                bar({slot.dtype: 1}, width=24),
-                slot.rule,
-                self._told(slot.reason),
-                *_cost_cells(slot),
-            )
-            for slot in self.slots
-        ]
+        rows = []
+        for slot in self.slots:
+            costs = (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
+            mark = bar({slot.dtype: 1}, width=24)
+            rows.append((slot.slot, slot.dtype, mark, slot.rule, self._told(slot.reason), *costs))
         if rows:
             yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
 
     def _told(self, text: str) -> str:
         """A reason in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
-
-
-def _cost_cells(slot: SlotReport) -> tuple[str, str]:
-    """What either type costs, empty where it was no choice."""
-    return (str(slot.cost.low), str(slot.cost.float32)) if slot.cost else ("", "")
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
@@ -246,8 +235,13 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
-    inside, taken = _float32_inside(options, op.kind, listing), folded_into_product(flow, options, op)
-    slots = _slots_of(decided, op)
+    trusted = listing is not None and options.level.trusts_kernels(listing.cls)
+    inside = options.kernels.float32_inside.get(op.kind, "") if trusted else ""
+    taken = folded_into_product(flow, options, op)
+    together: dict[int, list[str]] = {}
+    for name, unit in op.slots.items():
+        together.setdefault(decided.settled.find(unit), []).append(name)
+    slots = tuple(_slot_report(decided, op, names, root) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -286,12 +280,6 @@ def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
     return ""
 
 
-def _float32_inside(options: Options, kind: str, listing: Listing | None) -> str:
-    """What the target's kernel computes in float32 inside, if that is why the operator is left to the cut; else ""."""
-    trusted = listing is not None and options.level.trusts_kernels(listing.cls)
-    return options.kernels.float32_inside.get(kind, "") if trusted else ""
-
-
 def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     """Values of a node whose type is not decided (integers, given types), with their types."""
     decided = {
@@ -300,14 +288,6 @@ def _undecided_values(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     decided |= {v for v in op.outputs if flow.values[v].unit != NONE}
     rest = [v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v != NONE and v not in decided]
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
-
-
-def _slots_of(decided: DecidedModel, op: Op) -> tuple[SlotReport, ...]:
-    """The decisions of an operator in the order of its slots; none where it has no float32 tensor."""
-    together: dict[int, list[str]] = {}
-    for name, unit in op.slots.items():
-        together.setdefault(decided.settled.find(unit), []).append(name)
-    return tuple(_slot_report(decided, op, names, root) for root, names in together.items())
 
 
 def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int) -> SlotReport:
@@ -371,12 +351,10 @@ def explanation_lines(*found: Explanation) -> list[str]:
 
 def float32_lines(*found: Explanation) -> list[str]:
     """What is float32, by rule and operator, the most first: how many, why the first of them is, and their names."""
-    groups: dict[tuple[str, str], list[Explanation]] = {}
-    for one in found:
-        if one.held:
-            groups.setdefault((one.held.rule, one.kind), []).append(one)
     lines = []
-    for (_, kind), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+    held = [(one.held.rule, one) for one in found if one.held]
+    for (_, kind), pairs in grouped(held, lambda pair: (pair[0], pair[1].kind)):
+        group = [one for _, one in pairs]
         names = first([f"'{one.node}'" for one in group], EXAMPLES)
         lines += [f"{len(group):,} {kind} float32, {group[0].short}", f"    {names}"]
     return lines or ["nothing that could be low is float32"]

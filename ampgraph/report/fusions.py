@@ -10,12 +10,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.graph import Graph
 from ..core.json_types import JsonObject
 from ..core.recipe_values import extremes
 from ..core.shown import named
 from ..numerics.inputs.samples import load_samples
+from ..oplists.options import Options
 from ..runtime.devices import import_onnxruntime
 from ..runtime.optimized import OptimizedNode
 from ..runtime.optimizing import NotOptimized, optimized
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ..runtime.optimized import Optimized
-    from ..runtime.tensorrt_rtx import Engine
 
 Runnable: TypeAlias = "str | ir.Model"
 """What ONNX Runtime is given to load: a path, or a model to serialize."""
@@ -45,13 +46,6 @@ class TargetGraph:
     fused: dict[str, int]
     types: dict[str, int] = field(default_factory=dict)
     engine_bytes: int = 0
-
-    @staticmethod
-    def of_engine(found: Engine) -> TargetGraph:
-        """The counts of an engine."""
-        casts = Counter(kernel.dtype for kernel in found.kernels if kernel.casts)
-        fused = {"attention": found.attentions} if found.attentions else {}
-        return TargetGraph(len(found.kernels), {}, {}, dict(casts), fused, dict(found.types), found.size)
 
     @staticmethod
     def of(found: Optimized) -> TargetGraph:
@@ -163,8 +157,12 @@ def _engine_of(model: Runnable, python: str, dims: Mapping[str, int]) -> _Side:
     answer = build(BuildJob(proto, folder, *engine_sizes(model, dims)), python=python)
     if answer.engine is None:
         return _Side(answer.runtime, note=f"{answer.runtime} does not take {_model_name(model)}: {answer.why}")
-    nodes = (OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in answer.engine.kernels)
-    return _Side(answer.runtime, TargetGraph.of_engine(answer.engine), tuple(nodes))
+    engine, kernels = answer.engine, answer.engine.kernels
+    nodes = (OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in kernels)
+    casts = Counter(kernel.dtype for kernel in kernels if kernel.casts)
+    fused = {"attention": engine.attentions} if engine.attentions else {}
+    graph = TargetGraph(len(kernels), {}, {}, dict(casts), fused, dict(engine.types), engine.size)
+    return _Side(answer.runtime, graph, tuple(nodes))
 
 
 def _why_not_here(provider: str) -> str:
@@ -201,3 +199,33 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
 def _model_name(model: Runnable) -> str:
     """The model as notes name it."""
     return os.path.basename(model) if isinstance(model, str) else "the model"
+
+
+# -- for what shapes trtexec builds an engine of a model with open dimensions, in its own words ------------------------
+
+FLAGS = {"--minShapes": "least", "--optShapes": "", "--maxShapes": "largest"}
+"""The flag -> which of the sizes that --dim says it takes."""
+
+
+def shape_words(flow: Dataflow, options: Options) -> str:
+    """What to tell trtexec of the inputs' open dimensions: as --dim says them, else as costs guess them; empty where
+    none is open."""
+    from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
+
+    inputs = [v for v in (flow.scopes[0].inputs if flow.scopes else ()) if _open_dims(flow, v)]
+    if not inputs:
+        return ""
+    found = {}
+    for flag, which in FLAGS.items():
+        sizes = OpenSizes(flow, {name: getattr(n, which, n) for name, n in options.dims.items()}, options.lists.traits)
+        found[flag] = ",".join(f"{flow.values[v].name}:{'x'.join(map(str, sizes.dims(v)))}" for v in inputs)
+    if len(set(found.values())) > 1:
+        return "trtexec " + " ".join(f"{flag}={shapes}" for flag, shapes in found.items())
+    names = sorted({str(dim) for v in inputs for dim in _open_dims(flow, v) if dim})
+    more = f"; --dim {names[0]}=1:8:32 would make it a range" if names else ""
+    return f"trtexec --optShapes={found['--optShapes']} for these sizes alone{more}"
+
+
+def _open_dims(flow: Dataflow, value: int) -> list[object]:
+    """The dimensions of a value that the file leaves open."""
+    return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

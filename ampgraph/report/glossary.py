@@ -136,7 +136,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "decisions": "nodes of different precision in the two",
     "error": "how far a result is from the reference, by the metric",
     "relative error": "relative L2: root mean square of the difference over that of the float32 result, at the worst "
-    "output; of ten inputs or more the worst tenth is left out",
+    "output, and of ten inputs or more on nine of ten: one of ten may be worse, of generated ones one of eight",
     "metric": "how the error of an output is measured: --metric",
     "errors": "the errors of both beside the reference",
     "promoted": "what tune puts back into float32, as options of convert",

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from ..core.collector import quiet_collector
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import LOW, Census, Graph, Stored
@@ -18,13 +17,12 @@ from ..core.sketches import Html, bar, heading, table
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.kernels import load_kernels
-from ..oplists.operators import OpLists
 from ..oplists.options import DEFAULT_TARGETS
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports
 from .estimate import FusedValues, Speed, fused_values, speed_of
 from .fusions import Fusions, Runnable, fused_operators
-from .lines import plural
+from .lines import columns, grouped, plural
 
 PRECISIONS = (FLOAT32, *LOW, "float64")
 OTHER = "other"  # nodes without a floating-point tensor
@@ -113,7 +111,8 @@ class Inspection(Shown):
         if self.unknown:
             lines.append(f"no schema known for: {', '.join(self.unknown)}")
         lines += ["", f"speed: {self.speed}"] if self.speed else []
-        lines += ["", *_cast_lines(self.casts), "", "layers", *_layer_lines(self.layers)]
+        rows = [("  (all)", _counts_in_words(self.layers.nodes)), *_layer_rows(self.layers, 1)]
+        lines += ["", *_cast_lines(self.casts), "", "layers", *columns(rows)]
         for part in (self.difference, self.fusions):
             lines += ["", *part.lines()] if part else []
         return lines
@@ -133,95 +132,41 @@ class Inspection(Shown):
 
 @dataclass(frozen=True)
 class Seen:
-    """A loaded model with what is read off it."""
+    """A loaded model with what is read off it; ``path``: its file, None for one in memory."""
 
     label: str
     graph: Graph
     flow: Dataflow
     census: Census
+    path: str | None = None
 
-
-def inspect(
-    model: object,
-    against: object = None,
-    *,
-    recipe: Recipe | None = None,
-    fusions: bool = False,
-    runtime: str = "",
-    progress: Callable[[str], None] | None = None,
-) -> Inspection:
-    """Looks at a model, and at what changed since ``against``.
-
-    Args:
-        model: anything that `convert` takes.
-        against: the model that it was made from.
-        recipe: its lists say what is a product, and why a Cast stands where it does; speed is estimated for its target,
-            or that which the file was made for, and its sizes of open dimensions, for an engine too.
-        fusions: ask for what the target's execution provider, or its builder of engines, makes of it.
-        runtime: the Python whose runtime is asked; this one if empty.
-        progress: hears what is done next.
-
-    Raises:
-        AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
-    """
-    with quiet_collector():
-        from ..planner.resolve import lists_of, made_for  # a plan is applied where there is no planner
-
-        seen = see(model)
-        original = see(against) if against is not None else None
-        recipe = made_for(Recipe() if recipe is None else recipe, seen.graph)
-        result = replace(_inspection_of(seen, original, lists_of(recipe)), speed=_speed(seen, original, recipe))
-        kernels = load_kernels(recipe.target or DEFAULT_TARGETS[seen.graph.format], seen.graph.format)
-    runnable = _runnable(model, seen) if fusions and kernels.provider else None
-    if runnable is None:
-        return result
-    if progress:
-        progress("looking for fused operators")
-    before = _runnable(against, original) if original else None
-    found = fused_operators(runnable, before, kernels.provider, runtime, kernels.builder, dict(recipe.dims))
-    return replace(result, fusions=found)
-
-
-def precision(flow: Dataflow, op: Op) -> str:
-    """The type that a node works in: low if any of its tensors is, else float32 or float64, else `other`."""
-    found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
-    return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
+    def runnable(self) -> Runnable | None:
+        """The model as ONNX Runtime can load it: its path or a model in memory; None for another format."""
+        return (self.path or self.graph.model) if isinstance(self.graph, OnnxGraph) else None
 
 
 def see(model: object) -> Seen:
     """A model with what reports look at: graph, dataflow, census. Raises AmpError for a file that is missing or no
     model."""
-    graph, _ = adapters.load(model)
+    path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
+    label = type(model).__name__ if path is None else os.path.basename(path)
+    return seen_as(label, adapters.load(model)[0], path)
+
+
+def seen_as(label: str, graph: Graph, path: str | None = None) -> Seen:
+    """A graph as reports look at it, which name it by ``label``."""
     graph.prepare()
-    label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
-    return Seen(label, graph, graph.dataflow(), graph.census())
+    return Seen(label, graph, graph.dataflow(), graph.census(), path)
 
 
-def _runnable(model: object, seen: Seen) -> Runnable | None:
-    """The model as ONNX Runtime can load it: its path or proto; None for another format."""
-    if not isinstance(seen.graph, OnnxGraph):
-        return None
-    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
+def inspected(seen: Seen, original: Seen | None, recipe: Recipe) -> Inspection:
+    """What is in a model by precision, what differs from its ``original``, and its estimated speed.
 
+    ``recipe``: its lists say what is a product, and why a Cast stands where it does; speed is estimated for its target
+    and its sizes of open dimensions."""
+    from ..planner.resolve import lists_of  # a plan is applied where there is no planner
 
-def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
-    """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
-    nodes."""
-    counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
-    dtype = max(LOW, key=counts.__getitem__)
-    target = recipe.target or DEFAULT_TARGETS["ONNX"]
-    if seen.graph.format != "ONNX" or not counts[dtype] or dtype in load_kernels(target).lacks:
-        return None
-    from ..planner.resolve import resolve  # a plan is applied where there is no planner
-
-    options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
-    inside = FusedValues() if original is None else fused_values(original.flow, options)
-    return speed_of(seen.flow, options, inside)
-
-
-def _inspection_of(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:
-    """What is in a model by precision, and what differs from its ``original``."""
-    flow = seen.flow
+    flow, lists = seen.flow, lists_of(recipe)
     nodes: Counter[str] = Counter()
     products: Counter[str] = Counter()
     layers = Layer("")
@@ -245,7 +190,44 @@ def _inspection_of(seen: Seen, original: Seen | None, lists: OpLists) -> Inspect
         layers=layers,
         difference=_changes_since(seen, original) if original else None,
         unknown=tuple(sorted(flow.unknown_kinds)),
+        speed=_speed(seen, original, recipe),
     )
+
+
+def fusions_of(
+    seen: Seen, original: Seen | None, recipe: Recipe, python: str, progress: Callable[[str], None]
+) -> Fusions | None:
+    """What the runtime of the recipe's target makes of a model and its original; None where it runs no such models.
+
+    ``python``: whose runtime is asked; ``progress`` hears of it, as it takes its time."""
+    kernels = load_kernels(recipe.target or DEFAULT_TARGETS[seen.graph.format], seen.graph.format)
+    runnable = seen.runnable()
+    if runnable is None or not kernels.provider:
+        return None
+    progress("looking for fused operators")
+    before = original.runnable() if original else None
+    return fused_operators(runnable, before, kernels.provider, python, kernels.builder, dict(recipe.dims))
+
+
+def precision(flow: Dataflow, op: Op) -> str:
+    """The type that a node works in: low if any of its tensors is, else float32 or float64, else `other`."""
+    found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
+    return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
+
+
+def _speed(seen: Seen, original: Seen | None, recipe: Recipe) -> Speed | None:
+    """The estimated speed of a low file beside float32; None for a target that does not gain, or a file without low
+    nodes."""
+    counts = Counter(precision(seen.flow, op) for op in seen.flow.ops)
+    dtype = max(LOW, key=counts.__getitem__)
+    target = recipe.target or DEFAULT_TARGETS["ONNX"]
+    if seen.graph.format != "ONNX" or not counts[dtype] or dtype in load_kernels(target).lacks:
+        return None
+    from ..planner.resolve import resolve  # a plan is applied where there is no planner
+
+    options = resolve(replace(recipe, dtype=dtype), seen.graph.format)
+    inside = FusedValues() if original is None else fused_values(original.flow, options)
+    return speed_of(seen.flow, options, inside)
 
 
 def _in_shown_order(counts: Counter[str]) -> dict[str, int]:
@@ -264,10 +246,11 @@ def _count_in_layers(layers: Layer, path: str, found: str) -> None:
 def _changes_since(seen: Seen, original: Seen) -> Changes:
     """What changed since the original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
-    changed: dict[tuple[str, str, str], list[str]] = {}
-    for key, (name, found) in now.items():
-        if key in before and before[key][1] != found:
-            changed.setdefault((key[0], before[key][1], found), []).append(name)
+    differs = [
+        ((key[0], before[key][1], found), name)
+        for key, (name, found) in now.items()
+        if key in before and before[key][1] != found
+    ]
     gone = Counter(key[0] for key in before if key not in now)  # in the order of the graph
     new = Counter(key[0] for key in now if key not in before)
     return Changes(
@@ -275,7 +258,7 @@ def _changes_since(seen: Seen, original: Seen) -> Changes:
         seen.census.nodes - original.census.nodes,
         seen.census.casts - original.census.casts,
         seen.census.weight_bytes - original.census.weight_bytes,
-        dict(sorted(changed.items(), key=lambda item: -len(item[1]))),
+        {change: [name for _, name in found] for change, found in grouped(differs, lambda one: one[0])},
         dict(gone.most_common()),
         dict(new.most_common()),
     )
@@ -301,11 +284,8 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
     """The Casts one by one, or in groups with examples where there are many."""
     if len(casts) <= CASTS_SHOWN:
         return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
-    groups: dict[tuple[str, str, str], list[CastReport]] = {}
-    for cast in casts:
-        groups.setdefault((cast.source, cast.target, cast.sort), []).append(cast)
     lines = [f"casts: {len(casts):,}, in groups (--json lists each)"]
-    for (source, target, sort), members in sorted(groups.items(), key=lambda item: -len(item[1])):
+    for (source, target, sort), members in grouped(casts, lambda cast: (cast.source, cast.target, cast.sort)):
         lines.append(f"  {source} -> {target}  {sort}: {len(members):,}")
         lines += [f"    {member.reason}" for member in members[:EXAMPLES]]
     return lines
@@ -314,13 +294,6 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
 def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
     """Counts by precision in words."""
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
-
-
-def _layer_lines(layers: Layer) -> list[str]:
-    """The tree; numbered neighbours that are alike share a line."""
-    rows = [("  (all)", _counts_in_words(layers.nodes)), *_layer_rows(layers, 1)]
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:<{width}}  {counts}" for name, counts in rows]
 
 
 def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
+from typing import TypeVar
 
 Rows = list[tuple[str, str]]
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 def plural(count: int, word: str) -> str:
@@ -53,6 +56,19 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
     """The first of some names, and ``more``, or how many more there are."""
     left = (more or f" and {len(names) - most:,} more") if len(names) > most else ""
     return f"{', '.join(names[:most])}{left}"
+
+
+def and_more(items: Sized, most: int, end: str = "") -> list[str]:
+    """A line that says how many items there are beyond ``most``; none where there are none."""
+    return [f"and {len(items) - most:,} more{end}"] if len(items) > most else []
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
+    """Items in groups of one key, the largest group first, else as they come."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 
 def shortened(text: str, most: int) -> str:

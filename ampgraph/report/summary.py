@@ -20,7 +20,18 @@ from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
-from .lines import Rows, first, in_rows, middle_left_out, plural, rewrite_line, shortened, titled
+from .lines import (
+    Rows,
+    and_more,
+    first,
+    grouped,
+    in_rows,
+    middle_left_out,
+    plural,
+    rewrite_line,
+    shortened,
+    titled,
+)
 
 if TYPE_CHECKING:
     from ..planner.policies.registry import Policy
@@ -39,7 +50,7 @@ MEANING = {
     "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
     "index": "an integer or a size is computed from it, which must be exact",
     "pow": "can overflow {dtype} where float32 does not: x**2 does when |x| > 255.9",
-    "quantized": "in the quantized part, which runtimes compute in integers: {dtype} would only add Casts",
+    "quantized": "quantized, which runtimes compute in integers: {dtype} would only add Casts",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
     "spectrum": "part of a spectrum that a logarithm or a quotient reads: {dtype} would lose its small powers",
     "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
@@ -59,6 +70,8 @@ MOST = 15
 """Lines of a report that does not say everything."""
 LEAST = 3
 """Of them, those that reasons for float32 have at least."""
+OPTIONAL = "optional"
+"""How a note begins that gives way to a reason."""
 LONGEST = 200
 """Characters of a reason or note in it; --verbose has them whole."""
 NAME = 40
@@ -234,8 +247,11 @@ class Summary(Shown):
         rows += [("rewrites", shortened("; ".join(rewrites), LONGEST))] if rewrites else []
         rows += _range_rows(self, every)
         reasons = len({held.rule for held in self.float32}) + bool(none)
-        notes = _notes_in_short(self, MOST - len(rows) - len(end) - min(reasons, LEAST))
-        held = _float32_in_short(self, MOST - len(rows) - len(end) - len(notes), none)
+        room = MOST - len(rows) - len(end)
+        notes = _notes_in_short(self, room - min(reasons, LEAST))
+        if len(notes) + reasons > room:
+            notes = [(title, text) for title, text in notes if not text.startswith(OPTIONAL)]
+        held = _float32_in_short(self, room - len(notes), none)
         return in_rows([*rows, *held, *((title, shortened(text, LONGEST)) for title, text in notes), *end])
 
 
@@ -335,14 +351,10 @@ def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
 
 def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
     """Nodes in float32 in groups of one rule and one kind, the largest group first."""
-    groups: dict[tuple[str, str], list[Chosen]] = {}
-    for node in nodes:
-        groups.setdefault((node.why.rule, node.kind), []).append(node)
-    held = [
+    return tuple(
         Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], lists, plan))
-        for (rule, kind), group in groups.items()
-    ]
-    return tuple(sorted(held, key=lambda item: -item.count))
+        for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
+    )
 
 
 def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
@@ -354,7 +366,7 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
         start, place, _ = text.partition("; ")
         return f"{start}, and float32 at {plan.level}" if place else text
     if rule == "slot":
-        return text.partition(" stays float32: ")[2] or text
+        return f"float32 at every level: {text.partition(' stays float32: ')[2] or text}"
     if rule == "taint":
         start, made, _ = text.partition(" made in float32 (")
         return f"{start}{made[:-2]}: {plan.dtype} may not hold it"
@@ -385,7 +397,8 @@ def next_step(summary: Summary) -> str:
     """What is to be done with the result, in a sentence."""
     check, model, output = summary.check, summary.model, summary.output
     if check is not None and check.advice:
-        return check.advice
+        state = "wrong" if check.missed else "may be wrong" if check.doubtful else ""
+        return (f"{output} is written, but {state}: " if output and state else "") + check.advice
     if not summary.lowered:
         return f"nothing is gained by {summary.dtype} here: use {model if output else 'the model'} as it is"
     if summary.without_file == DRY_RUN:
@@ -399,9 +412,8 @@ def next_step(summary: Summary) -> str:
     found, speed = "ready to use", summary.speed
     if speed is not None and speed.idle:
         kept = model if output else "the original"
-        gain = f"SLOWER ({speed.slower} times the speed of float32)" if speed.slower else "no faster"
-        found = f"correct, but by the estimate {gain}: use it where the size of the file matters, else {kept}"
-    files = " (DIR: .npz files; no GPU is needed)" if output else ""
+        found = f"correct, but by the estimate {speed.gain}: use it where the size of the file matters, else {kept}"
+    files = " (DIR: .npz files; on the CPU)" if output else ""
     return f"{found}; optional: `{data}` compares both on your own samples{files}" if check.generated else found
 
 
@@ -489,7 +501,7 @@ def _notes_in_short(summary: Summary, most: int) -> Rows:
     for topic, count in Counter(note["topic"] for note in left if note["topic"] not in ("samples", "range")).items():
         note = next(note for note in left if note["topic"] == topic)
         where = f"{note['where']}: " if note["where"] else ""
-        more = f" (and {count - 1:,} more like it: --verbose)" if count > 1 else ""
+        more = f" (and {count - 1:,} more such notes: --verbose)" if count > 1 else ""
         rows.append((topic, f"{where}{_plainly(note['text'])}{more}"))
     if len(rows) <= most:
         return rows
@@ -504,7 +516,7 @@ def _range_rows(summary: Summary, every: bool) -> Rows:
     passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
     nodes = plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
     out = f"{plural(len(passing), 'value')} out of range, {nodes} float32 for it"
-    examples = _examples(passing) if every else []
+    examples = [*passing[:EXAMPLES], *and_more(passing, EXAMPLES)] if every else []
     return titled("ranges", [out if passing else "all values in range", *examples, *samples])
 
 
@@ -515,13 +527,11 @@ def _note_rows(summary: Summary) -> Rows:
         if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
             where = f"{note['where']}: " if note["where"] else ""
             topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
-    return [row for topic, message in topics.items() for row in titled(topic, _examples(message))]
-
-
-def _examples(texts: list[str]) -> list[str]:
-    """The first few texts, and how many more there are."""
-    left = len(texts) - EXAMPLES
-    return [*texts[:EXAMPLES], *([f"and {left:,} more"] if left > 0 else [])]
+    return [
+        row
+        for topic, message in topics.items()
+        for row in titled(topic, message[:EXAMPLES] + and_more(message, EXAMPLES))
+    ]
 
 
 def _in_words(rule: str, chosen: str) -> str:

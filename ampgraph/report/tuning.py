@@ -16,7 +16,7 @@ from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
 from ..core.shown import Data, Shown, named
-from .lines import columns, finite, in_rows, plural, titled
+from .lines import and_more, columns, finite, in_rows, plural, titled
 
 PATTERNS = 24  # shown; --json has all
 SHORT = {
@@ -83,8 +83,7 @@ class Sensitivity(Shown):
             )
             for unit in self.units[:SHOWN]
         ]
-        more = len(self.units) - SHOWN
-        return columns([head, *rows], ">") + ([f"and {more:,} more"] if more > 0 else [])
+        return columns([head, *rows], ">") + and_more(self.units, SHOWN)
 
     def to_json(self) -> str:
         """The table as JSON."""
@@ -210,5 +209,4 @@ def _pattern_lines(found: Tuning) -> list[str]:
     """The lines with what was promoted, as options to paste behind `convert`."""
     words = [f"--fp32 {shlex.quote(pattern)}" for pattern in found.patterns[:PATTERNS]]
     lines = ["  ".join(words[i : i + 3]) for i in range(0, len(words), 3)]
-    left = len(found.patterns) - PATTERNS
-    return lines + ([f"and {left:,} more (--json lists all)"] if left > 0 else [])
+    return lines + and_more(found.patterns, PATTERNS, " (--json lists all)")

@@ -7,25 +7,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Data, Shown, named, plain
+from ..core.shown import Data, Shown, named, plain, with_old_names
 from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
 from ..numerics.metrics.verdict import all_within
 from ..numerics.trace.suspects import Suspect, TracedValue
+from ..oplists.traits import has
 from ..runtime.executed import ExecutedLayer
 from .lines import Rows, first, in_rows, plural, titled
 from .outputs import layer_lines
-from .quantized import QuantizedParts
 
 SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
     "classes": "other classes,", "detections": "detections, pair by pair,",
 }  # fmt: skip
-OPERANDS, FALLBACK, STEPS = 3, 8, 9  # shown; --json has all
+OPERANDS, FALLBACK, STEPS, SHOWN = 3, 8, 9, 5  # shown; --json has all
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,33 @@ class StepError(Data):
     step: int
     error: float
     output: str
+
+
+@dataclass(frozen=True)
+class QuantizedParts(Data):
+    """Operators between DequantizeLinear and QuantizeLinear, and products of integers.
+
+    Attributes:
+        unchanged: how many of each kind compute on what they computed on, of the same types and with the same
+            neighbours.
+        changed: the others, by name.
+    """
+
+    unchanged: tuple[tuple[str, int], ...]
+    changed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.unchanged or self.changed)
+
+    def __str__(self) -> str:
+        kept = ", ".join(f"{count:,} {kind}" for kind, count in self.unchanged) or "none"
+        if not self.changed:
+            return f"left as they are: {kept}"
+        return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON."""
+        return with_old_names(self, {"unchanged": dict(self.unchanged), "changed": list(self.changed)})
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,10 +152,11 @@ class Verification(Shown):
 
     def _overview(self) -> Iterable[Html]:
         """The error of each output, and the error along the graph in the sample that was looked at."""
-        rows = [
-            (one.name, _ok_or_missed(one.within(self.tolerance)), *_error_cells(one), _error_bars(one, self))
-            for one in self.outputs
-        ]
+        rows: list[tuple[str, ...]] = []
+        for one in self.outputs:
+            found = (one.scores.median, one.scores.p90, one.scores.worst) if one.judged else ()
+            cells = [*map(_error_text, found)] or ["", "", ""]
+            rows.append((one.name, _ok_or_missed(one.within(self.tolerance)), *cells, _error_bars(one, self)))
         verdict = f"{self.model} against {self.reference}: {_ok_or_missed(self.ok)}, tolerance {self.tolerance:g}"
         yield heading(verdict, f" on {plural(self.samples, 'sample')} ({self.run})")
         yield table(("output", "verdict", "median", "90th percentile", "worst", "by sample"), rows)
@@ -295,14 +324,6 @@ def _error_bars(output: Agreement, found: Verification) -> Html:
     return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")
 
 
-def _error_cells(output: Agreement) -> tuple[str, str, str]:
-    """Median, 90th percentile and worst of an output, empty where no metric is about it."""
-    scores = output.scores
-    found = [scores.median, scores.p90, scores.worst] if output.judged else []
-    one, two, three = [f"{error:.2e}" if math.isfinite(error) else "infinite" for error in found] or ["", "", ""]
-    return one, two, three
-
-
 def _errors_along_graph(found: Verification) -> Html:
     """A picture of the error behind each node, in their order; empty where no errors were traced."""
     errors = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
@@ -312,3 +333,50 @@ def _errors_along_graph(found: Verification) -> Html:
     words = f"error behind each of {len(errors):,} nodes, in their order; the largest is {errors[worst]:.2e} at {worst}"
     picture = heights(list(errors.values()), found.tolerance, f"{words}; the line is the tolerance")
     return Html(f"<p>{markup(words)}</p>{picture}")
+
+
+# -- which quantized parts of a model a conversion has left as they are ------------------------------------------------
+
+Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each operand is from, who reads the results
+
+
+def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
+    """The quantized parts of a model beside its reference; nodes are known by the values that they write."""
+    ours = {_first_output_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
+    theirs = {_first_output_name(model, op): op for op in model.ops if op.outputs}
+    kept: Counter[str] = Counter()
+    changed = []
+    for name, op in ours.items():
+        twin = theirs.get(name)
+        if twin is not None and _part_signature(model, twin) == _part_signature(reference, op):
+            kept[op.kind] += 1
+        else:
+            changed.append(f"{op.kind} {op.name or name}")
+    return QuantizedParts(tuple(kept.most_common()), tuple(changed))
+
+
+def _is_part(flow: Dataflow, op: Op) -> bool:
+    """Whether an operator is quantized itself, or reads dequantized and writes what is quantized."""
+    if has(op.role, "quantized"):
+        return not (has(op.role, "dequantizes") or has(op.role, "quantizes"))
+    makers = [flow.writer(v) for v in op.inputs if v != NONE]
+    readers = [use for v in op.outputs if v != NONE for use in flow.uses[v]]
+    read = any(maker is not None and has(maker.role, "dequantizes") for maker in makers)
+    return read and any(use.op != NONE and has(flow.ops[use.op].role, "quantizes") for use in readers)
+
+
+def _first_output_name(flow: Dataflow, op: Op) -> str:
+    """An operator by its first output."""
+    return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
+
+
+def _part_signature(flow: Dataflow, op: Op) -> Signature:
+    """What tells a quantized operator from others where names changed: kind, what it reads and from whom, who reads
+    it."""
+    given = [flow.values[v] for v in op.inputs if v != NONE]
+    makers = [flow.writer(v.id) for v in given]
+    sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))
+    results = [v for v in op.outputs if v != NONE]
+    low = tuple(flow.values[v].dtype for v in results if flow.values[v].dtype != FLOAT32)
+    readers = sorted(flow.ops[use.op].kind for v in results for use in flow.uses[v] if use.op != NONE)
+    return op.kind, sources, (*low, *readers)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
+from ..core.walk import sole_reader
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_regions, fused_only_patterns
 from .known import Known, named_ops
@@ -76,11 +77,12 @@ def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]
     """The operators behind a norm that scale and shift it by vectors, stored or computed, as its own scale and bias
     would."""
     found: list[Op] = []
-    while len(found) < AFFINE and len(uses := flow.uses[(found or [result])[-1].outputs[0]]) == 1:
-        reader = flow.ops[uses[0].op] if uses[0].op != NONE else None
-        if reader is None or reader.kind not in kinds or reader.scope != result.scope:
+    while len(found) < AFFINE:
+        value = (found or [result])[-1].outputs[0]
+        reader = sole_reader(flow, value, result.scope)
+        if reader is None or reader.kind not in kinds:
             break
-        shapes = [flow.shape(v) for i, v in enumerate(reader.inputs) if i != uses[0].index]
+        shapes = [flow.shape(v) for v in reader.inputs if v != value]
         if any(shape is not None and len(shape) != 1 for shape in shapes):
             break
         found.append(reader)

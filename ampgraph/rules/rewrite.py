@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from ..core.dataflow import NONE, Dataflow, Op, Value
 from ..core.graph import NodeEditor
@@ -12,15 +11,9 @@ from ..core.pass_ import foreign
 from ..core.rewrites import Rewrite
 from .known import IsLow, Known
 
-if TYPE_CHECKING:
-    pass
-
 
 class RewriteRule(Rewrite):
     """A rewrite with its finder. Subclasses are frozen dataclasses; their fields are all that a plan says of one."""
-
-    tried: ClassVar[bool] = False
-    """Whether it pays only where a trial plan makes something low."""
 
     @classmethod
     def find(cls, known: Known) -> Iterable[RewriteRule]:
@@ -83,7 +76,6 @@ class Idle(RewriteRule):
     source: str
 
     reading = ("source",)
-    tried = True
 
     @property
     def gone(self) -> tuple[int, ...]:
@@ -98,6 +90,11 @@ class Idle(RewriteRule):
     @property
     def said(self) -> str:
         return f"reads what a {self.what} read, which did nothing and is taken away"
+
+
+def all_low(ops: Iterable[Op], is_low: IsLow) -> bool:
+    """Whether all slots of the operators are low in the trial plan."""
+    return all(is_low(unit) for op in ops for unit in op.slots.values())
 
 
 def is_inside(flow: Dataflow, op: Op) -> bool:

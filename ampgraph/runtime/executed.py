@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Feeds, Result
-from ..core.errors import AmpError, NoMemory, nearest
+from ..core.errors import AmpError, NoMemory
 from ..core.installing import pip_install
 from ..core.low_types import numpy_type
 from ..core.shown import Data
 from . import session_one
 from .child import died_of
 from .onnxruntime_session import out_of_memory
-from .ports import Port, check_feeds, contradiction
+from .ports import Port, check_feeds, contradiction, names_of_outputs
 
 SECONDS = 600.0  # for one question
 ELSEWHERE = "; --runtime PYTHON names an environment that has it"
@@ -159,11 +159,7 @@ class ExecutedSession:
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
-        wanted = list(self.outputs) if outputs is None else list(outputs)
-        for name in wanted:
-            if name not in self.outputs:
-                hint = nearest(name, list(self.outputs)) or f"there are: {', '.join(self.outputs)}"
-                raise AmpError("AMP503", f"no output '{name}'", hint=hint)
+        wanted = names_of_outputs(self.outputs, outputs)
         self.feed(feeds)
         self.time()
         return {name: value for name, value in self.results().items() if name in wanted}
@@ -171,9 +167,9 @@ class ExecutedSession:
     def feed(self, feeds: Feeds) -> None:
         """Sets what the next runs are fed."""
         checked = check_feeds(self.inputs, feeds, ())
-        arrays = {str(self._fed[name]): _as_words(array) for name, array in checked.items() if name in self._fed}
-        path = self.runtime.scratch / "feeds.npz"
-        np.savez(path, **arrays)
+        arrays = {str(self._fed[name]): array for name, array in checked.items() if name in self._fed}
+        path = self.runtime.scratch / "feeds.npz"  # which takes bfloat16 as 16-bit words
+        np.savez(path, **{n: a.view("V2") if a.dtype.name == "bfloat16" else a for n, a in arrays.items()})
         self._ask("feed", contradiction(self.inputs, checked), feeds=str(path))
 
     def time(self) -> tuple[float, float]:
@@ -208,17 +204,12 @@ class ExecutedSession:
             raise AmpError("AMP504", f"{self.runtime.name} stopped: {said(str(error))}", hint=hint) from error
 
 
-def _port_places(ports: list[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
-    """The place of each name among the runtime's ports, which may have further names or others."""
-    by_name = {name: place for place, port in enumerate(ports) for name in port["names"]}
+def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]:
+    """The place of each name among the runtime's ports, given by their names: several, or others than the file's."""
+    by_name = {name: place for place, port in enumerate(ports) for name in port}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}
     return {name: by_name[name] for name in names if name in by_name}
-
-
-def _as_words(array: Any) -> Any:
-    """bfloat16 as 16-bit words, as .npz files take it."""
-    return array.view("V2") if array.dtype.name == "bfloat16" else array
 
 
 def refused(runtime: str, error: str, where: str) -> AmpError:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,13 +26,12 @@ from ..core.installing import pip_install
 from ..core.low_types import numpy_type
 from ..formats.mindir import io as mindir_io
 from ..formats.mindir.schema import ELEMENT_TYPES, TENSOR, TENSORS
-from .ports import Port, array_of
+from .ports import Port, check_feeds, names_of_outputs
 
 UNKNOWN_RANK = (-2,)  # how MindSpore writes a shape of which nothing is known
 TENSOR_KINDS = (TENSOR, TENSORS)
 
 
-@runtime_checkable
 class Tensor(Protocol):
     """A tensor of MindSpore, on the host or on a device."""
 
@@ -58,51 +57,17 @@ class MindirPorts:
         given: dict[str, Result] = {}
         for word, value in feeds.items():
             name = word.removeprefix(self.prefix)
-            if name not in self.inputs:
-                hint = nearest(name, list(self.inputs)) or f"there are: {', '.join(self.inputs)}"
-                raise AmpError("AMP503", f"no input '{word}'", hint=hint)
             if name in given:
                 raise AmpError("AMP503", f"input '{name}' is given twice", hint="by its short or its full name")
             given[name] = value
-        missing = [name for name in self.inputs if name not in given]
-        if missing:
-            raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(self.inputs)}")
-        return {name: _fitting(port, given[name]) for name, port in self.inputs.items()}
-
-
-def _fitting(port: Port, value: object) -> Array | Tensor:
-    """The value as an array of the port's type and shape; a mindspore Tensor stays where it is."""
-    fed: Array | Tensor = value if isinstance(value, Tensor) else _as_array(port, value)
-    found, shape = str(fed.dtype).lower(), tuple(fed.shape)
-    if found != port.dtype:
-        hint = f"array.astype('{port.dtype}') if its values fit"
-        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {found} was fed", hint=hint)
-    if not _admits_shape(port, shape):
-        message = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
-        raise AmpError("AMP503", message, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
-    return fed
-
-
-def _as_array(port: Port, value: object) -> Array:
-    """What is fed to a port as an array of its type; bfloat16 may come as raw words, or as numpy types of other
-    libraries."""
-    array = array_of(port, value)
-    if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
-        return array.view(np.uint16).view(numpy_type("bfloat16"))  # numpy files and MindSpore have types of their own
-    return array
+        checked = check_feeds(self.inputs, given, ())
+        return {name: checked[name] for name in self.inputs}
 
 
 def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
     """An input or output as MindIR says it: -1 is an open size, -2 alone an unknown rank."""
     ranked = dims != UNKNOWN_RANK
     return Port(name, dtype, tuple(None if dim == -1 else dim for dim in dims) if ranked else (), ranked)
-
-
-def _admits_shape(port: Port, shape: tuple[int, ...]) -> bool:
-    """Whether an array of this shape may be fed to a port."""
-    if not port.ranked:
-        return True
-    return len(shape) == len(port.shape) and all(w in (None, g) for w, g in zip(port.shape, shape, strict=True))
 
 
 def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
@@ -328,11 +293,7 @@ class MindsporeSession:
         if len(names) != len(found):
             names = [f"output{index}" for index in range(len(found))]
         made = dict(zip(names, found, strict=True))
-        for name in outputs or ():
-            if name not in made:
-                hint = nearest(name, names) or f"there are: {', '.join(names)}"
-                raise AmpError("AMP503", f"no output '{name}'", hint=hint)
-        return made if outputs is None else {name: made[name] for name in outputs}
+        return {name: made[name] for name in names_of_outputs(made, outputs)}
 
 
 def _flat_results(results: Any) -> Iterator[Tensor]:

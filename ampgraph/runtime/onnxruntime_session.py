@@ -18,7 +18,7 @@ from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, NoMemory, first_line, nearest
 from ..core.low_types import numpy_type
 from .devices import choose, import_onnxruntime
-from .ports import Port, check_feeds, contradiction
+from .ports import Port, check_feeds, contradiction, names_of_outputs
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -74,7 +74,7 @@ class OnnxSession:
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
         checked = check_feeds(self.inputs, feeds, self.optional)
-        wanted = list(self.outputs) if outputs is None else list(outputs)
+        wanted = names_of_outputs(self.outputs, outputs)
         try:
             if any(port.dtype == "bfloat16" for port in (*self.inputs.values(), *self.outputs.values())):
                 return self._run_values(checked, wanted)

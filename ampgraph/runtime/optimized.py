@@ -206,8 +206,12 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
     given, made = [node for node, _ in walk(before.graph)], list(walk(after.graph))
     stored = [tensor.name for tensor in after.graph.initializer]
     parts = fused_parts(given, [node for node, _ in made], stored)
-    nodes = tuple(_node_that_runs(node, types, places, part) for (node, types), part in zip(made, parts, strict=True))
-    return Optimized(runtime, nodes, frozenset(map(kind_of, given)))
+    nodes = []
+    for (node, types), part in zip(made, parts, strict=True):
+        provider = places.get((node.op_type, node.name)) or places.get(("", "")) or UNKNOWN
+        kind = kind_of(node)
+        nodes.append(OptimizedNode(node.name, kind, provider, _float_type(node, kind, types), part))
+    return Optimized(runtime, tuple(nodes), frozenset(map(kind_of, given)))
 
 
 def placements(log: str) -> dict[tuple[str, str], str]:
@@ -265,20 +269,11 @@ def walk(
             yield from walk(body, types)
 
 
-def _node_that_runs(
-    node: onnx.NodeProto, types: Mapping[str, int], places: Mapping[tuple[str, str], str], computes: tuple[str, ...]
-) -> OptimizedNode:
-    """A node that runs: its provider by the log, its type, and what it ``computes`` of the file."""
-    kind = kind_of(node)
-    provider = places.get((node.op_type, node.name)) or places.get(("", "")) or UNKNOWN
-    return OptimizedNode(node.name, kind, provider, _float_type(node, kind, types), computes)
-
-
 def _float_type(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
     """The float type of a node, of a Cast "from->to"; "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
-        made = next((FLOATS.get(item.i, "") for item in node.attribute if item.name == "to"), "")
+        made = FLOATS.get(_cast_type(node, kind), "")
         given = types.get(node.input[0])
         source = UNKNOWN if given is None else FLOATS.get(given, "")
         return f"{source}->{made}" if source and made else source.replace(UNKNOWN, "") or made

@@ -212,13 +212,14 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     before = counter(proto)
     best, how, least = proto, "", (before, node_count(proto))
     for made, name in _candidates(proto, counter, python):
-        if not _same_interface(proto, made) or not admits(made):
+        if _interface(proto) != _interface(made) or not admits(made):
             continue
         size = (counter(made), node_count(made))
         if size < least:
             best, how, least = made, name, size
-    if best is not proto:
-        _keep_metadata(proto, best)
+    if best is not proto:  # ONNX Runtime leaves metadata out when it writes a graph
+        known = {entry.key for entry in best.metadata_props}
+        best.metadata_props.extend(entry for entry in proto.metadata_props if entry.key not in known)
     return FusedModel(best, how, before, least[0], counter)
 
 
@@ -256,19 +257,8 @@ def node_count(proto: onnx.ModelProto) -> int:
     return sum(1 for _ in walk(proto.graph))
 
 
-def _same_interface(one: onnx.ModelProto, two: onnx.ModelProto) -> bool:
-    """Whether inputs and outputs have the same names and types, in the same order."""
-    return _interface(one) == _interface(two)
-
-
 def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:
     """Names and element types of inputs that must be fed, and of outputs."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     values = [value for value in proto.graph.input if value.name not in stored]
     return [(value.name, value.type.tensor_type.elem_type) for value in (*values, *proto.graph.output)]
-
-
-def _keep_metadata(given: onnx.ModelProto, made: onnx.ModelProto) -> None:
-    """Copies the metadata that ONNX Runtime leaves out when it writes a graph."""
-    known = {entry.key for entry in made.metadata_props}
-    made.metadata_props.extend(entry for entry in given.metadata_props if entry.key not in known)

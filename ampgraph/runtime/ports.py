@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, Feeds, Result
+from ..core.arrays import Feeds, Result
 from ..core.errors import AmpError, first_line, nearest
 from ..core.low_types import numpy_type
 
@@ -17,31 +17,41 @@ from ..core.low_types import numpy_type
 class Port:
     """An input or output: its element type, ``""`` for anything but a tensor, and its sizes: a name, or None for any.
 
-    ``ranked``: whether the file says how many sizes there are; ``shape`` is empty where it does not.
+    ``ranked``: whether the file says how many sizes there are; ``shape`` is empty where it does not. None where an
+    empty one may mean either, as ONNX Runtime shows a scalar for an unknown rank.
     """
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...]
-    ranked: bool = True
+    ranked: bool | None = None
 
     def __str__(self) -> str:
-        if not self.ranked:
+        if self.ranked is False:
             return f"{self.dtype} of any shape"
         return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
 
+    def admits(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape may be fed. Symbolic sizes are left to the runtime."""
+        if not (self.shape or self.ranked):
+            return True
+        pairs = zip(shape, self.shape, strict=False)
+        fixed = all(declared == given for given, declared in pairs if isinstance(declared, int))
+        return fixed and len(shape) == len(self.shape)
 
-def array_of(port: Port, value: object) -> Array:
-    """What was fed as an array in C order. Raises AmpError AMP503 for what numpy makes none of."""
-    try:
-        return np.asarray(value, order="C")
-    except ValueError as error:
-        message = f"the value of input '{port.name}' is not an array: {first_line(error)}"
-        raise AmpError("AMP503", message, hint=f"feed {port}") from None
+
+def names_of_outputs(ports: Collection[str], wanted: Sequence[str] | None) -> list[str]:
+    """The outputs that a run is asked for, all where None. Raises AmpError AMP503 for one that is not there."""
+    for name in wanted or ():
+        if name not in ports:
+            hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
+            raise AmpError("AMP503", f"no output '{name}'", hint=hint)
+    return list(ports if wanted is None else wanted)
 
 
 def check_feeds(ports: Mapping[str, Port], feeds: Feeds, optional: Collection[str]) -> dict[str, Result]:
-    """The feeds as contiguous arrays. Raises AmpError AMP503 for an unknown, missing or unfitting one."""
+    """The feeds as contiguous arrays; tensors of MindSpore stay where they are. Raises AmpError AMP503 for an unknown,
+    missing or unfitting one."""
     for name in feeds:
         if name not in ports and name not in optional:
             hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
@@ -66,23 +76,25 @@ def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str
 
 
 def _fitting_array(port: Port, value: Any) -> Any:
-    """An array of the port's type and fixed sizes; AmpError AMP503 otherwise. Symbolic sizes are left to the
-    runtime."""
+    """An array of the port's type and fixed sizes; AmpError AMP503 otherwise."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
-    array = array_of(port, value)
-    wanted = port.dtype
-    if wanted == "bfloat16" and array.dtype.kind == "V":
-        array = array.view(numpy_type(wanted))  # how numpy files keep it
-    if wanted != "object" and array.dtype.name != wanted:
+    try:
+        fed = value if hasattr(value, "asnumpy") else np.asarray(value, order="C")
+    except ValueError as error:
+        message = f"the value of input '{port.name}' is not an array: {first_line(error)}"
+        raise AmpError("AMP503", message, hint=f"feed {port}") from None
+    found, wanted = getattr(fed.dtype, "name", str(fed.dtype).lower()), port.dtype
+    if wanted == "bfloat16" and isinstance(fed, np.ndarray) and (fed.dtype.kind == "V" or found == "bfloat16"):
+        fed, found = fed.view(np.uint16).view(numpy_type(wanted)), wanted  # numpy's files and others have own types
+    if found != wanted and wanted != "object":
+        said = fed.dtype if isinstance(fed, np.ndarray) else found
         hint = f"array.astype('{wanted}') if its values fit"
-        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
-    fits = len(array.shape) == len(port.shape) or not port.shape  # ONNX Runtime shows a scalar for an unknown rank
-    pairs = zip(array.shape, port.shape, strict=False)
-    if not fits or any(isinstance(declared, int) and declared != given for given, declared in pairs):
-        message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
+        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {said} was fed", hint=hint)
+    if not port.admits(fed.shape):
+        message = f"input '{port.name}' takes {port} but the array fed has shape {list(fed.shape)}"
         raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
-    return array
+    return fed
 
 
 # -- what takes and gives them ----------------------------------------------------------------------------------------

@@ -49,23 +49,16 @@ class OpenVino:
         return {"runtime": f"OpenVINO {version}", "low": [low[word] for word in here if word in low]}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        """Compiles a model for the CPU; gives its number and its ports. ``hint``: "" for the types of the file."""
+        """Compiles a model for the CPU; gives its number and the names of its ports. ``hint``: "" for the types of the
+        file."""
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": HINTS[hint], "NUM_STREAMS": 1}
         if threads:
             settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
         compiled = self.core.compile_model(self.core.read_model(model), "CPU", settings)
         number = next(self.numbers)
         self.opened[number] = compiled, compiled.create_infer_request()
-        ports = {"inputs": list(map(self._port, compiled.inputs)), "outputs": list(map(self._port, compiled.outputs))}
-        return {"session": number, **ports}
-
-    def _port(self, port: Any) -> dict[str, Any]:
-        """Names, type and sizes (None where open) of an input or output."""
-        shape = port.get_partial_shape()
-        ranked = shape.rank.is_static
-        sizes = [d.get_length() if d.is_static else None for d in shape] if ranked else []
-        dtype = NAMES.get(port.get_element_type().to_string(), "")
-        return {"names": sorted(port.get_names()), "dtype": dtype, "shape": sizes, "ranked": ranked}
+        inputs, outputs = ([sorted(port.get_names()) for port in of] for of in (compiled.inputs, compiled.outputs))
+        return {"session": number, "inputs": inputs, "outputs": outputs}
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
         """Puts arrays, by the place of the input."""
@@ -130,25 +123,17 @@ class OnnxRuntime:
         return {"runtime": name, "low": ["float16"] if arm else [], "note": note}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        """Opens a model; gives its number and its ports."""
+        """Opens a model; gives its number and the names of its ports."""
         options = self.options()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         number, providers = next(self.numbers), [self.provider] if self.provider else None
         self.opened[number] = session = self.ort.InferenceSession(model, options, providers=providers)
-        return {
-            "session": number, "inputs": list(map(self._port, session.get_inputs())),
-            "outputs": list(map(self._port, session.get_outputs())),
-        }  # fmt: skip
+        inputs, outputs = ([[port.name] for port in of] for of in (session.get_inputs(), session.get_outputs()))
+        return {"session": number, "inputs": inputs, "outputs": outputs}
 
     def options(self) -> Any:
         """Options of a session; subclasses add their provider."""
         return self.ort.SessionOptions()
-
-    def _port(self, port: Any) -> dict[str, Any]:
-        """Name, type and sizes of an input or output."""
-        name = port.type.removeprefix("tensor(").removesuffix(")")
-        dtype = {"float": "float32", "double": "float64"}.get(name, name) if port.type.startswith("tensor(") else ""
-        return {"names": [port.name], "dtype": dtype, "shape": list(port.shape), "ranked": True}
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
         """Keeps arrays for the next run, by the place of the input."""

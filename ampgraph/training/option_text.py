@@ -4,7 +4,7 @@ them takes the types from the fields of a dataclass."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -40,6 +40,17 @@ def read_options(text: str, types: Mapping[str, str]) -> dict[str, Any]:
             raise BadOption(message, nearest(key, list(types)) or f"there are: {', '.join(types)}")
         given[key] = _value(key, value, types[key])
     return given
+
+
+def split_pattern(text: str, kinds: Sequence[str]) -> tuple[str, str]:
+    """The pattern of names and the form of ``PATTERN=FORM``; an empty pattern for a form alone. A form begins with one
+    of ``kinds``; a name may hold = and :, and so may a form."""
+    places = [place for place, letter in enumerate(text) if letter == "=" and place]
+    rows = [(text[:place], text[place + 1 :]) for place in places]
+    found = next((row for row in rows if row[1].partition(":")[0] in kinds), None)
+    if found is None and rows and ":" not in rows[0][0]:  # the kind is what is misspelt
+        return rows[0]
+    return found or ("", text)
 
 
 def _value(key: str, text: str, kind: str) -> str | float | None:

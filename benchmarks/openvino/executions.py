@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from sweep import LOW, Form, retyped, ways  # noqa: E402
 
-from ampgraph.api.executing import executed  # noqa: E402
+from ampgraph.api.run import executed  # noqa: E402
 from ampgraph.core.errors import AmpError  # noqa: E402
 from ampgraph.core.low_types import numpy_type  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402

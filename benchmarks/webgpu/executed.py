@@ -28,7 +28,7 @@ import onnx  # noqa: E402
 from measure import markdown  # noqa: E402
 
 import ampgraph  # noqa: E402
-from ampgraph.api.executing import executed  # noqa: E402
+from ampgraph.api.run import executed  # noqa: E402
 from ampgraph.numerics.metrics.agreement import QUANTILE, quantile  # noqa: E402
 from ampgraph.numerics.strict.session import StrictSession  # noqa: E402
 from ampgraph.runtime.executed import Runtime  # noqa: E402

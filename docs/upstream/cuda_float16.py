@@ -48,6 +48,15 @@ def rms_norm(epsilon):
     return model(nodes, [4, 64], 18, **numbers)
 
 
+def attention(width):
+    """Three heads over a past of twelve: keys of eight numbers, values of ``width``."""
+    random, half = np.random.default_rng(1), np.float16
+    sizes = {"k": (2, 3, 6, 8), "v": (2, 3, 6, width), "pk": (2, 3, 12, 8), "pv": (2, 3, 12, width)}
+    stored = {name: random.random(size).astype(half) for name, size in sizes.items()}
+    node = helper.make_node("Attention", ["x", "k", "v", "", "pk", "pv"], ["y", "nk", "nv"])
+    return model([node], [2, 3, 4, 8], 23, **stored)
+
+
 def run(made, provider, x):
     """What a provider makes of it, with all optimisations."""
     return (
@@ -73,6 +82,8 @@ def main():
         ("Gelu by tanh of 3 elements", gelu(3), np.array([-1, 0, 1], np.float16)),
         ("CumSum of 2,048 elements", running_sum(2048), random.random(2048).astype(np.float16)),
         ("RMSNorm, epsilon 1e-6", rms_norm(1e-6), (1e-3 * random.standard_normal((4, 64))).astype(np.float16)),
+        ("Attention, past, values of 8", attention(8), random.random((2, 3, 4, 8)).astype(np.float16)),
+        ("Attention, past, values of 10", attention(10), random.random((2, 3, 4, 8)).astype(np.float16)),
     ):
         exact = run(made, CPU, x) if "CumSum" not in name else np.cumsum(x.astype(np.float64))
         found = run(made, CUDA, x)

@@ -48,6 +48,10 @@ PAIRS: dict[str, object] = {
     "float16": "the kernel computes two elements at a time, and leaves out the last of an odd number",
     "odd": True,
 }
+PAST = {
+    **dict.fromkeys(LOW, "wrong by its own size on an H100 and an H200, and right in float32 (benchmarks/gpu.md)"),
+    "unlike": [4, 5],  # keys and values of the past
+}
 PLAIN: dict[str, list[object]] = {"activation_alpha": [], "activation_beta": [], "clip": []}
 MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
@@ -85,6 +89,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "Add": EMBEDDINGS,
+            "Attention": PAST,
             "CastLike": {"float16": "no provider has a Cast from it to float16", "reads": "float4e2m1"},
             "ConvTranspose": {**LEFT, "runs": {"auto_pad": ["NOTSET", "VALID"]}, "mirrored": "pads"},
             "GRU": {
@@ -197,7 +202,8 @@ COMMENTS = {
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
 # the trait `beside`; those that read an operand of the type `reads`; those that set an attribute of `runs` to another
 # value (a list: others in turn), have other numbers in the second half of `mirrored` than in the first, or an operand
-# at `without`, or make an `odd` number of elements; or all nodes.
+# at `without`, or two operands, those of `unlike`, of different last sizes, or make an `odd` number of elements; or all
+# nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us; `low_epsilon`: what
 # SimplifiedLayerNormFusion takes for an epsilon that is no float32 constant. In the types of
@@ -313,6 +319,7 @@ def derived_ties(registry: Registry, provider: str) -> dict[str, list[list[str]]
 
 
 def _tied(kernels: list[Types], one: str, other: str) -> bool:
+    """Whether all kernels of an operator have one type for both type variables, a low one among them."""
     both = [(a, b) for kernel in kernels for a in kernel.get(one, FLOATS) for b in kernel.get(other, FLOATS)]
     compared = [(a, b) for a, b in both if {a, b} <= {"float", *LOW}]
     return all(a == b for a, b in compared) and any(a in LOW for a, _ in compared)
@@ -333,6 +340,7 @@ def toml_value(value: object) -> str:
 
 
 def _entry(opsets: tuple[int, int | None], types: dict[str, set[str]]) -> str:
+    """A row of the table: '1-12 T=float16,float' for opsets, and the float types of each type variable."""
     since, until = opsets
     variables = [f"{v}={','.join(t for t in FLOATS if t in floats)}" for v, floats in sorted(types.items())]
     return f"'{since}-{'' if until is None else until} {' '.join(variables)}'"

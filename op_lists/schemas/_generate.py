@@ -18,6 +18,7 @@ INTERNAL = {"MemcpyFromHost", "MemcpyToHost"}
 
 
 def _formals(formals: Any) -> list[list[Any]]:
+    """Formal parameters as rows: name, type, option, whether variadic ones are all of one type."""
     rows = []
     for formal in formals:
         option = str(formal.option).rsplit(".", 1)[-1].lower()
@@ -26,6 +27,7 @@ def _formals(formals: Any) -> list[list[Any]]:
 
 
 def _row(schema: Any) -> dict[str, Any]:
+    """A schema of ONNX Runtime's as the file has it."""
     return {
         "name": schema.name,
         "domain": schema.domain,
@@ -67,6 +69,7 @@ def operator_names(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _lines(head: dict[str, Any], key: str, entries: list[str], brackets: str) -> str:
+    """A JSON object: ``head``, then ``entries`` under ``key``, one a line."""
     start = json.dumps(head)[1:-1]
     body = ",\n".join(entries)
     return f'{{{start},\n"{key}": {brackets[0]}\n{body}\n{brackets[1]}}}\n'

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from ampgraph.api.mixlist import ascend_names, build_mixlist, write_mixlist
+from ampgraph.api.mixlist import ascend_names, build_mixlist
 from ampgraph.core.errors import AmpError
 from ampgraph.core.spellings import LEVELS
 from ampgraph.oplists.files import data_folder
@@ -135,16 +135,3 @@ def test_mistakes_leave_nothing_behind(amp, tmp_path, monkeypatch, words, code, 
     before = contents(tmp_path)
     refused(amp("export-mixlist", *words), code, said)
     assert contents(tmp_path) == before and os.path.exists(os.devnull)
-
-
-def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
-    out = tmp_path / "a.json"
-    out.write_text("old")
-
-    def full(source, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(AmpError, match="the disk is full"):
-        write_mixlist(build_mixlist("ampgraph", "O1"), out)
-    assert contents(tmp_path) == {"a.json": b"old"}

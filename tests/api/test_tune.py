@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
-from ampgraph.core.node_names import literal
+from ampgraph.core.names import literal
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession
@@ -128,14 +128,12 @@ def test_the_same_input_gives_the_same_plan(bytes_tuned):
     assert one.to_dict() == two.to_dict() and one.plan.to_json() == two.plan.to_json()
 
 
-def plain_model(nodes=("MatMul",), width=4, **more):
+def plain_model(kinds=("MatMul",), **more):
     """x times a weight, a node each, without names."""
-    names = ["x", *(f"v{i}" for i in range(len(nodes) - 1)), "y"]
-    made = [helper.make_node(kind, [names[i], "w"], [names[i + 1]]) for i, kind in enumerate(nodes)]
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [width, width]) for n in "xy"]
-    weight = numpy_helper.from_array(np.linspace(-1, 1, width * width, dtype=np.float32).reshape(width, width), "w")
-    graph = helper.make_graph(made, "g", ports[:1], ports[1:], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, **more)
+    names = ["x", *(f"v{i}" for i in range(len(kinds) - 1)), "y"]
+    nodes = "  ".join(f"{names[i + 1]} = {kind} ({names[i]}, w)" for i, kind in enumerate(kinds))
+    weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
+    return parse(f"g (float[4, 4] x) => (float[4, 4] y) {{ {nodes} }}", w=weight, opset=18, **more)
 
 
 def test_names_of_nodes():
@@ -148,12 +146,9 @@ def test_names_of_nodes():
     found = ampgraph.tune(model, tolerance=1e-9)
     assert set(found.patterns) == {"a[[]0][*]", "value:y"} and literal("plain/name_1") == "plain/name_1"
     # functions are tuned by the names in their bodies
-    body = [helper.make_node("MatMul", ["a", "b"], ["c"], name="inner")]
-    function = helper.make_function("my", "Cell", ["a", "b"], ["c"], body, [helper.make_opsetid("", 18)])
-    model = plain_model(("Cell", "Cell"), functions=[function])
-    model.opset_import.append(helper.make_opsetid("my", 1))
-    for node, name in zip(model.graph.node, ("one", "two"), strict=True):
-        node.domain, node.name = "my", name
+    cell = '<domain: "my", opset_import: ["" : 18]> Cell (a, b) => (c) { [inner] c = MatMul (a, b) }'
+    model = plain_model(("my.Cell", "my.Cell"), functions=cell, domains=["my"])
+    model.graph.node[0].name, model.graph.node[1].name = "one", "two"
     found = ampgraph.tune(model, tolerance=1e-9)
     assert found.met and found.patterns == ("inner",)
 
@@ -219,17 +214,10 @@ def test_bad_input(tmp_path):
 
 def test_a_mask_that_stays_float32_is_floored_all_the_same():
     """Its constant is stored in float32 because its Add is, though what follows is low."""
-    nodes = [
-        helper.make_node("Add", ["x", "m"], ["s"], name="add"),
-        helper.make_node("Reshape", ["s", "shape"], ["r"], name="move"),
-        helper.make_node("Softmax", ["r"], ["p"], name="soft"),
-        helper.make_node("MatMul", ["p", "w"], ["y"], name="product"),
-    ]
-    model = plain_model()
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    text = """g (float[4, 4] x) => (float[4, 4] y) { [add] s = Add (x, m)  [move] r = Reshape (s, shape)
+        [soft] p = Softmax (r)  [product] y = MatMul (p, w) }"""
     mask = np.where(np.tri(4), 0, -1e9).astype(np.float32)
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in (("m", mask), ("shape", np.array([4, 4]))))
+    model = parse(text, m=mask, shape=np.array([4, 4]), w=(4, 4), opset=18)
     converted = ampgraph.convert(model, "O2", fp32=["add"], low=["move", "soft"])
     stored = {i.name: numpy_helper.to_array(i) for i in converted.graph.initializer}
     assert stored["m"].dtype == np.float32 and stored["m"].min() == -32752

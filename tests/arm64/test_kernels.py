@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.api.executing import executed, runtime_of
+from ampgraph.api.run import executed, runtime_of
 from ampgraph.core.arrays import Array
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.oplists.kernels import load_kernels

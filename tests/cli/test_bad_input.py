@@ -17,6 +17,7 @@ from ampgraph.cli import terminal
 from ampgraph.formats.onnx import io as onnx_io
 from ampgraph.runtime import data
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
+from onnx_text import parse
 
 
 @pytest.fixture
@@ -25,10 +26,6 @@ def folder(tmp_path):
     for name in NAMES:
         shutil.copy(MODELS / f"{name}.onnx", tmp_path)
     return tmp_path
-
-
-def write_garbage(folder):
-    (folder / "m.onnx").write_bytes(b"not a model at all" * 50)
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
@@ -47,9 +44,7 @@ def test_a_pointer_of_git_lfs_is_named(amp, folder):
 
 def test_a_fault_is_told_once(tmp_path):
     """What onnx_ir logs of the file does not stand beside it; a process of its own, as loggers are the process's."""
-    node = onnx.helper.make_node("MatMul", ["x", "nope"], ["y"], name="mm")
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 4]) for name in "xy")
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y])), tmp_path / "m.onnx")
+    onnx.save(parse("g (float[2, 4] x) => (float[2, 4] y) { [mm] y = MatMul (x, nope) }"), tmp_path / "m.onnx")
     for verb in ("convert", "check", "inspect", "explain"):
         words = [sys.executable, "-m", "ampgraph", verb, str(tmp_path / "m.onnx")]
         done = subprocess.run(words, check=False, capture_output=True, text=True)
@@ -88,76 +83,42 @@ def test_a_result_keeps_the_name_of_its_format(amp, folder, command, source, oth
     assert f"-o {(folder / 'out').with_suffix(Path(source).suffix)}" in done[2] and contents(folder) == before
 
 
-def write_truncated(folder):
-    (folder / "m.onnx").write_bytes((MODELS / "digits_cnn.onnx").read_bytes()[:70_000])
-
-
-def write_empty(folder):
-    (folder / "m.onnx").write_bytes(b"")
-
-
-def write_no_data(folder):
-    data_model(folder / "m.onnx").unlink()
-
-
-def write_short_data(folder):
-    data = data_model(folder / "m.onnx")
-    data.write_bytes(data.read_bytes()[:1000])
-
-
-def _changed(folder, **entries):
+def data_changed(folder, **entries):
+    """A model with what it says of its data, or its shape, replaced."""
     data_model(folder / "m.onnx")
     model = onnx.load(folder / "m.onnx", load_external_data=False)
     tensor = model.graph.initializer[0]
     for entry in tensor.external_data:
         entry.value = str(entries.get(entry.key, entry.value))
-    if "dims" in entries:
-        tensor.dims[:] = entries["dims"]
+    tensor.dims[:] = entries.get("dims", tensor.dims)
     (folder / "m.onnx").write_bytes(model.SerializeToString())
 
 
-def write_parent(folder):
-    (folder.parent / "outside.bin").write_bytes(bytes(4096 * 16))
-    _changed(folder, location="../outside.bin")
-
-
-def write_absolute(folder):
-    _changed(folder, location="/etc/hostname")
-
-
-def write_symlink(folder):
-    outside = folder.parent / "elsewhere.bin"
+def data_elsewhere(folder, linked):
+    """A model whose data lies outside of its folder, by its path or through a link."""
+    outside = folder.parent / "outside.bin"
     outside.write_bytes(bytes(4096 * 16))
-    data_model(folder / "m.onnx").unlink()
-    (folder / "data.bin").symlink_to(outside)
+    data_changed(folder, **({} if linked else {"location": "../outside.bin"}))
+    if linked:
+        (folder / "data.bin").unlink()
+        (folder / "data.bin").symlink_to(outside)
 
 
-def write_long(folder):
-    _changed(folder, length=1 << 62)
-
-
-def write_huge(folder):
-    _changed(folder, dims=[1 << 40, 1 << 20])
-
-
-def write_negative(folder):
-    _changed(folder, dims=[-4, -4096])
-
-
+WHOLE = (MODELS / "digits_cnn.onnx").read_bytes()
 BAD_FILES = {
-    "garbage": (write_garbage, "AMP102"),
-    "truncated": (write_truncated, "AMP102"),
-    "empty": (write_empty, "AMP102"),
+    "garbage": (lambda folder: (folder / "m.onnx").write_bytes(b"not a model at all" * 50), "AMP102"),
+    "truncated": (lambda folder: (folder / "m.onnx").write_bytes(WHOLE[:70_000]), "AMP102"),
+    "empty": (lambda folder: (folder / "m.onnx").write_bytes(b""), "AMP102"),
     "directory": (lambda folder: (folder / "m.onnx").mkdir(), "AMP101"),
     "missing": (lambda folder: None, "AMP101"),
-    "data missing": (write_no_data, "AMP103"),
-    "data cut short": (write_short_data, "AMP103"),
-    "data above": (write_parent, "AMP103"),
-    "data elsewhere": (write_absolute, "AMP103"),
-    "data through a link": (write_symlink, "AMP103"),
-    "absurd length": (write_long, "AMP103"),
-    "absurd shape": (write_huge, "AMP102"),
-    "negative shape": (write_negative, "AMP102"),
+    "data missing": (lambda folder: data_model(folder / "m.onnx").unlink(), "AMP103"),
+    "data cut short": (lambda folder: os.truncate(data_model(folder / "m.onnx"), 1000), "AMP103"),
+    "data above": (lambda folder: data_elsewhere(folder, linked=False), "AMP103"),
+    "data elsewhere": (lambda folder: data_changed(folder, location="/etc/hostname"), "AMP103"),
+    "data through a link": (lambda folder: data_elsewhere(folder, linked=True), "AMP103"),
+    "absurd length": (lambda folder: data_changed(folder, length=1 << 62), "AMP103"),
+    "absurd shape": (lambda folder: data_changed(folder, dims=[1 << 40, 1 << 20]), "AMP102"),
+    "negative shape": (lambda folder: data_changed(folder, dims=[-4, -4096]), "AMP102"),
 }
 
 

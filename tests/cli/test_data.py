@@ -125,7 +125,8 @@ def test_weights_are_named_and_nothing_is_left(amp, folder):
         made.graph.initializer.append(numpy_helper.from_array(weight, f"w{k}"))
     onnx.save(made, folder / "w.onnx")
     _, out, _ = amp("convert", folder / "w.onnx", "--dry-run")
-    assert "weight      w5: 3.75 % of its elements become zero in float16 (and 5 more like it: --verbose)" in out
+    lost = "w5: 3.75 % of its elements become zero in float16: harmless where the check is ok"
+    assert f"weight      {lost} (and 5 more such notes: --verbose)" in out
     _, out, _ = amp("convert", folder / "w.onnx", "--dry-run", "--json")
     notes = [note for note in json.loads(out)["notes"] if note["topic"] == "weight"]
     assert [note["where"] for note in notes] == ["w5", "w4", "w3", "w2", "w1", "w0"]
@@ -200,30 +201,6 @@ def test_mistakes(amp, folder, monkeypatch, words, code, told):
     refused(amp("convert", "m.onnx", "-o", "o.onnx", *words), code, told)
     assert contents(folder) == before
     assert (folder / "pipe").is_fifo() and (folder / "link").is_symlink()
-
-
-@pytest.mark.parametrize("given", [{"data": "held.npz"}, {"data": "data"}, {"ranges": "r.json"}, {"lists": "my.toml"}])
-def test_a_program_cannot_overwrite_what_it_gives(amp, folder, monkeypatch, given):
-    monkeypatch.chdir(folder)
-    np.savez(folder / "held.npz", x=np.ones((2, 4), np.float32))
-    (folder / "my.toml").write_text("[allow]\nMatMul = 'mine'\n")
-    assert amp("convert", "m.onnx", "--ranges-out", "r.json")[0] == 0
-    before = contents(folder)
-    (source,) = given.values()
-    with pytest.raises(AmpError, match="AMP106"):
-        ampgraph.convert("m.onnx", **given, output="data/0.npz" if source == "data" else source)
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize(
-    ("output", "code"), [("m.onnx", "AMP106"), ("held.npz", "AMP106"), ("pipe", "AMP105"), ("none/o.npz", "AMP105")]
-)
-def test_run_writes_over_nothing(amp, folder, output, code):
-    np.savez(folder / "held.npz", x=np.ones((2, 4), np.float32))
-    os.mkfifo(folder / "pipe")
-    before = contents(folder)
-    refused(amp("run", folder / "m.onnx", "--data", folder / "held.npz", "-o", folder / output), code)
-    assert contents(folder) == before and (folder / "pipe").is_fifo()
 
 
 def test_a_pipe_is_no_place_for_arrays_or_ranges(folder):
@@ -331,6 +308,9 @@ def test_run_tells_and_writes(amp: Any, run_folder: Path) -> None:
         (["--data", "data.npz", "--device", "ascend"], "AMP321", "ONNX models"),
         (["--data", "data.npz", "-o", "none/out.npz"], "AMP105", "does not exist"),
         (["--data", "data.npz", "-o", "folder"], "AMP105", "is a directory"),
+        (["--data", "data.npz", "-o", "pipe"], "AMP105", "is not a file"),
+        (["--data", "data.npz", "-o", "m.onnx"], "AMP106", "over the input"),
+        (["--data", "data.npz", "-o", "data.npz"], "AMP106", "over the input"),
     ],
 )
 def test_mistakes_write_nothing(
@@ -338,26 +318,12 @@ def test_mistakes_write_nothing(
 ) -> None:
     monkeypatch.chdir(run_folder)
     (run_folder / "folder").mkdir()
+    os.mkfifo("pipe")
     np.savez("less.npz", x=X)
     write_npz("wrong.npz", {**FEEDS, "x": X.astype(np.float64)})
     before = contents(run_folder)
     more = [] if "-o" in words else ["-o", "out.npz"]
     refused(amp("run", "m.onnx", *words, *more), code, told)
-    assert contents(run_folder) == before
-
-
-def test_a_full_disk_keeps_the_old_outputs(amp: Any, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from errno import ENOSPC
-
-    (run_folder / "out.npz").write_bytes(b"old")
-    before = contents(run_folder)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np.lib.format, "write_array", full)
-    words = ("run", run_folder / "m.onnx", "--data", run_folder / "data.npz", "-o", run_folder / "out.npz")
-    refused(amp(*words), "AMP105", "the disk is full")
     assert contents(run_folder) == before
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ampgraph.api.demo import write_demo
+from ampgraph.cli.conversion import write_demo
 from ampgraph.core.errors import AmpError
 
 pytestmark = pytest.mark.slow

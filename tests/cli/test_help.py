@@ -1,6 +1,6 @@
 """Help reads from what everybody needs to what few do."""
 
-from ampgraph.cli.grouped import GROUPS
+from ampgraph.cli.app import GROUPS
 
 
 def test_many_options_stand_under_titles(amp):

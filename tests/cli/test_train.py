@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from typer.testing import CliRunner
 
 import ampgraph
@@ -23,10 +23,14 @@ from ampgraph.training.run import step_inputs
 from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
 from npz import write_npz
+from onnx_text import parse
 from present import present
 from training.nets import batches, regression
 
 SIZES = (8, 48, 3)
+MLP = """mlp (float[batch, 8] x) => (float[batch, 3] scores) {
+    [matmul] m = MatMul (x, first)  [add] a = Add (m, bias)  [relu] r = Relu (a)
+    [dropout] d = Dropout (r, ratio, training)  [last_matmul] scores = MatMul (d, last) }"""
 
 
 def forward(path):
@@ -35,20 +39,7 @@ def forward(path):
     first, last = (rng.standard_normal(shape).astype(np.float32) * 0.3 for shape in (SIZES[:2], SIZES[1:]))
     stored = {"first": first, "bias": np.zeros(SIZES[1], np.float32), "last": last, "ratio": np.float32(0.1)}
     stored["training"] = np.array(True)
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "first"], ["m"], name="matmul"),
-            helper.make_node("Add", ["m", "bias"], ["a"], name="add"),
-            helper.make_node("Relu", ["a"], ["r"], name="relu"),
-            helper.make_node("Dropout", ["r", "ratio", "training"], ["d"], name="dropout"),
-            helper.make_node("MatMul", ["d", "last"], ["scores"], name="last_matmul"),
-        ],
-        "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", SIZES[0]])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", SIZES[2]])],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = parse(MLP, stored, opset=20, ir=10)
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
     return stored

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.compat import onnxconverter_common, onnxruntime_float16
 from ampgraph.compat.float16 import CompatWarning
+from onnx_text import parse
 
 DIGITS = Path(__file__).resolve().parents[2] / "models/digits_cnn.onnx"
 BOTH = pytest.mark.parametrize("module", [onnxconverter_common, onnxruntime_float16])
@@ -22,16 +23,11 @@ BOTH = pytest.mark.parametrize("module", [onnxconverter_common, onnxruntime_floa
 
 def products(weight: list[float], hidden: float = 1.0) -> onnx.ModelProto:
     """x @ w, scaled by a constant of a node, then an Abs named last."""
-    square = np.diag(np.array(weight, np.float32))
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
-        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(hidden, np.float32))),
-        helper.make_node("Mul", ["a", "c"], ["b"], "scale"),
-        helper.make_node("Abs", ["b"], ["y"], "last"),
-    ]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, len(weight)]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [numpy_helper.from_array(square, "w")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    size = len(weight)
+    text = f"""g (float[2, {size}] x) => (float[2, {size}] y) {{
+        [product] a = MatMul (x, w)  c = Constant <value = float {{{hidden}}}> ()
+        [scale] b = Mul (a, c)  [last] y = Abs (b) }}"""
+    return parse(text, w=np.diag(np.array(weight, np.float32)), ir=10)
 
 
 def types(model: onnx.ModelProto) -> dict[str, int]:

@@ -25,8 +25,8 @@ TRACE = "pkg.torch.onnx.stack_trace"  # names files of this machine
 
 def peers(folder: Path) -> None:
     script = _script(BENCHMARKS / "export_models.py")
-    for name in script.EXAMPLES:
-        script.export(name, folder, batch=1)
+    for name, build in script.EXAMPLES.items():
+        script.export(name, build, folder, batch=1)
 
 
 def _script(path: Path) -> ModuleType:

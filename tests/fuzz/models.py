@@ -504,6 +504,7 @@ def rounding(body: Body) -> None:
 
 
 OLDEST, NEWEST = 7, 26
+STEPS = 12  # at most
 FUNCTIONS, SPARSE = 8, 5  # versions of the file format that have them
 
 
@@ -518,14 +519,14 @@ class Random:
     checked: bool
 
 
-def random_model(seed: int, size: int = 12) -> Random | None:
-    """The model of a seed, None where nothing came of it that ONNX Runtime runs."""
+def random_model(seed: int, newest: int = NEWEST) -> Random | None:
+    """The model of a seed, None where nothing came of it that ONNX Runtime runs. ``newest``: the last opset drawn."""
     rng = np.random.default_rng(seed)
-    opset = int(rng.integers(OLDEST, NEWEST + 1))
+    opset = int(rng.integers(OLDEST, newest + 1))
     body = Body(Shared(rng, opset, {"": opset}, version=_version(rng, opset)))
     for _ in range(int(rng.integers(1, 4))):
         body.bind(body.example(want(body)))
-    fill(body, int(rng.integers(2, size + 1)), 0)
+    fill(body, int(rng.integers(2, STEPS + 1)), 0)
     model = _model(body)
     if model is None:
         return None

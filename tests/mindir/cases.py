@@ -74,7 +74,7 @@ CROSSING = {("if", "O1"): 2}
 
 _RECURRENT = "MindSpore leaves recurrent products in float32; here they are low, between float32 gates"
 MORE_CASTS = {
-    **{(name, "O1"): _RECURRENT for name in ("gru", "rnn", "bilstm", "encoder_layer")},
+    **{(name, "O1"): _RECURRENT for name in ("gru", "bilstm", "encoder_layer")},
     ("bilstm", "auto"): _RECURRENT,
     ("functions", "O2"): "accuracy guards keep Exp, Pow, ReduceMean and CumSum in float32",
 }

@@ -15,12 +15,13 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir import schema, view
 from formats.mindir import text
 
 NOT_COMPUTE = {
     *("Constant", "Load", "Depend", "UpdateState", "MakeTuple", "TupleGetItem", "Partial", "Switch", "Cast"),
     *("Return", "make_list", "Shape", "TensorShape", "TupleToTensor", "ScalarToTensor", "MakeList", "ListGetItem"),
+    view.CALL,
 }
 MOVES = {"Reshape", "Transpose", "Flatten", "ExpandDims", "Squeeze", "Concat", "Stack", "StridedSlice", "Split"}
 """Exact operators: whether an export merges two of them depends on what stands between."""
@@ -94,7 +95,7 @@ def _graph_types(graph: Any, known: dict[str, list[str]]) -> None:
         known[parameter.name] = [text.element(parameter)]
     for node in graph.node:
         name = "value" if node.op_type == "Constant" else "shape"
-        known[node.output[0]] = _types(text.attribute(node, name))
+        known[node.output[0]] = _types(view.attribute(node, name))
 
 
 def nodes(model: Any, moves: bool = False) -> list[Node]:
@@ -103,12 +104,12 @@ def nodes(model: Any, moves: bool = False) -> list[Node]:
     graphs = [model.graph, *sorted(model.functions, key=lambda graph: _function_key(graph.name))]
     for graph in graphs:
         _graph_types(graph, known)
-    operators = {f"REF::{primitive.name}": primitive.op_type for primitive in model.primitives}
+    primitives = view.primitives(model)
     found = []
     for index, graph in enumerate(graphs):
         for node in graph.node:
-            operator = operators.get(node.op_type, node.op_type)
-            if operator in NOT_COMPUTE or operator.startswith("REF::") or (operator in MOVES and not moves):
+            operator = view.kind_of(node, primitives)
+            if operator in NOT_COMPUTE or (operator in MOVES and not moves):
                 continue
             inputs = tuple(kind for name in node.input for kind in known.get(name, []) if kind in FLOATS)
             results = tuple(known[node.output[0]])
@@ -124,19 +125,18 @@ def _function_key(name: str) -> tuple:
 
 
 def casts(model: Any) -> int:
-    operators = {f"REF::{primitive.name}": primitive.op_type for primitive in model.primitives}
-    graphs = [model.graph, *model.functions]
-    return sum(operators.get(node.op_type, node.op_type) == "Cast" for graph in graphs for node in graph.node)
+    known = view.primitives(model)
+    return sum(view.kind_of(node, known) == "Cast" for graph in view.graphs(model) for node in graph.node)
 
 
 def round_trips(model: Any) -> int:
     """Casts that do nothing: low -> float32 -> low. MindSpore's export cancels them in float16, not in bfloat16."""
     known: dict[str, list[str]] = {}
-    operators = {f"REF::{primitive.name}": primitive.op_type for primitive in model.primitives}
+    primitives = view.primitives(model)
     count = 0
     for graph in [model.graph, *model.functions]:
         _graph_types(graph, known)
-        found = {n.output[0]: n.input[0] for n in graph.node if operators.get(n.op_type, n.op_type) == "Cast"}
+        found = {n.output[0]: n.input[0] for n in graph.node if view.kind_of(n, primitives) == "Cast"}
         back = {
             name: up
             for name, up in found.items()

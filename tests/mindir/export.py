@@ -22,6 +22,7 @@ import numpy as np
 from mindspore import amp, nn
 
 from mindir import nets
+from npz import read_numbered
 
 LEVELS = ("fp32", "O1", "O2", "O3", "auto")
 
@@ -57,11 +58,6 @@ def _leaves(results) -> list[ms.Tensor]:
     if isinstance(results, tuple | list):
         return [leaf for item in results for leaf in _leaves(item)]
     return [results]
-
-
-def load_arrays(file: Path) -> list[np.ndarray]:
-    with np.load(file) as data:
-        return [data[key] for key in sorted(data, key=lambda key: int(key.rpartition("_")[2]))]
 
 
 def export_all(folder: Path, names: list[str], levels: list[str]) -> dict[str, str]:
@@ -105,7 +101,7 @@ def main() -> None:
     gc.freeze()  # MindSpore collects garbage before each compilation: not among all that is imported
     if options.run:
         for file, given, results in zip(*[iter(options.arguments)] * 3, strict=True):
-            np.savez(results, *run(Path(file), load_arrays(Path(given)), options.times))
+            np.savez(results, *run(Path(file), read_numbered(given), options.times))
         return
     folder, names = Path(options.arguments[0]).resolve(), options.arguments[1:]
     folder.mkdir(parents=True, exist_ok=True)

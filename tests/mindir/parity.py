@@ -24,6 +24,7 @@ import numpy as np
 import ampgraph
 from mindir import cases
 from mindir.compare import Comparison, compare
+from npz import read_numbered
 from share import share
 
 TESTS = Path(__file__).parents[1]
@@ -123,8 +124,7 @@ def run(folder: Path, pairs: Iterable[cases.Pair], policy: str) -> None:
 
 
 def outputs(folder: Path, name: str, what: str) -> list[np.ndarray]:
-    with np.load(folder / name / f"outputs_{what}.npz") as data:
-        return [data[key] for key in sorted(data, key=lambda key: int(key.rpartition("_")[2]))]
+    return read_numbered(folder / name / f"outputs_{what}.npz")
 
 
 def judge(folder: Path, name: str, level: str) -> Verdict:

@@ -18,6 +18,7 @@ from ampgraph.formats.mindir import view
 from formats.mindir import text
 from mindir import cases, compare, parity
 from mindir.conftest import once
+from npz import read_numbered
 
 pytestmark = pytest.mark.mindspore
 TIMES = 24  # the ratio of two medians over fewer inputs is chance
@@ -33,11 +34,6 @@ for place in map(Path, sys.argv[2:]):
     level = place.name
     convert(place.parent / "fp32.mindir", level, output=Path(sys.argv[1]) / f"{place.parent.name}_{level}.mindir")
 """
-
-
-def arrays(file: Path) -> list[np.ndarray]:
-    with np.load(file) as data:
-        return [data[key] for key in sorted(data, key=lambda key: int(key.rpartition("_")[2]))]
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +61,7 @@ def run(folder: Path) -> None:
     jobs = []
     for name in dict(RUN):
         place = folder / name
-        np.savez(place / "several.npz", *several(arrays(place / "inputs.npz")))
+        np.savez(place / "several.npz", *several(read_numbered(place / "inputs.npz")))
         levels = [level for other, level in RUN if other == name]
         for word in ("fp32", *levels, *(f"ampgraph_{level}" for level in levels)):
             jobs += [place / f"{word}.mindir", place / "several.npz", place / f"several_{word}.npz"]
@@ -83,7 +79,7 @@ def several(given: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def error(place: Path, word: str) -> float:
-    exact, got = arrays(place / "several_fp32.npz"), arrays(place / f"several_{word}.npz")
+    exact, got = (read_numbered(place / f"several_{what}.npz") for what in ("fp32", word))
     each = len(exact) // TIMES
     found = []
     for start in range(0, len(exact), each):

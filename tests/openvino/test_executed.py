@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.api.executing import executed
+from ampgraph.api.run import executed
 from ampgraph.core.errors import AmpError
 from ampgraph.core.low_types import numpy_type
 from ampgraph.runtime.executed import Runtime, by_precision

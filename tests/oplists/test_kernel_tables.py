@@ -159,6 +159,25 @@ def test_what_cuda_computes_two_elements_at_a_time_has_an_even_number(node, shap
         assert not held or found.why.rule == "kernel" and "odd number of elements" in str(found.why)
 
 
+@pytest.mark.parametrize("size, held", [("10", True), ("8", False), ("W", False)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_attention_whose_past_has_other_values_than_keys_is_float32_on_cuda(size, held, dtype):
+    """The provider's result was wrong by 0.73 in either low type, and right in float32 (benchmarks/gpu.md)."""
+    model = parse(
+        f"""
+        g (float[2,3,4,8] q, float[2,3,6,8] k, float[2,3,6,{size}] v, float[2,3,12,8] pk, float[2,3,12,{size}] pv)
+            => (float[2,3,4,{size}] y) {{
+            y, nk, nv = Attention (q, k, v, , pk, pv)
+        }}
+        """,
+        opset=23,
+    )
+    plan = ampgraph.plan(model, "O3", dtype=dtype, target="cuda")
+    found = [one for one in plan.decisions if one.kind == "Attention"]
+    assert {one.dtype for one in found} == {"float32" if held else dtype}
+    assert not held or "operands 4 and 5 of different last sizes" in str(found[0].why)
+
+
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
 def test_kernel_tables_name_operators_and_ordered_opsets(target):
     kernels = load_kernels(target)

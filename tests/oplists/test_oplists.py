@@ -411,7 +411,7 @@ ASKS, ROOT = ("has", "at", "positions"), Path(__file__).parents[2]
 
 
 def test_the_traits() -> None:
-    file = own_file("traits.toml")
+    file, shipped = own_file("traits.toml"), traits.traits()
     traits.check_traits(file)
     paths = [path for folder in ("ampgraph", "passes") for path in (ROOT / folder).rglob("*.py")]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
@@ -423,19 +423,19 @@ def test_the_traits() -> None:
     assert {arg.value for arg in asked if isinstance(arg, ast.Constant)} <= {*traits.names()} <= words
     assert all(entry["about"].strip() for entry in file.data["traits"].values())
     # what a trait includes has it too
-    assert traits.operators("reshapes") < traits.operators("moves") < traits.operators("mask_path")
+    assert shipped.operators("reshapes") < shipped.operators("moves") < shipped.operators("mask_path")
     assert traits.has("Cast", "mask_path") and not traits.has("Cast", "moves")
     # operands that a trait is about
-    assert traits.positions("Resize", "scales") == (1, 2)
-    assert traits.positions("Conv", "scales") == ()
-    assert [traits.at("Where", "mask_path", index) for index in range(3)] == [False, True, True]
-    assert [traits.at("Gather", "mask_path", index) for index in range(2)] == [True, False]
-    assert traits.at("Concat", "joins", 17) and not traits.at("MatMul", "joins", 0)
+    assert shipped.positions("Resize", "scales") == (1, 2)
+    assert shipped.positions("Conv", "scales") == ()
+    assert [shipped.at("Where", "mask_path", index) for index in range(3)] == [False, True, True]
+    assert [shipped.at("Gather", "mask_path", index) for index in range(2)] == [True, False]
+    assert shipped.at("Concat", "joins", 17) and not shipped.at("MatMul", "joins", 0)
 
 
 @pytest.mark.parametrize("trait", traits.names())
 def test_every_operator_of_a_trait_is_one(trait: traits.Trait) -> None:
-    found = traits.operators(trait)
+    found = traits.traits().operators(trait)
     assert found
     for kind in found:
         domain, _, name = kind.rpartition("::")
@@ -450,7 +450,7 @@ def test_lists_of_traits(trait_write: Write) -> None:
     assert mine.has("mine::Shuffle", "moves") and mine.has("mine::Shuffle", "mask_path")
     assert mine.positions("mine::Attention", "attention_bias") == (2, 3)
     assert not traits.has("mine::Shuffle", "moves")
-    assert mine.operators("moves") - traits.operators("moves") == {"mine::Shuffle"}
+    assert mine.operators("moves") - traits.traits().operators("moves") == {"mine::Shuffle"}
     # a trait that includes itself
     path = trait_write('[traits.moves]\nincludes = ["mask_path"]')
     with pytest.raises(AmpError, match="includes itself"):

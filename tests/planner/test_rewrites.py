@@ -89,6 +89,13 @@ def test_a_gelu_that_is_fused_as_it_is_stays(end: str) -> None:
     assert not ampgraph.plan(gelu(end)).rewrites
 
 
+def test_nothing_is_rewritten_where_nothing_is_low() -> None:
+    """The file would be no faster, and another one: a GELU between quantized operators comes out to the byte."""
+    given = gelu(GELUS["half the sum"])
+    assert ampgraph.plan(given).rewrites
+    assert ampgraph.convert(given, fp32=["*"]).SerializeToString() == given.SerializeToString()
+
+
 @pytest.mark.parametrize("given", [gelu(GELUS["half the sum"]), rms(INVERSES["Reciprocal"])], ids=["gelu", "norm"])
 def test_forms_are_as_exact_or_more(given: ModelProto) -> None:
     """In float32 to the bit or better; in float16 no worse than with the nodes in the file's order."""

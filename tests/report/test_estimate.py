@@ -214,7 +214,7 @@ def test_without_sizes_there_is_no_estimate() -> None:
     text = """g (float[4] x, int64[2] shape) => (float[A, 3] y) {
         r = Reshape (x, shape)  h = Cast <to: int = 10> (r)  p = MatMul (h, w)  y = Cast <to: int = 1> (p) }"""
     found = speed(parse(text, {"w": np.ones((2, 3), np.float16)}))
-    assert found and not found.devices and str(found).startswith("no estimate: the work of some products does not")
+    assert found and not found.devices and str(found).startswith("no estimate: the work of some products")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_without_sizes_there_is_no_estimate() -> None:
 )  # fmt: skip
 def test_what_each_target_says(target: str, dtype: str, said: str) -> None:
     found = speed(parse(LAYER, HALF), target=target, dtype=dtype)
-    assert said in str(found) and found is not None and found.idle == said.startswith("none")
+    assert said in str(found) and found is not None and found.idle != said.startswith("no estimate")
 
 
 def test_a_float32_model_has_none() -> None:

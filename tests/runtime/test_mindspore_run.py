@@ -138,7 +138,7 @@ def test_what_mindspore_says_becomes_one_error(folder: Path, tmp_path: Path) -> 
 TAKES = MindirPorts(
     {
         "x": Port("x", "float32", (None, 3)),
-        "n": Port("n", "int64", ()),
+        "n": Port("n", "int64", (), ranked=True),
         "any": Port("any", "float16", (), ranked=False),
     },
     {"output0": Port("output0", "float32", ())},

@@ -12,7 +12,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.api.run import opened
@@ -26,7 +25,7 @@ from ampgraph.runtime.optimizing import NotOptimized, optimized
 from ampgraph.runtime.ports import Port, Session, check_feeds
 from cli_helpers import MODELS
 from onnx_text import parse, proto
-from runtime.adder import BIAS, FEEDS, X, model, tensor, written
+from runtime.adder import BIAS, FEEDS, X, model, written
 
 GPU = SimpleNamespace(
     __version__="9.9", get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -66,7 +65,8 @@ def test_nan_and_infinity_go_in_and_come_out() -> None:
 
 def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
     low = X.astype(ml_dtypes.bfloat16)
-    session = OnnxSession(model(low=True), "cpu")
+    given = parse("g (bfloat16[batch, 3] x) => (bfloat16[batch, 3] y) { y = Identity (x) }", opset=18)
+    session = OnnxSession(given, "cpu")
     for fed in (low, low.view("V2")):  # numpy's files say V2
         got = session.run({"x": fed})["y"]
         assert got.dtype == ml_dtypes.bfloat16 and (got == low).all()
@@ -120,19 +120,12 @@ UNFIT = [
 ]
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("change", "told"), UNFIT)
-def test_what_does_not_fit_is_told(change: dict[str, Any], told: str) -> None:
+def test_what_does_not_fit_is_told(change: dict[str, Any], told: str, strict: bool) -> None:
     feeds = {name: value for name, value in {**FEEDS, **change}.items() if value is not None}
     with pytest.raises(AmpError) as caught:
-        ampgraph.run(model(), feeds)
-    assert caught.value.code == "AMP503" and caught.value.hint and told in str(caught.value)
-
-
-@pytest.mark.parametrize(("change", "told"), UNFIT)
-def test_a_strict_run_takes_no_more(change: dict[str, Any], told: str) -> None:
-    feeds = {name: value for name, value in {**FEEDS, **change}.items() if value is not None}
-    with pytest.raises(AmpError) as caught:
-        ampgraph.run(model(), feeds, strict=True)
+        ampgraph.run(model(), feeds, strict=strict)
     assert caught.value.code == "AMP503" and caught.value.hint and told in str(caught.value)
 
 
@@ -236,13 +229,7 @@ def test_sessions_and_older_runtimes(strict: bool) -> None:
 
 
 def test_runs_that_stop(capfd: Any) -> None:
-    gather = helper.make_graph(
-        [helper.make_node("Gather", ["x", "i"], ["y"])],
-        "g",
-        [tensor("x", TensorProto.FLOAT, ["rows"]), tensor("i", TensorProto.INT64, ["n"])],
-        [tensor("y", TensorProto.FLOAT, ["n"])],
-    )
-    made = helper.make_model(gather, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    made = parse("g (float[rows] x, int64[n] i) => (float[n] y) { y = Gather (x, i) }", opset=18)
     feeds = {"x": X[0], "i": np.array([7], np.int64)}
     with pytest.raises(AmpError, match=r"AMP504.*ONNX Runtime stopped: .*\nhint: "):
         ampgraph.run(made, feeds)
@@ -260,13 +247,9 @@ def test_runs_that_stop(capfd: Any) -> None:
 @pytest.mark.slow
 def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
     """In a process of its own: ONNX Runtime 1.31 died of it, with all of its optimizers."""
-    model = parse(
-        """g (float[N,5,16] x) => (float16[5,N,48] y) {
-          c = Cast <to = 10> (x)  d = Transpose <perm = [1, 0, 2]> (c)  y = MatMul (d, w)
-        }""",
-        opset=20,
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 48), np.float16), "w"))
+    text = """g (float[N,5,16] x) => (float16[5,N,48] y) {
+        c = Cast <to = 10> (x)  d = Transpose <perm = [1, 0, 2]> (c)  y = MatMul (d, w) }"""
+    model = parse(text, w=np.ones((16, 48), np.float16), opset=20)
     onnx.save(model, tmp_path / "net.onnx")
     code = (
         "import numpy, sys, ampgraph; print(ampgraph.run(sys.argv[1], {'x': numpy.ones((2, 5, 16), 'f')})['y'].sum())"
@@ -282,7 +265,7 @@ SESSION_MODELS = Path(__file__).resolve().parents[2] / "models"
 
 def check(session: Session) -> None:
     [(name, port)] = session.inputs.items()
-    assert list(session.required) == [name] and isinstance(port, Port) and port.dtype == "float32" and port.ranked
+    assert list(session.required) == [name] and isinstance(port, Port) and port.dtype == "float32"
     sizes = [size if isinstance(size, int) else 2 for size in port.shape]
     feeds = {name: np.zeros(sizes, np.float32)}
     found = session.run(feeds)

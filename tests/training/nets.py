@@ -21,10 +21,9 @@ from ampgraph.training.gradients.driver import differentiate
 from ampgraph.training.step.flat_update import Together, parts_of
 from ampgraph.training.step.optimizers import SGD, ParameterGroup
 from ampgraph.training.step.packed_forward import FORWARD, pack
-from ampgraph.training.step.running_state import running_moves
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
 from ampgraph.training.step.training_step import KEY, StepLayout, TrainingStep
-from ampgraph.training.step.update import UpdateOptions, add_scale, add_update
+from ampgraph.training.step.update import UpdateOptions, add_scale, add_update, running_moves
 from ampgraph.training.step.update_graph import UpdateGraph
 from onnx_text import parse
 from present import present

@@ -593,7 +593,7 @@ class OnCpu(CapturedBinding):
 def test_a_captured_step_asks_cuda_for_graphs_and_no_other_device() -> None:
     binding = CapturedBinding.__new__(CapturedBinding)
     binding.device = "cuda"
-    asked = binding._with_provider_options(["CUDAExecutionProvider", "CPUExecutionProvider"])
+    asked: Any = binding._with_provider_options(["CUDAExecutionProvider", "CPUExecutionProvider"])
     (cuda, options), cpu = asked
     assert (cuda, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider") and options["enable_cuda_graph"] == "1"
     binding.device = "cpu"

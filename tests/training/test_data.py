@@ -14,7 +14,7 @@ import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run import dataset
-from ampgraph.training.run.normalized import Normalized, normalized
+from ampgraph.training.run.dataset import Normalized, normalized
 from ampgraph.training.run.step_inputs import StepInputs
 from ampgraph.training.run.trainer import Trainer
 from cli_helpers import refused

@@ -51,14 +51,6 @@ def test_tables_and_pages() -> None:
         check_log("steps.txt")
 
 
-# TensorBoard reads what steps told.
-
-
-def event_result(loss: float, finite: bool, norm: float) -> StepResult[object]:
-    numbers = [np.float32(loss), np.float32(finite), np.float32(1024), np.float32(norm)]
-    return StepResult(lambda number: number, *numbers)  # type: ignore[arg-type, return-value]
-
-
 def test_tensorboard_reads_every_step(tmp_path: Path) -> None:
     """Of a log that goes on in the same folder, too."""
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -68,7 +60,7 @@ def test_tensorboard_reads_every_step(tmp_path: Path) -> None:
         events = EventLog(folder)
         log = StepLog(lambda total: [0.1, 0.2, 0.3], events)
         for step in steps:
-            log(step, 3, event_result(math.inf if step == 2 else 0.5 * step, step != 2, 2.0))
+            log(step, 3, result(math.inf if step == 2 else 0.5 * step, step != 2, 2.0))
         events.close()
     reader = reading.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     found = {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}

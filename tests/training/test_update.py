@@ -20,7 +20,7 @@ from ampgraph.api.build_step import build_training_step
 from ampgraph.training.run import binding as bindings
 from ampgraph.training.run.binding import _session_options
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step import flat_update, gradient_graph, norms_together, running_state, update_graph, vectors
+from ampgraph.training.step import flat_update, gradient_graph, norms_together, update, update_graph, vectors
 from ampgraph.training.step.aliasing import in_place
 from ampgraph.training.step.cut import cut
 from ampgraph.training.step.loss_scale import DynamicLossScale
@@ -249,8 +249,8 @@ MECHANISMS: dict[str, tuple[Callable[..., TrainingStep], str, list[Patch]]] = {
         rows, "Reshape", [(vectors, "_row_width", lambda *_: 0), (vectors, "_rows_pay", NEVER)],
     ),
     "choices": (normed, "Where", [(update_graph, "_pays", NEVER)]),
-    "running statistics": (partial(normed, SAME), "Sub", [(running_state, "_move_as_one", NEVER)]),
-    "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(running_state, "_move_as_one", NEVER)]),
+    "running statistics": (partial(normed, SAME), "Sub", [(update, "_move_as_one", NEVER)]),
+    "statistics of several momenta": (partial(normed, (0.9, 0.5, 0.9)), "", [(update, "_move_as_one", NEVER)]),
     "norms": (streamed, "LayerNormalization", [(gradient_graph, "run_norms_together", NOTHING)]),
 }  # fmt: skip
 """By name: a step, the operator of which it has fewer, and what is patched to do without the mechanism."""

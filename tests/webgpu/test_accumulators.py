@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from ampgraph.api.executing import executed
+from ampgraph.api.run import executed
 from ampgraph.core.arrays import Array
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime

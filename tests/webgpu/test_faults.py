@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto
 
 import ampgraph
-from ampgraph.api.executing import executed
+from ampgraph.api.run import executed
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime.executed import Runtime
 from onnx_text import parse

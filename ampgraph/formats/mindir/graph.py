@@ -10,7 +10,8 @@ from pathlib import Path
 from ...core.arrays import Array
 from ...core.dataflow import Dataflow, Value
 from ...core.errors import AmpError
-from ...core.graph import Census, Progress, Stored
+from ...core.graph import Census
+from ...core.progress import Progress
 from ...oplists.mindspore_schemas import operator
 from ..editable import EditableGraph
 from ..rounding import pieces
@@ -204,17 +205,10 @@ class MindirGraph(EditableGraph):
 
     def census(self) -> Census:
         """Nodes, Casts and bytes of stored tensors by type; constants are no nodes."""
-        nodes = casts = 0
-        weights: dict[str, list[int]] = {}
-        known = view.primitives(self.file.model)
-        for graph in view.graphs(self.file.model):
-            nodes += sum(node.op_type != "Constant" for node in graph.node)
-            casts += sum(view.kind_of(node, known) == "Cast" for node in graph.node)
-        for tensor in _stored_tensors(view.graphs(self.file.model)):
-            row = weights.setdefault(view.dtype_of(tensor), [0, 0])
-            row[0] += 1
-            row[1] += elements(self.file, tensor).nbytes
-        return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
+        known, graphs = view.primitives(self.file.model), view.graphs(self.file.model)
+        kinds = [view.kind_of(node, known) for graph in graphs for node in graph.node if node.op_type != "Constant"]
+        tensors = ((view.dtype_of(t), elements(self.file, t).nbytes) for t in _stored_tensors(graphs))
+        return Census.of(len(kinds), kinds.count("Cast"), tensors)
 
     def data_files(self) -> list[Path]:
         """The data files that the model reads."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError, EncodeError
 
 from ...core.errors import AmpError
-from ...core.files import LFS_POINTER, PULL, same_file
-from ...core.graph import Progress
-from ..checks import content, holds_no_text, model_files
+from ...core.files import LFS_POINTER, PULL, refuse_output, same_file, whole_files
+from ...core.progress import Progress
+from ..checks import content, holds_no_text
 from . import schema
 from .schema import Message
 from .weights import (
@@ -155,7 +155,7 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
     _refuse_overwriting(path, [*([file.path] if file.path else []), *sources])
     outside = [tensor for tensor in tensors(file.model) if is_external(tensor)]
     originals = [schema.ExternalData.FromString(tensor.external_data.SerializeToString()) for tensor in outside]
-    with model_files(path) as temporary:
+    with whole_files(path, "-o") as temporary:
         try:
             moves = _write_data(file, outside, path, temporary, progress)
             _write_model(file.model, temporary("model"), path)
@@ -174,7 +174,7 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
     file = load(source)
     sources = data_files(file)
     _refuse_overwriting(target, [source, *sources])
-    with model_files(target) as temporary:
+    with whole_files(target, "-o") as temporary:
         moves: dict[Path, Path | None] = {}
         for number, origin in enumerate(sources):
             location = origin.relative_to(file.path.parent)  # type: ignore[union-attr]
@@ -190,12 +190,8 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
 
 
 def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
-    """Raises AmpError AMP106 for one of the inputs, AMP105 for a folder or a name that is no text."""
-    if any(same_file(path, source) for source in sources):
-        hint = "choose another name with -o"
-        raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
-    if os.path.isdir(path):
-        raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it with -o")
+    """Raises AmpError as `refuse_output` does, and AMP105 for a name that is no text."""
+    refuse_output(path, sources, "-o")
     if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
         hint = "choose another name with -o"
         raise AmpError("AMP105", "the file name is not text", where=ascii(str(path)), hint=hint)

@@ -21,14 +21,10 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ...core.errors import AmpError
-from ...core.graph import Progress
+from ...core.progress import Progress
 from ..checks import check_extent, check_held, data_file, elements_in
 from .proto import holders, tensors
-from .walk import stored
-from .weights import InFile, RoundedTensor, nbytes, put, tensor_chunks
-
-Holder = ir.Value | ir.Node
-"""What holds a stored tensor: an initializer, or a Constant."""
+from .weights import InFile, RoundedTensor, nbytes, put, stored, tensor_chunks
 
 INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
 EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
@@ -164,7 +160,7 @@ def free_name(path: Path, own: Collection[str], read: Collection[str], given: Co
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     """The stored tensors whose bytes lie in data files."""
-    return external_of(map(tensor_of, stored(model)))
+    return external_of(tensor for _, tensor in stored(model))
 
 
 def external_of(tensors: Iterable[ir.TensorProtocol]) -> Iterator[ir.ExternalTensor]:
@@ -196,32 +192,22 @@ def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
     return found
 
 
-def tensor_of(holder: Holder) -> ir.TensorProtocol:
-    """The stored tensor of an initializer, or of a Constant node (its attribute ``value``)."""
-    tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
-    assert tensor is not None
-    return tensor
-
-
-def put_tensor(holder: Holder, tensor: ir.TensorProtocol) -> None:
-    """Stores ``tensor`` in place of what an initializer or a Constant node holds."""
-    put(holder if isinstance(holder, ir.Value) else holder.outputs[0], tensor)
-
-
-def external_holders(model: ir.Model) -> dict[Holder, ir.TensorProtocol]:
-    """What holds a tensor that is written to the data file: those that came from one, and large initializers where the
-    model would pass 2 GB."""
-    held = {holder: tensor_of(holder) for holder in stored(model)}
-    over = sum(nbytes(tensor) for holder, tensor in held.items() if isinstance(holder, ir.Value)) > INLINE_LIMIT
+def written_outside(model: ir.Model) -> dict[ir.Value, ir.TensorProtocol]:
+    """The tensors that are written to the data file: those that came from one, and large initializers where the model
+    would pass 2 GB; by the value that each is behind."""
+    held = dict(stored(model))
+    over = sum(nbytes(tensor) for value, tensor in held.items() if value.producer() is None) > INLINE_LIMIT
     return {
-        holder: tensor
-        for holder, tensor in held.items()
-        if (over and isinstance(holder, ir.Value) and tensor.nbytes >= EXTERNAL_FROM) or [*external_of([tensor])]
+        value: tensor
+        for value, tensor in held.items()
+        if (over and value.producer() is None and tensor.nbytes >= EXTERNAL_FROM) or [*external_of([tensor])]
     }
 
 
-def write_data(held: dict[Holder, ir.TensorProtocol], place: Path, temporary: Path, progress: Progress | None) -> Mark:
-    """Streams the tensors to one file, which is to go to ``place``, and points their holders there; its mark."""
+def write_data(
+    held: dict[ir.Value, ir.TensorProtocol], place: Path, temporary: Path, progress: Progress | None
+) -> Mark:
+    """Streams the tensors to one file, which is to go to ``place``, and points their values there; its mark."""
     checksum, places, position = 0, [], 0
     total = sum(tensor.nbytes for tensor in held.values())
     with open(temporary, "wb") as file:
@@ -238,11 +224,11 @@ def write_data(held: dict[Holder, ir.TensorProtocol], place: Path, temporary: Pa
                 progress("writing weights", position, total)
         mark = Mark(position, f"{checksum:08x}")
         file.write(mark.line())
-    for (holder, tensor), (offset, length) in zip(held.items(), places, strict=True):
-        label = tensor.name or (holder.name if isinstance(holder, ir.Value) else "") or ""
+    for (value, tensor), (offset, length) in zip(held.items(), places, strict=True):
+        label = tensor.name or (value.name if value.producer() is None else "") or ""
         shape: ir.Shape = tensor.shape  # type: ignore[assignment]
-        stored = ir.ExternalTensor(
+        moved = ir.ExternalTensor(
             place.name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=place.parent
         )
-        put_tensor(holder, stored)
+        put(value, moved)
     return mark

@@ -115,10 +115,8 @@ class OnnxReader(OnnxOperators):
             self._call(at)
         elif at.op.kind == "If":
             self._if(at)
-        elif at.op.kind == "Loop":
+        elif at.op.kind in ("Loop", "Scan"):
             self._loop(at)
-        elif at.op.kind == "Scan":
-            self._scan(at)
         else:
             return False
         return True
@@ -164,39 +162,28 @@ class OnnxReader(OnnxOperators):
                 self.flow.passed.append((value.id, at.op.outputs[position]))
 
     def _loop(self, at: Caller) -> None:
-        """Reads a Loop: each state has one type on entry, in the body and on exit."""
-        states = at.op.inputs[2:]
-        formals: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]
-        units: dict[int, int] = {}
-        for position, state in enumerate(states):
-            item = self.flow.values[state]
-            units[position + 2] = self._crossing_unit(at.op, f"state{position}", item.dtype, item.container)
-            formals.append((item.container, item.dtype, units[position + 2]))
-        self._reads(at, units)
-        body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
-        self._leaves(body, 0, body.outputs[0], NONE)
-        self._loop_results(at, body, first_output=1, states=[units[i + 2] for i in range(len(states))])
-        self.flow.passed += zip(at.op.inputs, body.inputs, strict=False)
-        self.flow.passed += zip(body.outputs[1 : len(states) + 1], body.inputs[2:], strict=False)
-
-    def _scan(self, at: Caller) -> None:
-        """Reads a Scan: states as in a Loop; a scanned tensor has the type of its slices."""
-        skip = 1 if at.env.opsets.get("", 9) < 9 else 0  # Scan-8 takes sequence lengths first
-        scanned = int(self.attribute(at.op, "num_scan_inputs") or 0)
-        inputs = at.op.inputs[skip:]
-        units: dict[int, int] = {}
-        formals: list[Formal] = []
+        """Reads a Loop or a Scan: each state has one type on entry, in the body and on exit; a scanned tensor has the
+        type of its slices."""
+        control: list[Formal] = [("", "int64", NONE), ("", "bool", NONE)]  # a Loop's iteration and condition
+        skip, scanned = len(control), 0
+        if at.op.kind == "Scan":
+            control, skip = [], 1 if at.env.opsets.get("", 9) < 9 else 0  # Scan-8 takes sequence lengths first
+            scanned = int(self.attribute(at.op, "num_scan_inputs") or 0)
+        inputs, formals, units = at.op.inputs[skip:], list[Formal](), list[int]()
         for position, source in enumerate(inputs):
             item = self.flow.values[source]
             name = f"state{position}" if position < len(inputs) - scanned else f"scan{position}"
-            units[position + skip] = self._crossing_unit(at.op, name, item.dtype, item.container)
-            formals.append((item.container, item.dtype, units[position + skip]))
-        self._reads(at, units)
-        body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, formals)
-        states = [units[i + skip] for i in range(len(inputs) - scanned)]
-        self._loop_results(at, body, first_output=0, states=states)
-        self.flow.passed += zip(inputs, body.inputs, strict=False)
-        self.flow.passed += zip(body.outputs[: len(states)], body.inputs, strict=False)
+            units.append(self._crossing_unit(at.op, name, item.dtype, item.container))
+            formals.append((item.container, item.dtype, units[-1]))
+        self._reads(at, dict(enumerate(units, skip)))
+        body = self._body(at, "body", at.node.attributes["body"].as_graph(), LOOP_TIMES, [*control, *formals])
+        states, first = units[: len(inputs) - scanned], 0
+        if control:  # its own condition comes first
+            self._leaves(body, 0, body.outputs[0], NONE)
+            first = 1
+        self._loop_results(at, body, first, states)
+        self.flow.passed += zip(at.op.inputs[skip - len(control) :], body.inputs, strict=False)
+        self.flow.passed += zip(body.outputs[first : first + len(states)], body.inputs[len(control) :], strict=False)
 
     def _call(self, at: Caller) -> None:
         """Reads a call of a model-local function as a scope of its own, so that each call can be decided by itself."""
@@ -263,7 +250,7 @@ class OnnxReader(OnnxOperators):
             body.outputs.append(self.lookup(native, body, at.env).id)
         return body
 
-    def _loop_results(self, at: Caller, body: Scope, *, first_output: int, states: list[int]) -> None:
+    def _loop_results(self, at: Caller, body: Scope, first_output: int, states: list[int]) -> None:
         """Outputs of a loop: the final states, then what was stacked."""
         for position, inner in enumerate(body.outputs[first_output:]):
             value = self.flow.values[inner]

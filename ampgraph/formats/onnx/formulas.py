@@ -68,15 +68,17 @@ class Step:
 
 
 def exp(x: Step) -> Step:
-    """A power of two."""
+    """e^x, as the power of two that shaders compute."""
     return x.made("Pow", 2.0, x * LOG2_E)
 
 
 def _sigmoid(x: Step) -> Step:
+    """1 / (1 + e^-x)."""
     return 1.0 / (1.0 + exp(-x))
 
 
 def _tanh(x: Step) -> Step:
+    """(1 - e^-2|x|) / (1 + e^-2|x|), with the sign of x."""
     small = exp(-2.0 * abs(x))
     return x.made("Sign", x) * (1.0 - small) / (1.0 + small)
 
@@ -90,10 +92,12 @@ def _erf(x: Step) -> Step:
 
 
 def _hard_sigmoid(x: Step, alpha: float = 0.2, beta: float = 0.5) -> Step:
+    """alpha x + beta, kept between 0 and 1."""
     return x.made("Max", 0.0, x.made("Min", 1.0, alpha * x + beta))
 
 
 def _gelu(x: Step, approximate: str = "none") -> Step:
+    """x times the share of a normal distribution below x, by erf, or by tanh where ``approximate`` says so."""
     if approximate == "none":
         return 0.5 * x * (1.0 + _erf(x * 0.7071067811865475))
     return x * (0.5 + 0.5 * _tanh(x * (0.035677408136300125 * x * x + 0.7978845608028654)))

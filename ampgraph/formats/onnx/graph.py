@@ -12,18 +12,19 @@ import onnx_ir as ir
 
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
-from ...core.graph import Census, Progress, Stored, is_mindir
+from ...core.graph import Census, is_mindir
+from ...core.progress import Progress
 from . import io as onnx_io
 from .dataflow import read_dataflow
 from .editor import OnnxGraphEditor
 from .handles import Variants
 from .native import SORTED, doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
-from .schemas import opset_of_ir, schema
+from .schemas import opset_of_ir, same_version
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .walk import all_graphs, is_sorted
-from .weights import dims, nbytes, stored_in
+from .weights import dims, nbytes, stored
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -149,16 +150,9 @@ class OnnxGraph(RunnableOnnx):
 
     def census(self) -> Census:
         """Nodes, Casts and bytes of stored tensors by type, in all graphs."""
-        nodes = casts = 0
-        weights: dict[str, list[int]] = {}
-        for graph in self._graphs():
-            nodes += len(graph)
-            casts += sum(node.op_type == "Cast" for node in graph)
-            for _, tensor in stored_in(graph):
-                row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
-                row[0] += 1
-                row[1] += tensor.nbytes
-        return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
+        casts = sum(node.op_type == "Cast" for graph in self._graphs() for node in graph)
+        tensors = ((dtype_name(tensor.dtype), tensor.nbytes) for _, tensor in stored(self.model))
+        return Census.of(sum(map(len, self._graphs())), casts, tensors)
 
     def data_files(self) -> list[Path]:
         """The files that hold weights of the model; empty where all are inside."""
@@ -218,9 +212,5 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
 
 def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
     """Whether only a Cast tells the function's opset from the model's: onnx refuses an operator of both versions."""
-
-    def differs(op_type: str) -> bool:
-        mine, others = schema("", op_type, own), schema("", op_type, version)
-        return mine is None or others is None or mine.since_version != others.since_version
-
-    return differs("Cast") and not any(node.domain == "" and differs(node.op_type) for node in function.all_nodes())
+    same = all(node.domain or same_version(node.op_type, own, version) for node in function.all_nodes())
+    return same and not same_version("Cast", own, version)

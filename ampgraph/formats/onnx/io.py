@@ -14,29 +14,29 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ...core.errors import AmpError, first_line
-from ...core.files import LFS_POINTER, PULL
-from ...core.graph import Progress
-from ..checks import content, model_files
+from ...core.files import LFS_POINTER, PULL, whole_files
+from ...core.progress import Progress
+from ..checks import content
 from .data_files import (
     INLINE_LIMIT,
     check_mark,
     check_tensors,
-    external_holders,
     external_of,
     external_tensors,
     free_name,
     locations,
     own_data,
     put_mark,
-    put_tensor,
     take_in,
     take_mark,
     write_data,
+    written_outside,
 )
 from .faults import refuse_cycles, refuse_nodes, refuse_undefined, refuse_written_twice, unknown_versions
 from .native import SORTED, bounds_as_vectors, from_proto, remember, to_proto
 from .proto import Holder, holders, repair, tensors
 from .walk import all_graphs
+from .weights import put
 from .wire import PLAIN, model_file
 
 __all__ = ["INLINE_LIMIT", "copy_unchanged", "deserialize", "external_tensors", "load", "save", "to_proto"]
@@ -84,11 +84,11 @@ def _checked_proto(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
     return proto, held, outside
 
 
-def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
+def deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
     held = holders(proto)
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(held))
-    model = _model_of_proto(proto, held, folder, where)
+    model = _model_of_proto(proto, held, folder, "model")
     return hold_attributes(model) if outside else model
 
 
@@ -144,8 +144,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
     """
     path = Path(path)
-    with model_files(path) as temporary:
-        outside = external_holders(model)
+    with whole_files(path, "-o") as temporary:
+        outside = written_outside(model)
         given = {Path(tensor.path) for tensor in external_of(outside.values())}
         read = {os.path.realpath(place) for place in given}
         own = own_data(path)
@@ -160,8 +160,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
             with open(temporary("model"), "wb", buffering=BUFFER) as file:
                 file.writelines(model_file(model, finish))
         finally:
-            for holder, tensor in outside.items():
-                put_tensor(holder, tensor)
+            for value, tensor in outside.items():
+                put(value, tensor)
         with _moved_into_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
             os.replace(temporary("model"), path)
     _remove_unused_data(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
@@ -195,7 +195,7 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())
     names, own = sorted(locations(proto)), own_data(path)
-    with model_files(path) as temporary, contextlib.ExitStack() as moves:
+    with whole_files(path, "-o") as temporary, contextlib.ExitStack() as moves:
         for number, location in enumerate(names):
             origin, target = source.parent / location, path.parent / location
             if not _same_bytes(origin, target, replaced=location in own):

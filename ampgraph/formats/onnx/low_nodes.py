@@ -16,12 +16,15 @@ OPEN_ROWS = 11  # the opset from which rows of any length are read: Range is the
 LANES, LANES_OF_ONE = 64, 256
 """In which WebGPU's reductions add up, and those that have one result."""
 
+WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
+"""Attributes that say which places a convolution or a pool meets."""
+
 Turn = Callable[["LowNodes", Sequence[ir.Value], Sequence[ir.Value]], list[ir.Value]]
 """What a turn of a Scan makes of what the turn before has left, and of slices."""
 
 
 class LowNodes:
-    """Writes nodes.
+    """Writes nodes in float32 and keeps them in ``nodes``, in their order, in no graph yet.
 
     ``to``: Cast's attribute by type; ``name``: makes a name that is free; ``fused``: products are not rounded."""
 
@@ -103,23 +106,30 @@ class LowNodes:
         return self.do("Where", [there, index, count])
 
     def length(self, rows: ir.Value) -> ir.Value:
-        """Of each row."""
+        """The length of each row, a scalar: the second size of a matrix."""
         return self.do("Gather", [self.do("Shape", [rows]), self.constant(np.array(1))])
 
     def taken_by(self, rows: ir.Value, places: ir.Value) -> ir.Value:
-        """What is at some places of the second axis, computed ones."""
+        """What stands at places of the second axis that nodes compute."""
         return self.do("Gather", [rows, places], axis=1)
 
     def taken(self, rows: ir.Value, places: Array) -> ir.Value:
-        """What is at some places of the second axis."""
+        """What stands at given places of the second axis."""
         return self.taken_by(rows, self.constant(places))
 
+    def slides_as(self, node: ir.Node, made: ir.Value) -> None:
+        """Gives what makes a value the windows of a convolution or pool."""
+        assert (maker := made.producer()) is not None
+        maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
+
     def unsqueezed(self, value: ir.Value, axis: int) -> ir.Value:
+        """A value with one more axis, of length 1, at ``axis``."""
         if self.opset >= AXES_AS_INPUT:
             return self.do("Unsqueeze", [value, self.constant(np.array([axis]))])
         return self.do("Unsqueeze", [value], axes=[axis])
 
     def rounded(self, value: ir.Value, dtype: str) -> ir.Value:
+        """A float32 value rounded to a low type, in float32 again: by two Casts."""
         for name in (dtype, FLOAT32):
             value = self.do("Cast", [value])
             assert (maker := value.producer()) is not None
@@ -127,15 +137,19 @@ class LowNodes:
         return value
 
     def reshape(self, value: ir.Value | None, sizes: Sequence[int]) -> ir.Value:
+        """A value in another shape; 0 keeps a size, -1 follows from the others, as in Reshape."""
         return self.do("Reshape", [value, self.constant(np.array(sizes))])
 
     def constant(self, array: Array) -> ir.Value:
+        """An array as a Constant node."""
         return self.do("Constant", [], value=ir.Tensor(array))
 
     def do(self, kind: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
+        """Adds a node of a standard operator; its one result."""
         return self.add(ir.node(kind, inputs, attributes))
 
     def add(self, node: ir.Node) -> ir.Value:
+        """Adds a node whose first result gets a free name; that result."""
         node.name, node.outputs[0].name = "", self._name("@a")
         self.nodes.append(node)
         return node.outputs[0]

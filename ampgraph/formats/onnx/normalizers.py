@@ -15,11 +15,13 @@ import onnx_ir as ir
 from ...core.dataflow import Shape
 from .formulas import Step, exp, step
 from .low_nodes import LANES, LANES_OF_ONE, OPEN_ROWS, LowNodes
+from .nodes import attribute
 
 ONE_AXIS = 13  # the opset from which Softmax is over one axis, the last one unless it says so
 AXES_AS_INPUT = 18  # the opset from which ReduceMean is told its axes by an operand
 WIDTHS = (4, 2, 1)
 LEAST = -65504.0
+EPSILON = 1e-5  # where a norm says none
 NORMALIZERS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"})
 
 
@@ -39,7 +41,7 @@ class NormalizerNodes(LowNodes):
     def _softmax(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value | None:
         """A Softmax over one axis, moved to be the last one."""
         rank, one = len(shape), self.opset >= ONE_AXIS
-        axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1 if one else 1) % rank
+        axis = attribute(node, "axis", -1 if one else 1) % rank
         count = n if isinstance(n := shape[axis], int) and n > 0 else 0
         if not (one or axis == rank - 1) or not (count or self.opset >= OPEN_ROWS):
             return None
@@ -95,20 +97,22 @@ class NormalizerNodes(LowNodes):
         return top, total
 
     def _number(self, number: int) -> ir.Value:
+        """A whole number as a scalar Constant."""
         return self.constant(np.array(number))
 
     # -- norms --------------------------------------------------------------------------------------------------------
 
     def _layernormalization(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value:
+        """A LayerNormalization: (x - mean) / deviation * scale + bias, over the axes from ``axis`` on."""
         rank = len(shape)
-        axis = (node.attributes["axis"].as_int() if "axis" in node.attributes else -1) % rank
-        mean, inverse = self._moments(node, range(axis, rank))
+        mean, inverse = self._moments(node, range(attribute(node, "axis", -1) % rank, rank))
         x = step(self, node.inputs[0], dtype) - step(self, self.rounded(mean, dtype), dtype)
         found = x * x.becomes(self.rounded(inverse, dtype)) * x.becomes(node.inputs[1])
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         return (found if bias is None else found + x.becomes(bias)).value
 
     def _instancenormalization(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value:
+        """An InstanceNormalization, by one factor and one shift for each channel of each sample."""
         mean, inverse = self._moments(node, range(2, len(shape)))
         scale, bias = (self.reshape(value, [-1] + [1] * (len(shape) - 2)) for value in node.inputs[1:3])
         factor = self.do("Mul", [inverse, scale])
@@ -117,10 +121,11 @@ class NormalizerNodes(LowNodes):
         return (x * x.becomes(self.rounded(factor, dtype)) + x.becomes(self.rounded(shift, dtype))).value
 
     def _batchnormalization(self, node: ir.Node, dtype: str, shape: Shape) -> ir.Value:
+        """A BatchNormalization in inference, by stored statistics."""
         x = step(self, node.inputs[0], dtype)
         by_channel = [-1] + [1] * (len(shape) - 2)
         scale, bias, mean, variance = (x.becomes(self.reshape(value, by_channel)) for value in node.inputs[1:5])
-        root = x.made("Sqrt", variance + _epsilon(node))
+        root = x.made("Sqrt", variance + attribute(node, "epsilon", EPSILON))
         return ((x - mean) * (1.0 / root) * scale + bias).value
 
     def _moments(self, node: ir.Node, axes: Sequence[int]) -> tuple[ir.Value, ir.Value]:
@@ -128,10 +133,11 @@ class NormalizerNodes(LowNodes):
         x = node.inputs[0]
         mean, square = (self._mean(value, axes) for value in (x, self.do("Mul", [x, x])))
         variance = self.do("Sub", [square, self.do("Mul", [mean, mean])])
-        shifted = self.do("Add", [variance, self.constant(np.array(_epsilon(node), np.float32))])
+        shifted = self.do("Add", [variance, self.constant(np.array(attribute(node, "epsilon", EPSILON), np.float32))])
         return mean, self.do("Reciprocal", [self.do("Sqrt", [shifted])])
 
     def _mean(self, value: ir.Value | None, axes: Sequence[int]) -> ir.Value:
+        """A mean in float32 over some axes, which stay with length 1."""
         if self.opset >= AXES_AS_INPUT:
             return self.do("ReduceMean", [value, self.constant(np.array(axes))])
         return self.do("ReduceMean", [value], axes=list(axes))
@@ -141,7 +147,7 @@ def folded(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dtype: str)
     """A Conv with a BatchNormalization behind it taken into its weights, each step rounded to ``dtype``: what ONNX
     Runtime makes of both when it opens a file (core/optimizer/conv_bn_fusion.cc). ``rank``: of the weights."""
     scale, shift, mean, variance = (step(nodes, value, dtype) for value in norm.inputs[1:5])
-    root = nodes.do("Add", [variance.value, nodes.constant(np.array(_epsilon(norm), np.float32))])
+    root = nodes.do("Add", [variance.value, nodes.constant(np.array(attribute(norm, "epsilon", EPSILON), np.float32))])
     factor = scale / variance.made("Sqrt", variance.becomes(nodes.rounded(root, dtype)))
     weight = scale.becomes(conv.inputs[1]) * scale.becomes(nodes.reshape(factor.value, [-1] + [1] * (rank - 1)))
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
@@ -150,7 +156,3 @@ def folded(nodes: LowNodes, conv: ir.Node, norm: ir.Node, rank: int, dtype: str)
     assert maker is not None
     maker.attributes.update(conv.attributes)
     return maker
-
-
-def _epsilon(node: ir.Node) -> float:
-    return node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, AttributeValue, Dataflow, Op, Scope, Use, Value
 from ...core.graph import LOW
-from ...oplists.traits import operators
+from ...oplists.traits import has
 from ..flow_builder import LOW_TYPES, NO_TYPES, FlowBuilder
 from .native import is_map, value_info
 from .schemas import (
@@ -230,7 +230,7 @@ class OnnxOperators(OnnxValues):
     def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
         """What nodes of an operator with so many inputs and outputs have in common."""
         kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self.flow.opset or 1)
-        control = kind in operators("control_flow") or (domain, op_type) in self._called
+        control = has(kind, "control_flow") or (domain, op_type) in self._called
         slots = slots_of(domain, op_type, opset, inputs, outputs)
         found = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
         return found

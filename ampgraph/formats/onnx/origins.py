@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ...core.annotations import NODES, PRECISION, REASON
 from ...core.dataflow import Op, Origin
-from ...core.sites import Site
+from ...core.runnable import Site
 from .nodes import kind_of
 from .walk import captured
 

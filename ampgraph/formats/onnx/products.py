@@ -22,6 +22,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.dataflow import Shape
 from .low_nodes import LowNodes
+from .nodes import attribute
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 PRODUCTS = frozenset({"Einsum", "MatMul", "Gemm"}) | CONVOLUTIONS
@@ -30,7 +31,6 @@ LANES = 4
 VOLUME = 5  # the rank of that Conv's operands
 SCAN = 9  # the opset from which Scan takes what has no batch, and ConstantOfShape is there
 DEFAULTS = MappingProxyType({"transA": 0, "transB": 0, "alpha": 1.0, "beta": 1.0})
-WINDOW = ("auto_pad", "dilations", "output_padding", "output_shape", "pads", "strides")
 Lane = tuple[Array, Array]
 """Where along the depth a lane reads the first operand, and the second."""
 
@@ -87,6 +87,7 @@ class ProductNodes(LowNodes):
         return total if bias is None else self.do("Add", [total, self._times(bias, given.get("beta", 1.0), dtype)])
 
     def _times(self, value: ir.Value, factor: float, dtype: str) -> ir.Value:
+        """A value times a number, both rounded, as a Gemm has alpha and beta; itself for 1."""
         if factor == 1:
             return value
         rounded = self.rounded(self.constant(np.array(factor, np.float32)), dtype)
@@ -106,7 +107,8 @@ class ProductNodes(LowNodes):
         return self.summed(start, reads, [len(free) for free in kept], len(equation.result), dtype, "Einsum", step)
 
     def _conv(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
-        group = node.attributes["group"].value if "group" in node.attributes else 1
+        """A Conv as a sum over the places of its kernel, and over the channels at each."""
+        group = attribute(node, "group", 1)
         out, inside, places = weight[0], weight[1], int(np.prod(weight[2:]))
         weights = self.reshape(node.inputs[1], [group, out // group, inside, places])
         weights = self.do("Transpose", [weights], perm=[0, 1, 3, 2])
@@ -116,7 +118,7 @@ class ProductNodes(LowNodes):
 
     def _convtranspose(self, node: ir.Node, dtype: str, weight: Sequence[int]) -> ir.Value:
         """A ConvTranspose as a sum over the kernel's places from the last to the first, as WebGPU adds them up."""
-        group = node.attributes["group"].value if "group" in node.attributes else 1
+        group = attribute(node, "group", 1)
         out, inside, places = weight[1] * group, weight[0] // group, int(np.prod(weight[2:]))
         weights = self.reshape(node.inputs[1], [group, inside, out // group, places])
         weights = self.do("Transpose", [weights], perm=[0, 2, 3, 1])
@@ -157,8 +159,7 @@ class ProductNodes(LowNodes):
     def _columns(self, node: ir.Node, ones: Array, channels: int) -> ir.Value:
         """Of each channel what each place of the kernel meets: the same operator by ones, each channel by itself."""
         made = self.do(node.op_type, [node.inputs[0], self.constant(ones)], group=channels)
-        assert (maker := made.producer()) is not None
-        maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
+        self.slides_as(node, made)
         return made
 
     # -- sums ---------------------------------------------------------------------------------------------------------
@@ -191,6 +192,7 @@ class _Equation:
 
 
 def _equation(node: ir.Node) -> _Equation:
+    """The equation of an Einsum node, read."""
     text = node.attributes["equation"].as_string().replace(" ", "")
     left, _, result = text.partition("->")
     terms = left.split(",")

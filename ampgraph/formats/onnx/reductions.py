@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import Shape
 from .low_nodes import LANES, LANES_OF_ONE, OPEN_ROWS, LowNodes
+from .nodes import attribute
 
 MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
 INNER = MappingProxyType({"ReduceL2": ("Mul", "Sqrt"), "ReduceLogSumExp": ("Exp", "Log")})
@@ -30,7 +31,6 @@ SUMMED = MappingProxyType(
 REDUCTIONS = frozenset({*SUMMED, *INNER})
 POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
 LANES_OF_POOLS = 128
-WINDOW = ("auto_pad", "dilations", "pads", "strides")
 
 
 class ReductionNodes(LowNodes):
@@ -101,7 +101,7 @@ class ReductionNodes(LowNodes):
         shape = self.do("Shape", [node.inputs[0]])
         ones = self.do("ConstantOfShape", [shape], value=ir.Tensor(np.ones(1, np.float32)))
         share = self.do("AveragePool", [ones], kernel_shape=given["kernel_shape"], count_include_pad=1)
-        self._slides_as(node, share)
+        self.slides_as(node, share)
         counts = self.do("Add", [self.do("Mul", [share, whole]), self.constant(np.array(0.5, np.float32))])
         return self.do("Floor", [counts])
 
@@ -127,19 +127,14 @@ class ReductionNodes(LowNodes):
         """The windows of an average pool as rows, with the number of elements and of lanes; what is beside the image is
         zero. None where they are not known."""
         channels, window = shape[1], list(node.attributes["kernel_shape"].as_ints())
-        if not isinstance(channels, int) or ("ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()):
+        if not isinstance(channels, int) or attribute(node, "ceil_mode"):
             return None
         count = int(np.prod(window))
         ones = np.tile(np.eye(count, dtype=np.float32), (channels, 1)).reshape(-1, 1, *window)
         columns = self.do("Conv", [node.inputs[0], self.constant(ones)], group=channels)
-        self._slides_as(node, columns)
+        self.slides_as(node, columns)
         columns = self.do("Transpose", [self.reshape(columns, [0, channels, count, -1])], perm=[0, 1, 3, 2])
         return self.do("Flatten", [columns], axis=3), count, LANES_OF_POOLS
-
-    def _slides_as(self, node: ir.Node, made: ir.Value) -> None:
-        """The windows of what makes a value are those of a pool."""
-        assert (maker := made.producer()) is not None
-        maker.attributes.update({name: a for name, a in node.attributes.items() if name in WINDOW})
 
     # -- the whole sum rounded ----------------------------------------------------------------------------------------
 
@@ -157,6 +152,7 @@ class ReductionNodes(LowNodes):
         return self.do("Div", [self.rounded(self.do("Mul", [node.outputs[0], count]), dtype), count])
 
     def _inner(self, node: ir.Node, dtype: str) -> ir.Value:
+        """A root or logarithm of a sum that is rounded, and may overflow, before it is taken."""
         there, back = INNER[node.op_type]
         total = self.do(there, [node.outputs[0]] * (2 if there == "Mul" else 1))
         return self.do(back, [self.rounded(total, dtype)])
@@ -173,6 +169,6 @@ def _axes(node: ir.Node, rank: int) -> list[int] | None:
         given = stored.numpy().reshape(-1).tolist()
     else:
         given = []
-    if not given and "noop_with_empty_axes" in node.attributes and node.attributes["noop_with_empty_axes"].as_int():
+    if not given and attribute(node, "noop_with_empty_axes"):
         return None
     return sorted(axis % rank for axis in given) if given else list(range(rank))

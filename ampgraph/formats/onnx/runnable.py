@@ -14,15 +14,14 @@ from ...core.dataflow import FLOAT32, Dataflow, Op, Scope, Value
 from ...core.errors import AmpError, first_line
 from ...core.graph import LOW
 from ...core.names import FreshNames
-from ...core.runnable import Declared, Sums
-from ...core.sites import Site, Switched
+from ...core.runnable import Declared, Site, Sums, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
 from .accumulators import computed_again
 from .agreement import types_agree
 from .handles import all_names, type_attribute
 from .origins import read_sites
-from .schemas import schema
+from .schemas import same_version
 from .shapes import sizes
 from .switches import LowParts, with_switches
 from .types import DTYPES, declared_type, native_type
@@ -42,7 +41,10 @@ Uses = Iterable[tuple[ir.Node, int]]
 
 
 class OnnxStrictEditor:
-    """The verbs of `core.runnable.StrictEditor`. A rounded value's handle stands for what its readers read."""
+    """The verbs of strict runs, on handles of the dataflow: what is low becomes float32, rounded where it is made.
+
+    Readers, outputs of graphs among them, read the same names as before; a rounded value's handle stands for what its
+    readers read. Used in a `with` statement."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, done: Callable[[], None]) -> None:
         self._flow, self._done = flow, done
@@ -62,8 +64,11 @@ class OnnxStrictEditor:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def round_all(self, value: Value, *, stays_low: bool = False, sums: Sums | None = None) -> None:
-        """Puts a pair of Casts (to low and back) behind the operator; the value between or behind them takes over the
-        name."""
+        """Has the operator of a low value compute in float32, and all its readers read the result rounded, in float32:
+        a pair of Casts stands behind it.
+
+        ``stays_low``: the name, and the output of the graph, are those of the low value between the Casts, not of the
+        one behind them. ``sums``: where its kernel accumulates in the low type."""
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
@@ -80,7 +85,8 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, casts[-1].outputs[0], casts[0 if stays_low else -1].outputs[0])
 
     def read_float32(self, value: Value, *, stays_low: bool = True) -> None:
-        """Puts a Cast to float32 behind what makes the value; before all nodes for an input or weight."""
+        """Has the readers of a value that stays low read it as float32: a Cast stands behind what makes it, before all
+        nodes for an input or weight. ``stays_low`` as in `round_all`; inputs and weights always do."""
         low: ir.Value = value.native
         name, uses, maker = low.name or "", low.uses(), low.producer()
         if stays_low and maker is not None and not uses:
@@ -97,7 +103,7 @@ class OnnxStrictEditor:
         self._hand_over(value, uses, cast.outputs[0], low if stays_low else cast.outputs[0])
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
-        """Puts a Cast to the low type before the operator."""
+        """Has an operator read the low type itself, through a Cast, at a position whose value is float32 by now."""
         node: ir.Node = op.native
         source = node.inputs[position]
         assert source is not None and node.graph is not None
@@ -106,7 +112,7 @@ class OnnxStrictEditor:
         node.replace_input_with(position, cast.outputs[0])
 
     def store_float32(self, value: Value) -> None:
-        """Stores the same numbers in float32."""
+        """Makes a stored tensor float32, with the same numbers; nothing for a value without one."""
         tensor = value.native.const_value
         if tensor is not None and tensor.dtype in LOW_TYPES:
             value.native.const_value = _upcast(tensor)
@@ -175,7 +181,8 @@ class OnnxStrictEditor:
         value.native.type = _wide_type(value.native.type)
 
     def forget_annotations(self, scope: Scope) -> None:
-        """Removes annotations of inner values, which are out of date once types have changed."""
+        """Removes annotations of what a graph makes and stores, out of date once types have changed: a runtime infers
+        types and shapes anew."""
         graph: ir.Graph = scope.native
         stored = (value for value in graph.initializers.values() if not value.is_graph_input())
         for value in (*stored, *(value for node in graph for value in node.outputs)):
@@ -236,8 +243,7 @@ def _align_opsets(model: ModelProto) -> None:
 def _same_in_both_opsets(function: FunctionProto, ours: int, theirs: int) -> bool:
     """Whether all standard operators of a function are the same version in both opsets, so that it can be inlined."""
     kinds = {node.op_type for node in _all_nodes(function.node) if node.domain in DEFAULT}
-    found = ((schema("", kind, ours), schema("", kind, theirs)) for kind in kinds)
-    return all(a is not None and b is not None and a.since_version == b.since_version for a, b in found)
+    return all(same_version(kind, ours, theirs) for kind in kinds)
 
 
 def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -250,7 +256,7 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 class RunnableOnnx(EditableGraph):
-    """What `core.runnable.RunnableGraph` adds to a graph."""
+    """What an ONNX graph is asked for by runs in float32 on a CPU, whole or in parts."""
 
     model: ir.Model
 
@@ -275,7 +281,7 @@ class RunnableOnnx(EditableGraph):
         return self._of(self.model.clone())
 
     def declared(self) -> tuple[Sequence[Declared], Sequence[Declared]]:
-        """Inputs and outputs as the file annotates them."""
+        """Inputs and outputs as the file annotates them, stored inputs included."""
         main = self.model.graph
         return [_as_declared(value) for value in main.inputs], [_as_declared(value) for value in main.outputs]
 
@@ -297,7 +303,9 @@ class RunnableOnnx(EditableGraph):
     def part(
         self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()
     ) -> bytes:
-        """The file of some operators, of all for None, with the weights that they read but for those ``fed``."""
+        """The file of some operators in a row, of all for None, with the weights that they read but for those ``fed``.
+
+        ``reads``: its inputs, ``makes``: its outputs."""
         nodes = list(self.model.graph) if ops is None else [op.native for op in ops]
         own = {*(value.native for value in reads), *(value for node in nodes for value in node.outputs)}
         wanted = dict.fromkeys(
@@ -333,7 +341,9 @@ class RunnableOnnx(EditableGraph):
         return read_sites(self.model, flat.model)
 
     def switched(self, reference: Self, make_strict: Callable[[Self], None]) -> list[Switched]:
-        """Makes itself strict, with a switch for every node that rounds."""
+        """Makes itself strict, with an input `SWITCHES` that says of each node whether its roundings are done.
+
+        ``reference``: the model that it was made from; both are without functions. Returns what each switch is for."""
         parts = LowParts.of(self.model, self.dataflow())
         make_strict(self)
         found = with_switches(self.model, reference.model, parts)

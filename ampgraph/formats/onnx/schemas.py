@@ -82,6 +82,12 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     return _data_schemas().get((domain, op_type))
 
 
+def same_version(op_type: str, ours: int, theirs: int) -> bool:
+    """Whether an ai.onnx operator that exists in both opsets is the same version of it."""
+    mine, others = schema("", op_type, ours), schema("", op_type, theirs)
+    return mine is not None and others is not None and mine.since_version == others.since_version
+
+
 @functools.cache
 def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
     """The first later opset at which ``slot`` of an ai.onnx operator admits ``low``; 0 when there is none."""

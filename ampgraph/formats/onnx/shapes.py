@@ -35,6 +35,7 @@ class OnnxShapes:
         self._inferred: dict[str, onnx.ValueInfoProto] | None = None
 
     def __call__(self, value: Value) -> Shape | None:
+        """The shape of a value: of its tensor, as the file annotates it, or as onnx infers it for the main graph."""
         native: ir.Value = value.native
         if native.const_value is not None:
             return dims(native.const_value)

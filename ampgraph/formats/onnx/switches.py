@@ -18,13 +18,13 @@ from ...core.dataflow import Dataflow
 from ...core.graph import LOW
 from ...core.low_types import MOST_LOST, low_type
 from ...core.names import FreshNames
-from ...core.sites import SWITCHES, Switched
+from ...core.runnable import SWITCHES, Switched
 from ...oplists.traits import has
 from .accumulators import EXACT
 from .nodes import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
-from .weights import dims, flat, size, stored_in
+from .weights import dims, flat, size, stored
 
 
 class Originals:
@@ -83,11 +83,10 @@ class LowParts:
     @staticmethod
     def of(model: ir.Model, flow: Dataflow) -> LowParts:
         """The low parts of a model, before it is made strict in place."""
-        graphs = list(all_graphs(model))
         low = {value.id for value in flow.values if value.dtype in LOW}
         nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
-        stored = {v.name or "": t.dtype for each in graphs for v, t in stored_in(each) if t.dtype in LOW_TYPES}
-        return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), stored)
+        types = {v.name or "": t.dtype for v, t in stored(model) if t.dtype in LOW_TYPES}
+        return LowParts(nodes, frozenset(node for each in all_graphs(model) for node in each if _casts(node)), types)
 
 
 def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> list[Switched]:
@@ -105,11 +104,9 @@ class _Switches:
     was low."""
 
     def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
-        self._main, self._parts = strict.graph, parts
-        graphs = list(all_graphs(reference))
-        self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
-        stored = {v.name or "": tensor for graph in graphs for v, tensor in stored_in(graph) if tensor.dtype == FLOAT}
-        self._originals = Originals(stored)
+        self._strict, self._main, self._parts = strict, strict.graph, parts
+        self._given = {v.name for graph in all_graphs(reference) for node in graph for v in node.outputs}
+        self._originals = Originals({v.name or "": tensor for v, tensor in stored(reference) if tensor.dtype == FLOAT})
         self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
         self._nodes: list[ir.Node] = []
         self._inside: dict[ir.Node, tuple[str, ...]] = {}
@@ -200,8 +197,7 @@ class _Switches:
     def _constants(self) -> Iterator[tuple[str, Array, ir.Value]]:
         """The low stored tensors of the file, each as (name, the reference's own float32 numbers, the value that is
         read)."""
-        graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
-        for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in stored_in(graph)):
+        for value, own in stored(self._strict):
             name = value.name or ""
             low = self._parts.constants.get(name)
             numbers = None if low is None else self._originals.of(name, own, low)

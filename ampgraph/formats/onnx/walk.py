@@ -9,30 +9,19 @@ import onnx_ir as ir
 GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
+def outermost(model: ir.Model) -> list[ir.Graph]:
+    """The main graph, and the graphs of the functions."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, the functions' graphs, and the bodies in them at any depth."""
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    waiting = outermost(model)
     for graph in waiting:
         yield graph
         for node in graph:
             if node.attributes.data:
                 waiting += bodies(node)
-
-
-def stored(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
-    """What holds a stored tensor: initializers and Constant nodes, those of functions too, in the order of the above.
-
-    One walk over the nodes."""
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
-    for graph in waiting:
-        yield from (value for value in graph.initializers.values() if value.const_value is not None)
-        for node in graph:
-            given = node.attributes.data
-            if not given:
-                continue
-            if node.op_type == "Constant" and "value" in given and not given["value"].is_ref():
-                yield node
-            waiting += bodies(node)
 
 
 _NO_BODIES: tuple[ir.Graph, ...] = ()

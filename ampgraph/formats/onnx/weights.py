@@ -14,7 +14,9 @@ import onnx_ir as ir
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
 from ..rounding import LOW_TYPES, STORED_TYPES, Rounder, pieces
+from .nodes import attribute
 from .types import DTYPES
+from .walk import bodies, outermost
 
 SHORT = 1 << 12  # elements: below it the calls cost more than what they do
 NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
@@ -87,13 +89,18 @@ def is_raw_float(proto: onnx.TensorProto) -> bool:
     return proto.data_type == FLOAT and proto.HasField("raw_data")
 
 
-def stored_in(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Stored tensors, and those of Constant nodes."""
-    made = (value for node in graph if node.op_type == "Constant" for value in node.outputs)
-    for value in (*graph.initializers.values(), *made):
-        tensor = stored_tensor(value)
-        if tensor is not None:
-            yield value, tensor
+def stored(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """The tensors of initializers and of Constant nodes, in bodies and functions too, each with the value that it is
+    behind. One walk over the nodes."""
+    waiting = outermost(model)
+    for graph in waiting:
+        yield from ((v, v.const_value) for v in graph.initializers.values() if v.const_value is not None)
+        for node in graph:
+            if node.attributes.data:
+                tensor = stored_tensor(node.outputs[0]) if node.op_type == "Constant" else None
+                if tensor is not None:
+                    yield node.outputs[0], tensor
+                waiting += bodies(node)
 
 
 class OnnxWeights:
@@ -297,8 +304,7 @@ def round_together(node: ir.Node, dtype: str) -> bool:
     plain = [tensor for tensor in tensors if isinstance(tensor, RoundedTensor) and tensor.low == LOW_TYPES[dtype]]
     if len(plain) != 4:
         return False
-    given = node.attributes.get("epsilon")
-    parameters = NormParameters([t.source for t in plain], 1e-5 if given is None else given.as_float(), dtype)
+    parameters = NormParameters([t.source for t in plain], attribute(node, "epsilon", 1e-5), dtype)
     for place, (value, tensor) in enumerate(zip(values, plain, strict=True)):
         put(value, NormTensor(tensor, parameters, place, dtype))
     return True

@@ -187,7 +187,7 @@ class NodeWriter:
         return found
 
     def _said(self, node: ir.Node, behind: bytes) -> bytes:
-        """What stands behind the attributes, with what is said of the node."""
+        """The fields of a node that stand behind its attributes, as bytes: ``behind`` with doc string and metadata."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
         props = node.metadata_props
@@ -290,7 +290,7 @@ class _ValueInfos(InfoWriter):
         self.results: list[bytes] = []
 
     def result(self, value: ir.Value, named: bytes) -> None:
-        """Takes a node's result."""
+        """Keeps what is said of a node's result, unless the graph's outputs say it."""
         if not value.is_graph_output():
             self.results.append(self.said(value, named))
 

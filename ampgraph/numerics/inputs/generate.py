@@ -16,7 +16,7 @@ from ...core.arrays import Array
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.errors import AmpError
 from ...core.low_types import numpy_type
-from ...oplists.traits import has, positions
+from ...oplists.traits import has, traits
 from .painted import Numbers, is_line, is_picture, pictures, sound, spectrum
 from .roles import InputReader, Reading
 from .sizes import GraphInput, Place, Sizes, reads_text_lines, sounds
@@ -67,6 +67,11 @@ class Generator:
     def sample(self, index: int) -> dict[str, Array]:
         """The feeds of sample ``index``, always the same."""
         return {source.port.name: self._make(source, index) for source in self.sources}
+
+    def is_wide(self, index: int) -> bool:
+        """Whether sample ``index`` has an input of plain numbers larger than usual."""
+        scaled = any(source.kind == PLAIN or source.table is not None for source in self.sources)
+        return scaled and SCALES[index % len(SCALES)] > 1
 
     def places(self) -> dict[Place, int]:
         """The sizes that were guessed, by input and axis."""
@@ -398,14 +403,14 @@ def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[O
         if stored is None or (other == op.inputs[0] and not _commutes(op)):
             continue
         if has(op.role, "scalings"):
-            return op, 1 / stored if positions(op.role, "divides") else stored, np.zeros(())
-        return op, np.ones(()), -stored if positions(op.role, "subtracts") else stored
+            return op, 1 / stored if traits().positions(op.role, "divides") else stored, np.zeros(())
+        return op, np.ones(()), -stored if traits().positions(op.role, "subtracts") else stored
     return None
 
 
 def _commutes(op: Op) -> bool:
     """Whether the operands may be exchanged."""
-    return not positions(op.role, "divides") and not positions(op.role, "subtracts")
+    return not traits().positions(op.role, "divides") and not traits().positions(op.role, "subtracts")
 
 
 def _broadcast(flow: Dataflow, value: int, shape: tuple[int, ...], by: tuple[int, ...] | None = None) -> Array | None:

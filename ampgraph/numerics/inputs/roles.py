@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.crossings import Crossings
 from ...core.dataflow import NONE, Dataflow, Op
-from ...oplists.traits import at as at_place
-from ...oplists.traits import has
+from ...core.walk import Crossings
+from ...oplists.traits import has, traits
 
 VERY_NEGATIVE = -1e3
 LARGE = 1 << 20  # elements: a constant above it is no set of numbers to compare with
@@ -87,17 +86,17 @@ class InputReader:
     def _follow(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
         """Notes in ``found`` what an operator says of the input, and returns the values through which to follow it
         further."""
-        role = op.role
-        if at_place(role, "sizes", index):
+        role, known = op.role, traits()
+        if known.at(role, "sizes", index):
             found.size = found.size or op.kind
             return []
-        if at_place(role, "indices", index):
+        if known.at(role, "indices", index):
             self._bound_by_table(op, at, found)
             return []
-        if at_place(role, "sequence_lengths", index):
+        if known.at(role, "sequence_lengths", index):
             found.length = self._dimension(op.inputs[0], 0) or 16
             return []
-        if at_place(role, "attention_mask", index):
+        if known.at(role, "attention_mask", index):
             found.masks, found.one_masks = True, at.flipped
             found.added = self.flow.values[source].dtype.startswith(("float", "bfloat"))
             return []
@@ -105,7 +104,7 @@ class InputReader:
             found.positive = True
             return []
         if has(role, "orders") and self.flow.shape(source) == ():
-            found.limit = "above" if at_place(role, "orders", index) != at.flipped else "below"
+            found.limit = "above" if known.at(role, "orders", index) != at.flipped else "below"
             return []
         if role == "Where" and index == 0:
             return self._where(op, at, found)
@@ -113,7 +112,7 @@ class InputReader:
             return self._follow_arithmetic(op, index, at, source, found)
         if role == "Not":
             return [replace(at, value=v, flipped=not at.flipped) for v in op.outputs]
-        if at_place(role, "passes_on", index) or has(role, "pools") or (role == "Where" and index):
+        if known.at(role, "passes_on", index) or has(role, "pools") or (role == "Where" and index):
             return [replace(at, value=v) for v in op.outputs]
         return []
 

@@ -46,6 +46,19 @@ class Samples:
     _resized: Callable[[Learnt], tuple[Samples, Learnt]] | None = field(default=None, repr=False)
     _hints: tuple[int, ...] = field(default=(), repr=False)
     _states: tuple[CachePair, ...] = field(default=(), repr=False)
+    _wide: Callable[[int], bool] = field(default=lambda index: False, repr=False)
+
+    def is_wide(self, index: int) -> bool:
+        """Whether a sample was generated with larger numbers than usual, for what may come."""
+        return self._wide(index)
+
+    def usual(self) -> Samples:
+        """Those that are not wide."""
+        kept = [not self._wide(index) for index in range(self._count)]
+        if all(kept):
+            return self
+        some = lambda: itertools.compress(self._start(), kept)  # noqa: E731  # a generator has no length
+        return replace(self, _count=sum(kept), _start=some, _wide=lambda index: False)
 
     def fitted(self, run: Callable[[Feeds], Mapping[str, Result]]) -> Samples:
         """The same samples if ``run`` takes them; generated ones with other sizes where it does not, and with the
@@ -210,7 +223,8 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
 
     def resized(learnt: Learnt) -> tuple[Samples, Learnt]:
         made = Generator(flow, needed, seed, dims, learnt)
-        return Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized), made.places()
+        drawn = Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized)
+        return replace(drawn, _wide=made.is_wide), made.places()
 
     hints = tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
     return replace(resized({})[0], _hints=hints, _states=tuple(_states(flow, needed)))

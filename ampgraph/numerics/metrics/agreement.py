@@ -13,10 +13,10 @@ from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
 from ...core.low_types import numpy_type
 from ...core.shown import Data, with_old_names
+from ...core.verdict import QUANTILE
 from .parts import PART, OutputPart, Slices, parts_of, slices_of
 from .roles import LOGARITHMS, PROBABILITIES
 
-QUANTILE = 0.9  # the share of samples that decides
 SCALE_SHARE = 0.1
 """Of an output's own scale: what a sample is measured against at least.
 
@@ -24,6 +24,7 @@ At a tolerance of 1e-2 that allows 1e-3 of the scale, float16's step there (2^-1
 is not asked to be nearer to zero, in the one sample where it nearly vanishes, than float16 knows numbers of
 its size. The scale is the median over the samples of their root mean squares, which no single large sample moves.
 """
+ENOUGH = 0.25  # of the samples: so many that are decided tell of the others
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Judged:
     Attributes:
         sort: what the output was taken for.
         scaled: whether the output's scale over the samples is a floor as well.
+        undecided: whether it is probabilities without a clear class in any row.
         paired: rows that have a partner, of how many on both sides together; None where rows are not paired.
     """
 
@@ -41,6 +43,7 @@ class Judged:
     least: float = 0.0
     sort: str = ""
     scaled: bool = False
+    undecided: bool = False
     paired: tuple[int, int] | None = None
 
     def error(self, scale: float = 0.0) -> float:
@@ -314,9 +317,12 @@ class Agreement(Spread):
         return self._informative(self.errors)
 
     def _informative(self, errors: list[float]) -> list[float]:
-        """Those of samples whose reference says something, all if none does."""
-        silent = self.silent
-        return [error for i, error in enumerate(errors) if i not in silent] or errors
+        """Those of samples whose reference says something, all if none does. Undecided ones do not where enough others
+        do."""
+        heard = [i for i in range(len(errors)) if i not in self.silent]
+        decided = [i for i in heard if not (i < len(self.judged) and self.judged[i].undecided)]
+        kept = decided if len(decided) >= ENOUGH * len(heard) else heard
+        return [errors[i] for i in kept] or errors
 
     @property
     def judged_errors(self) -> list[float]:

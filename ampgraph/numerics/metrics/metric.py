@@ -171,21 +171,21 @@ def _judged_as(sort: str, found: Apart, want: Result, got: Result) -> Judged:
             return _by_error(found)
     if sort in ("logits", LOGARITHMS, PROBABILITIES):
         return Judged(found.off, found.size, max(FLOOR, LIKELY / math.sqrt(max(found.compared, 1))), sort)
-    off = _off_where_decided(found, want, got) if sort == NUMBERS else found.off
-    return Judged(off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS)
+    off, undecided = _off_where_decided(found, want, got) if sort == NUMBERS else (found.off, False)
+    return Judged(off, found.size, FLOOR, "numbers", scaled=sort == NUMBERS, undecided=undecided)
 
 
-def _off_where_decided(found: Apart, want: Result, got: Result) -> float:
+def _off_where_decided(found: Apart, want: Result, got: Result) -> tuple[float, bool]:
     """The root mean square of the difference of probabilities, in which rows without a clear class weigh as at most the
-    share `SELDOM` of all."""
+    share `SELDOM` of all; and whether no row has one."""
     if found.nonfinite_mismatches or not _sums_to_one(want):
-        return found.off
+        return found.off, False
     array, axis = np.asarray(want, np.float64), _class_axis(np.asarray(want))
     undecided = array.max(axis) < DECIDED
     share = float(undecided.mean())
     squares = np.square(array - np.asarray(got, np.float64)).sum(axis)
     weights = np.where(undecided, min(1.0, SELDOM / max(share, SELDOM)), 1.0)
-    return math.sqrt(float((squares * weights).sum()) / array.size)
+    return math.sqrt(float((squares * weights).sum()) / array.size), bool(undecided.all())
 
 
 def _by_error(found: Apart, sort: str = "") -> Judged:

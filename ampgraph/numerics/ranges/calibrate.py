@@ -8,12 +8,12 @@ import numpy as np
 from onnx import TensorProto
 
 from ...core.arrays import Array, Result
-from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
 from ...core.graph import LOW, Attribute, NodeEditor
 from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, escaped, measure, value_key
-from ...core.runnable import RunnableGraph
+from ...core.walk import Crossings
+from ...formats.adapters import OnnxGraph
 from ...oplists.traits import has
 from ..graphs import flat_graph
 from ..inputs.samples import Samples
@@ -22,7 +22,7 @@ from .segments import LIMIT, SegmentedModel
 
 
 def measured_ranges(
-    graph: RunnableGraph,
+    graph: OnnxGraph,
     samples: Samples,
     *,
     device: str = "cpu",
@@ -72,9 +72,7 @@ class _RangeRunner:
     """One model opened to measure its values. Low values are computed as rounded float32, as few CPU kernels are low.
     ``keys``: by name, how ranges name a value."""
 
-    def __init__(
-        self, flat: RunnableGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int
-    ) -> None:
+    def __init__(self, flat: OnnxGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int) -> None:
         self._low = {v.name for v in (flow.values[i] for i in flow.scopes[0].inputs) if v.dtype in LOW}
         self._inputs = {flow.values[i].name for i in flow.scopes[0].inputs} & set(keys)
         if any(value.dtype in LOW for value in flow.values):
@@ -104,7 +102,7 @@ def _wanted(flow: Dataflow) -> list[Value]:
     return [v for v in found if v.id not in given]
 
 
-def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
+def _names(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
     """Name in the model with its functions inlined -> the keys of the values that it stands for; values in bodies are
     left out."""
     inside, wanted = _bodies(flow), _wanted(flow)
@@ -154,7 +152,7 @@ DOUBLE = "float64"
 ROWS = "ampgraph_rows"
 
 
-def expose_bodies(graph: RunnableGraph) -> dict[str, str]:
+def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
     """Adds the rows to a model without functions, in place: name of the rows in the main graph -> `value_key`."""
     flow = graph.dataflow()
     if flow.opset < OLDEST or len(flow.scopes) == 1:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.arrays import Feeds, Result
 from ...core.dataflow import Op, Value
-from ...core.runnable import RunnableGraph
+from ...formats.adapters import OnnxGraph
 from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import in_file_order, opened, quiet_options, stopped
 from ..graphs import reads_of
@@ -40,7 +40,7 @@ class SegmentedModel:
     ``limit``: bytes of values that one segment exposes. Raises AmpError AMP501, AMP505 (device), AMP502, AMP504.
     """
 
-    def __init__(self, graph: RunnableGraph, seen: Sequence[str], *, device: str = "cpu", limit: int = LIMIT) -> None:
+    def __init__(self, graph: OnnxGraph, seen: Sequence[str], *, device: str = "cpu", limit: int = LIMIT) -> None:
         self._graph, self._seen, self._folder, self._limit = graph, set(seen), graph.folder(), limit
         self.device, self._providers = choose(device)
         flow = graph.dataflow()

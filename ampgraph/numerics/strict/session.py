@@ -21,11 +21,11 @@ from ...core.annotations import target_in
 from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.dataflow import NONE, Dataflow, Op, Scope, Value
-from ...core.errors import AmpError, first_line, nearest
+from ...core.errors import AmpError, first_line
 from ...core.graph import LOW, DescribedGraph, Graph
 from ...core.low_types import numpy_type
-from ...core.runnable import RunnableGraph, StrictEditor, Sums
-from ...core.sites import SWITCHES
+from ...core.runnable import SWITCHES, Sums
+from ...formats.adapters import OnnxGraph, OnnxStrictEditor
 from ...formats.kinds import Model
 from ...oplists.kernels import TARGETS, Kernels, load_kernels
 from ...oplists.traits import has
@@ -39,7 +39,7 @@ from ...runtime.onnxruntime_session import (
     out_of_memory,
     stopped,
 )
-from ...runtime.ports import Port, check_feeds, contradiction
+from ...runtime.ports import Port, check_feeds, contradiction, names_of_outputs
 from ..graphs import flat_graph, port_of
 
 
@@ -93,11 +93,7 @@ class StrictSession:
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name; `outputs` picks some. Raises AmpError AMP503 for what does not fit, AMP504."""
-        wanted = list(self.outputs) if outputs is None else list(outputs)
-        for name in wanted:
-            if name not in self.outputs:
-                hint = nearest(name, list(self.outputs)) or f"there are: {', '.join(self.outputs)}"
-                raise AmpError("AMP503", f"no output '{name}'", hint=hint)
+        wanted = names_of_outputs(self.outputs, outputs)
         needed = {name for name in self.required if self._types[name][0] != "optional"}
         ports = {name: port for name, port in self.inputs.items() if name in needed or name in feeds}
         checked = check_feeds(ports, feeds, set())
@@ -207,7 +203,7 @@ INLINE_LIMIT = 1 << 20
 LOW_BYTES = 2  # of an element
 
 
-def rewrite(graph: RunnableGraph, *, keep_interface: bool, target: str = "") -> None:
+def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None:
     """Rewrites a model without functions, in place; unless the boundary is kept, it becomes float32 as well.
 
     ``target``: whose accumulators are modelled; empty: of the one that the file was made for, where it says so."""
@@ -274,7 +270,7 @@ class _Writer:
     """One graph of a model. ``kept``: its inputs and outputs that stay as they are; ``sums``: by operator, how its
     kernel adds up where that is in a low type."""
 
-    def __init__(self, flow: Dataflow, edit: StrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
+    def __init__(self, flow: Dataflow, edit: OnnxStrictEditor, kept: set[int], sums: Mapping[int, Sums]) -> None:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:

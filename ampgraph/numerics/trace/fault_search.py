@@ -12,10 +12,10 @@ from typing import Protocol
 
 from ...core.arrays import Feeds, Result
 from ...core.errors import AmpError
-from ...core.node_names import pattern_for
+from ...core.names import pattern_for
 from ...core.progress import Count, Progress
 from ...core.repairs import Mended
-from ...core.sites import Switched
+from ...core.runnable import Switched
 from ..inputs.samples import Samples
 from ..metrics.verdict import Compared
 from ..search import RUNS, Attribution, Search, attribute

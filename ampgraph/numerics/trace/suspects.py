@@ -11,9 +11,9 @@ import numpy as np
 from ...core.graph import LOW
 from ...core.json_types import JsonObject
 from ...core.low_types import low_type
-from ...core.node_names import pattern_for
+from ...core.names import pattern_for
 from ...core.repairs import fp32_options
-from ...core.sites import Site
+from ...core.runnable import Site
 from ...oplists.traits import has
 from .values import HUGE, Extremes, Trace
 

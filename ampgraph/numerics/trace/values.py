@@ -14,8 +14,8 @@ from ...core.arrays import Array, Feeds, Result
 from ...core.dataflow import NONE, Op, Value
 from ...core.graph import LOW, Graph
 from ...core.progress import Count
-from ...core.runnable import RunnableGraph
-from ...core.sites import Site
+from ...core.runnable import Site
+from ...formats.adapters import OnnxGraph
 from ...formats.kinds import Model
 from ..graphs import flat_graph, load_onnx, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
@@ -210,7 +210,7 @@ class Tracer:
     def branch(self, site: Site, reference_feeds: Feeds, feeds: Feeds) -> tuple[Tracer, Feeds, Feeds] | None:
         """The body that an If runs, as models of their own with their feeds; None where the two sides differ."""
         ops = self._op(0, [self.twins.get(out, out) for out in site.outputs]), self._op(1, site.outputs)
-        parts: list[tuple[RunnableGraph, Feeds]] = []
+        parts: list[tuple[OnnxGraph, Feeds]] = []
         taken = None
         for side, (op, given) in enumerate(zip(ops, (reference_feeds, feeds), strict=True)):
             if op is None or op.kind != "If" or op.inputs[0] == NONE:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...core.crossings import Crossings
 from ...core.dataflow import Dataflow, Op, Value
 from ...core.low_types import LowType, low_type
+from ...core.walk import Crossings
 from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
@@ -39,7 +39,7 @@ def _faults(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
         yield op.kind
     if broken.reads and broken.reads in {flow.values[v].dtype for v in op.inputs if v != NONE}:
         yield f"{op.kind} of {broken.reads}"
-    if broken.runs or broken.without or broken.computed or broken.gives or broken.odd:
+    if broken.runs or broken.without or broken.computed or broken.gives or broken.unlike or broken.odd:
         yield from _not_taken(facts, op, broken)
     if broken.at_boundary:
         units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
@@ -93,10 +93,20 @@ def _not_taken(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
         found = f"a computed operand {broken.computed}"
     if broken.gives and any(v != NONE for v in op.outputs[broken.gives :][:1]):
         found = f"output {broken.gives}"
+    if broken.unlike and len({size for size in _last_sizes(facts, op, broken.unlike) if isinstance(size, int)}) > 1:
+        found = f"operands {' and '.join(map(str, broken.unlike))} of different last sizes"
     if broken.odd and (found or not broken.runs):
         found = " and ".join(filter(None, (found, "an odd number of elements")))
     if found:
         yield f"{op.kind} with {found}"
+
+
+def _last_sizes(facts: Facts, op: Op, operands: Iterable[int]) -> Iterator[int | str | None]:
+    """The last sizes of some operands, as far as there are such and their shapes are known."""
+    for value in (op.inputs[place] for place in operands if place < len(op.inputs)):
+        shape = facts.flow.shape(value) if value != NONE else None
+        if shape:
+            yield shape[-1]
 
 
 def _has_constant(facts: Facts, op: Op) -> bool:

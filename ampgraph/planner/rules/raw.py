@@ -16,10 +16,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ...core.crossings import Crossings
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.plan import Why
-from ...core.walk import sole_reader, upstream
+from ...core.walk import Crossings, sole_reader, upstream
 from ..decisions import Decisions
 from ..facts.facts import Facts
 from .rule import Findings, Sight, Spoilt, looks, ruling, runs

@@ -25,8 +25,8 @@ def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterat
     flow = facts.flow
     for value, share in sorted(found.flushing.items(), key=lambda item: (-item[1], item[0])):
         if any(settled.is_low(use.unit) for use in flow.uses[value]):
-            message = f"{_percent(share)} of its elements flush to zero in {facts.options.dtype}"
-            yield Note("weight", flow.values[value].name, message)
+            lost = f"{_percent(share)} of its elements become zero in {facts.options.dtype}"
+            yield Note("weight", flow.values[value].name, f"{lost}: harmless where the check is ok")
 
 
 @runs(

@@ -282,9 +282,11 @@ class _GraphArtist:
         """An operator as a box, with its precision, its reason, and the bytes that it stores."""
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
-        if not rule:
-            rule, reason = parted(_reason_in_file(op))
-        stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
+        metadata: object = getattr(op.native, "metadata_props", None)
+        if not rule and isinstance(metadata, Mapping):  # what the file itself says
+            rule, reason = parted(metadata.get(REASON, ""))
+        read = [self.flow.values[v] for v in op.inputs if v != NONE]
+        stored = sum(self.flow.weights.size(v) * BITS.get(v.dtype, 0) // 8 for v in read if v.weight)
         span = self.reasons.spans.get(id(op.native), "")
         return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._output_name(op))
 
@@ -300,10 +302,6 @@ class _GraphArtist:
         return home.kind == "function" or (
             home.parent != scope and home.op != NONE and self._is_in_function(home.parent)
         )
-
-    def _bytes(self, value: Value) -> int:
-        """Bytes of a stored tensor."""
-        return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8
 
     def _path(self, op: Op) -> tuple[str, ...]:
         """The folders around an operator: bodies and functions, then its layer."""
@@ -347,9 +345,3 @@ def parted(text: str) -> tuple[str, str]:
     """(rule, why) of a reason as files say it."""
     rule, _, why = text.partition(": ")
     return rule, why
-
-
-def _reason_in_file(op: Op) -> str:
-    """The reason of a node's precision that the file itself has in its metadata."""
-    metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
-    return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""

@@ -16,7 +16,7 @@ from ...core.annotations import reasons_in
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
 from ...core.json_types import Json, JsonObject
-from ...core.node_names import literal
+from ...core.names import literal
 from ...core.verdict import OK
 from ...planner.policies.registry import names
 from ..fusions import Fusions
@@ -25,7 +25,7 @@ from ..lines import plural
 from ..summary import ORDINARY, Chosen, Summary, no_guard
 from ..tuning import Tuning
 from ..verification import Verification
-from .drawing import INPUT, OUTPUT, Box, Drawing, Reasons, draw, parted
+from .drawing import INPUT, OUTPUT, Drawing, Reasons, draw, parted
 
 ASSETS = "assets"
 _PLACE = re.compile(r"\{\{([a-z.]+)\}\}")
@@ -73,7 +73,7 @@ class Page:
         """The page as HTML; the same page gives the same text."""
         data = json.dumps(self._data(), ensure_ascii=True, separators=(",", ":"))
         words = {"title": html.escape(self.title), "data": data.replace("<", "\\u003c")}
-        return _PLACE.sub(lambda found: words.get(found[1]) or _asset(found[1]), _asset("page.html"))
+        return _PLACE.sub(lambda found: words.get(found[1]) or asset(found[1]), asset("page.html"))
 
     def _data(self) -> JsonObject:
         """What the page's script draws, as JSON; texts are numbers of a table, as many come often."""
@@ -135,7 +135,7 @@ class _TextTable:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     """A script or style sheet that goes into the page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
@@ -174,13 +174,12 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
         "main": main,
         "elsewhere": places,
         "kernels": kernels,
-        "gone": [number for number, box in enumerate(drawing.nodes) if _is_runtime_node(box) and number not in runs],
+        "gone": [
+            number
+            for number, box in enumerate(drawing.nodes)
+            if box.makes and box.kind not in (INPUT, OUTPUT) and number not in runs
+        ],
     }
-
-
-def _is_runtime_node(box: Box) -> bool:
-    """Whether a box of the picture is a node that a runtime would run (no input, output or function)."""
-    return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
 
 
 ERROR = "error in the sample that was looked at"
@@ -270,3 +269,17 @@ def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
     """A bar of bytes by type."""
     parts = {name: of.bytes for name, of in stored.items()}
     return Bar(label, parts, plural(sum(parts.values()), "byte"))
+
+
+# -- that compares two models in a browser: `webgpu.mjs` runs, `measure.mjs` measures ----------------------------------
+
+WEBGPU = {"index.html": "webgpu.html"} | {
+    name: name for name in ("page.css", "webgpu.css", "measure.mjs", "webgpu.mjs")
+}
+DATA = "page.json"
+
+
+def webgpu_page(data: JsonObject) -> dict[str, str]:
+    """The page by file name; ``data``: models, samples and what `verify` found, as `webgpu.mjs` reads them."""
+    texts = {name: asset(held) for name, held in WEBGPU.items()}
+    return texts | {DATA: json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"}

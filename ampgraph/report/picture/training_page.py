@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Sequence
-from importlib import resources
 
 from ...training.run.step_log import StepRow
 from ..lines import plural
+from .page import asset
 
 POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece
 WIDTH, HEIGHT, LEFT = 760, 150, 64
@@ -36,14 +36,14 @@ def training_page(
         _figure(name, axis, [(row.step, of(row)) for row in rows], skipped, measured if name == "loss" else ())
         for name, axis, of in CURVES
     ]
-    css = (resources.files(__package__) / "assets" / "page.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     words = f"{plural(len(rows), 'step')}, {len(skipped):,} skipped"
     words += "; a red line is a step that was not finite and skipped, a red dot a loss of validation"
     name = html.escape(title)
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}<title>{name}</title><style>{css}{STYLE}</style></head>'
+        f'<!doctype html>\n<html lang="en"><head>{head}<title>{name}</title><style>{asset("page.css")}{STYLE}'
+        f"</style></head>"
         f"<body><h1>{name}</h1><p>{words}</p>\n"
         f"{''.join(part for part in parts if part)}<pre>{html.escape(chr(10).join(report))}</pre></body></html>\n"
     )

@@ -10,10 +10,10 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import passed, source
+from ...core.walk import passed, sole_reader, source
 from ...oplists.traits import Traits, traits
 from ..known import IsLow, Known, named_ops
-from ..rewrite import RewriteRule, in_function
+from ..rewrite import RewriteRule, all_low, in_function
 
 MOST = 1 << 16  # elements of a bias
 
@@ -27,7 +27,6 @@ class Bias(RewriteRule):
     read: tuple[str, ...]
 
     names = ("bias",)
-    tried = True
 
     @property
     def writes(self) -> str:
@@ -57,8 +56,7 @@ class Bias(RewriteRule):
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Whether all of the region is low; identities are nobody's."""
         ops = self.ops(known.flow)
-        both = (ops[-1], next(op for op in ops if known.traits.positions(op.role, "biased")))
-        return all(is_low(unit) for op in both for unit in op.slots.values())
+        return all_low((ops[-1], next(op for op in ops if known.traits.positions(op.role, "biased"))), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """The product moves to the last one's place and reads its constant."""
@@ -88,14 +86,14 @@ class Bias(RewriteRule):
 
 def _added_to(flow: Dataflow, known: Traits, product: Op) -> Op | None:
     """The one reader of a product without a bias, if it adds or takes away a stored number for each channel."""
-    places, uses = known.positions(product.role, "biased"), flow.uses[product.outputs[0]]
+    places, weights = known.positions(product.role, "biased"), product.inputs[1:]
     if not places or (len(product.inputs) > places[0] and product.inputs[places[0]] != NONE):
         return None
-    if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != product.scope:
+    after = sole_reader(flow, product.outputs[0], product.scope)
+    if after is None:
         return None
-    after, weights = flow.ops[uses[0].op], product.inputs[1:]
     shifts = known.has(after.role, "affine") and not known.has(after.role, "scalings") and len(after.inputs) == 2
-    if not shifts or not (known.has(after.role, "additions") or uses[0].index == 0):
+    if not shifts or not (known.has(after.role, "additions") or after.inputs[0] == product.outputs[0]):
         return None
     roots = [_root(flow, known, v) for v in (*weights, _constant(product, after)) if v != NONE]
     stored = NONE not in roots and all(flow.values[root].weight for root in roots)

@@ -10,7 +10,7 @@ import numpy as np
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
 from ..known import IsLow, Known, named_ops
-from ..rewrite import RewriteRule, in_function
+from ..rewrite import RewriteRule, all_low, in_function
 
 UNBOUND = 3.4e38  # beyond it a bound is none: the default of old Clips
 SINCE = 8  # Max and Min spread their operands from this opset on
@@ -27,7 +27,6 @@ class MaxAndMin(RewriteRule):
     names = ("clip",)
     reading = ("source",)
     writes = "Max and Min"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:
@@ -44,7 +43,7 @@ class MaxAndMin(RewriteRule):
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Where a trial plan makes the Clip low: float32 has its kernel."""
-        return all(is_low(unit) for op in self.ops(known.flow) for unit in op.slots.values())
+        return all_low(self.ops(known.flow), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Max by the lower bound, then Min by the upper one; none for a bound that float32 never reaches."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.dataflow import FLOAT32, Dataflow, Op
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
 from ...core.walk import source, upstream
 from ..known import Known, named_ops
@@ -27,7 +27,6 @@ class ScaledEarly(RewriteRule):
 
     names = ("early",)
     reading = ("moved", "factor")
-    tried = True
 
     @property
     def writes(self) -> str:
@@ -97,7 +96,6 @@ class ScaledAcross(RewriteRule):
     names = ("across",)
     reading = ("moved", "factor", "other")
     rewires = True
-    tried = True
 
     @property
     def writes(self) -> str:
@@ -149,16 +147,11 @@ def _scores_before(known: Known, softmax: Op) -> list[Op]:
 def _scales_for(known: Known, scaling: Op, product: Op, other: int) -> bool:
     """Whether a node scales for a product alone what nobody else reads, and further products read what the product
     reads beside: computed float32 of no fewer dimensions than the number."""
-    flow, traits, spoken = known.flow, known.traits, named_ops(known)
-    two = traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
-    if not two or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):
+    flow = known.flow
+    if scaling.scope != product.scope or not _can_scale(known, scaling, other, [product]):
         return False
     alone = all(len(flow.uses[v]) == 1 for v in (scaling.inputs[0], scaling.outputs[0]))
-    shared = any(reader.role == product.role for reader in flow.readers(other) if reader is not product)
-    computed = flow.writer(other) is not None and flow.values[other].dtype == FLOAT32
-    ranks = len(flow.shape(scaling.inputs[1]) or ()), len(flow.shape(other) or ())
-    said = any(op.id in spoken for op in (scaling, product)) or scaling.scope != product.scope
-    return alone and shared and computed and ranks[0] <= ranks[1] and not said
+    return alone and any(reader.role == product.role for reader in flow.readers(other) if reader is not product)
 
 
 def _moves_before(known: Known, scaling: Op) -> list[Op]:
@@ -169,17 +162,22 @@ def _moves_before(known: Known, scaling: Op) -> list[Op]:
     and nobody speaks of one of the nodes.
     """
     flow, found = known.flow, list[Op]()
-    two = known.traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
-    if not two or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):
-        return []
-    value = scaling.inputs[0]
-    while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1 and op.scope == scaling.scope:
-        if not known.traits.has(op.role, "reshapes") or not op.slots or not is_inside(flow, op):
+    value = scaling.inputs[0] if scaling.inputs else NONE
+    while value != NONE and (op := flow.writer(value)) is not None and op.scope == scaling.scope and op.slots:
+        if not known.traits.has(op.role, "reshapes") or not is_inside(flow, op) or len(flow.uses[value]) != 1:
             break
         found.append(op)
         value = op.inputs[0]
-    spoken = named_ops(known)
+    return found[::-1] if _can_scale(known, scaling, value, found) else []
+
+
+def _can_scale(known: Known, scaling: Op, value: int, others: list[Op]) -> bool:
+    """Whether a node that multiplies or divides by a stored number may do so with ``value`` instead: computed float32
+    of no fewer dimensions than the number. Nobody may speak of it or of the ``others``."""
+    flow, spoken = known.flow, named_ops(known)
+    two = known.traits.has(scaling.role, "scalings") and scaling.slots and len(scaling.inputs) == 2
+    if not two or flow.scalar(scaling.inputs[1]) is None or not is_inside(flow, scaling):
+        return False
     computed = flow.writer(value) is not None and flow.values[value].dtype == FLOAT32
     ranks = len(flow.shape(scaling.inputs[1]) or ()), len(flow.shape(value) or ())
-    fits = computed and ranks[0] <= ranks[1] and not any(op.id in spoken for op in (*found, scaling))
-    return found[::-1] if fits else []
+    return computed and ranks[0] <= ranks[1] and not any(op.id in spoken for op in (scaling, *others))

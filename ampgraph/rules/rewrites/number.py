@@ -29,7 +29,6 @@ class StoredNumber(RewriteRule):
 
     names = ("number",)
     writes = "Constant"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredNumber]:

@@ -13,8 +13,9 @@ from string import ascii_lowercase
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
+from ...core.walk import sole_reader
 from ..known import IsLow, Known, named_ops
-from ..rewrite import RewriteRule, in_function
+from ..rewrite import RewriteRule, all_low, in_function
 
 RANKS = range(3, len(ascii_lowercase) - 1)  # of what is transposed: with fewer it opens, more have no letters
 EINSUM_SINCE = 12
@@ -30,7 +31,6 @@ class TransposeLast(RewriteRule):
     names = ("transpose",)
     reading = ("source",)
     writes = "product and Transpose"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[TransposeLast]:
@@ -46,7 +46,7 @@ class TransposeLast(RewriteRule):
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Where the Transpose is low: a Cast to float32 follows then, and ONNX Runtime moves it."""
-        return _is_low(self.ops(known.flow)[:1], is_low)
+        return all_low(self.ops(known.flow)[:1], is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """Runs the chain on what the Transpose read, and transposes its result."""
@@ -73,7 +73,6 @@ class ProductByEinsum(RewriteRule):
     names = ("einsum",)
     reading = ("left", "right")
     writes = "Einsum"
-    tried = True
 
     @classmethod
     def find(cls, known: Known) -> Iterator[ProductByEinsum]:
@@ -88,7 +87,7 @@ class ProductByEinsum(RewriteRule):
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Where a Transpose in front of it is low."""
         scope = self.ops(known.flow)[0].scope
-        return _is_low([op for op in known.flow.ops if op.scope == scope and op.index in self.transposes], is_low)
+        return all_low((op for op in known.flow.ops if op.scope == scope and op.index in self.transposes), is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         """An Einsum in the place of the product."""
@@ -186,16 +185,11 @@ def _movable(known: Known, found: _Crash) -> list[Op]:
 def _row_wise_reader(known: Known, op: Op) -> Op | None:
     """The only reader of a result, if it computes each row by itself, all alike, so that a Transpose may go behind
     it."""
-    flow, uses = known.flow, known.flow.uses[op.outputs[0]]
-    reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
-    if reader is None or reader.scope != op.scope or reader.id in named_ops(known) or len(reader.inputs) != 2:
+    flow, reader = known.flow, sole_reader(known.flow, op.outputs[0], op.scope)
+    if reader is None or reader.id in named_ops(known) or len(reader.inputs) != 2:
         return None
-    other = flow.shape(reader.inputs[1 - uses[0].index])
+    place = reader.inputs.index(op.outputs[0])
+    other = flow.shape(reader.inputs[1 - place])
     if known.traits.has(reader.role, "multiplies_matrices"):
-        return reader if uses[0].index == 0 and other is not None and len(other) == 2 else None
+        return reader if place == 0 and other is not None and len(other) == 2 else None
     return reader if known.traits.has(reader.role, "additions") and other is not None and len(other) < 2 else None
-
-
-def _is_low(ops: list[Op], is_low: IsLow) -> bool:
-    """Whether all slots of the operators are low in the trial plan."""
-    return all(is_low(unit) for op in ops for unit in op.slots.values())

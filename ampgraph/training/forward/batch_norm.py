@@ -35,7 +35,7 @@ class Average:
     rate: float
 
     def next(self, b: Builder, start: ir.Value) -> ir.Value:
-        """start + (batch - start) rate."""
+        """The running statistic after a batch, in the graph: start + (batch - start) rate."""
         return b.op("Add", start, b.op("Mul", b.op("Sub", self.batch, start), b.number(self.rate)))
 
 

@@ -46,13 +46,13 @@ def _torch_composition(target: Any) -> Function:
 
 
 def _is_fourier(node: torch.fx.Node) -> bool:
-    """One of torch.fft's functions, which are made of the three that are written out here."""
+    """Whether a node is one of torch.fft's functions, which are made of the three that are written out here."""
     target: Any = node.target
     return isinstance(target, torch._ops.OpOverload) and str(target).startswith("aten.fft_")
 
 
 def _table(unroll: bool) -> dict[object, Apart]:
-    """The operator, its function, and which of its nodes need it."""
+    """Operator of torch -> the function that it is written out as before export, and which of its nodes need it."""
     layers = [getattr(aten, name).input for name in RECURRENT]
     made = get_decompositions([*layers, aten.grid_sampler_2d])
     table: dict[object, Apart] = {}
@@ -62,7 +62,7 @@ def _table(unroll: bool) -> dict[object, Apart]:
     table[aten.grid_sampler_2d.default] = plane, _always
     table[aten.grid_sampler.default] = _in_the_plane(plane), _always
     table[aten.cross_entropy_loss.default] = _torch_composition(aten.cross_entropy_loss.default), _is_smoothed
-    table[aten.ctc_loss.Tensor] = table[aten.ctc_loss.IntList] = aligned, _always
+    table[aten.ctc_loss.Tensor] = table[aten.ctc_loss.IntList] = ctc_loss, _always
     table[aten.cdist.default] = distances, _always
     table[aten._cdist_forward.default] = distances, _always
     table[aten.embedding_bag.padding_idx] = table[aten.embedding_bag.default] = bags, _always
@@ -84,12 +84,12 @@ def _in_the_plane(plane: Function) -> Function:
 
 
 def _always(node: torch.fx.Node) -> bool:
-    """Every node of an operator is written out."""
+    """Every node of an operator of torch's graph is written out."""
     return True
 
 
 def _is_smoothed(node: torch.fx.Node) -> bool:
-    """Cross entropy that ONNX's operator does not know: with label smoothing, or of shares in place of classes."""
+    """Whether a cross entropy of torch's graph is one that ONNX does not know: smoothed, or of shares of classes."""
     target: Any = node.args[1]
     smoothing = node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0)
     return bool(smoothing or target.meta["val"].is_floating_point())
@@ -127,7 +127,7 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def distances(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
-    """The distances of all pairs of rows (cdist). The gradient of a distance of 0 is 0, as torch has it."""
+    """Whether an LSTM of torch's graph has a state narrower than its cell, for which ONNX has no form."""
     away = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
         return (away != 0).to(away.dtype).sum(-1)
@@ -142,7 +142,7 @@ def distances(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = Non
 
 
 def is_projected(node: torch.fx.Node) -> bool:
-    """An LSTM whose state is narrower than its cell, which ONNX has no form for."""
+    """Whether an LSTM of torch's graph has a state narrower than its cell, which ONNX has no form for."""
     states: Any = node.args[1]
     return isinstance(states, (list, tuple)) and len({state.meta["val"].shape[2] for state in states}) > 1
 
@@ -199,7 +199,7 @@ def _scattered_mean(x: Tensor, axis: int, index: Tensor, source: Tensor, include
 
 
 def _hits_by_place(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
-    """How many numbers each place of the result gets."""
+    """How many numbers each place of scatter_reduce's result gets."""
     return torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))
 
 
@@ -240,7 +240,7 @@ def bags(
 # -- CTC, for which torch's exporter has no form ----------------------------------------------------------------------
 
 
-def aligned(
+def ctc_loss(
     scores: Tensor,
     targets: Tensor,
     lengths: Tensor | Sequence[int],
@@ -249,7 +249,7 @@ def aligned(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """CTC of logarithms [T, N, C], step by step: the chance of each prefix of the labels with blanks between them.
+    """torch's ctc_loss of logarithms [T, N, C], step by step: the chance of each prefix of the labels, blanks between.
 
     Graves et al., Connectionist Temporal Classification (2006), 4.1. ``targets`` [N, S].
     """
@@ -327,7 +327,7 @@ def _cosines_and_sines(size: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _product_along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
-    """The product of one axis with a matrix."""
+    """The product of one axis of a torch tensor with a matrix."""
     return (x.transpose(axis, -1) @ matrix).transpose(axis, -1)
 
 
@@ -412,5 +412,5 @@ def written(module: torch.nn.Module, args: Sequence[object]) -> GradientsWritten
 
 
 def input_names(module: torch.nn.Module) -> list[str]:
-    """What forward calls its arguments."""
+    """What a torch module's forward calls its arguments."""
     return list(inspect.signature(module.forward).parameters)

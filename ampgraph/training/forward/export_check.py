@@ -54,14 +54,18 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights > INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return
-    graph = _in_evaluation_mode(model)
+    graph = read_forward(model).graph
+    for node in graph.all_nodes():
+        if node.op_type == "Dropout":
+            node.resize_inputs(1)
     del graph.outputs[own:]
-    feeds = _feeds_of(graph, args)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
     wanted, slopes, sums = _evaluated(module, args, trained)
-    if feeds is None or len(wanted) != len(graph.outputs):
+    given = [value.detach().cpu().numpy() for value in _tensors(args)]
+    if len(given) != len(graph.inputs) or len(wanted) != len(graph.outputs):
         return
-    found = _run_graph(graph, [value.name or "" for value in graph.outputs], feeds)
+    feeds = dict(zip((value.name or "" for value in graph.inputs), given, strict=True))
+    found = _run_graph(graph, feeds)
     if found is None:
         return
     for name, here, there in zip(found, found.values(), wanted, strict=True):
@@ -103,25 +107,9 @@ def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
             raise AmpError("AMP214", f"the gradient of '{name}' {message} by the module", hint=hint + UNCHECKED)
 
 
-def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
-    """The graph with Dropout switched off."""
-    copy = read_forward(model)
-    for node in copy.graph.all_nodes():
-        if node.op_type == "Dropout":
-            node.resize_inputs(1)
-    return copy.graph
-
-
-def _feeds_of(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
-    """The examples by input of the graph; None where their number is another one."""
-    given = [value.detach().cpu().numpy() for value in _tensors(args)]
-    names = [value.name or "" for value in graph.inputs]
-    return dict(zip(names, given, strict=True)) if len(names) == len(given) else None
-
-
-def _run_graph(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
-    """The values named, by ONNX Runtime; None where it is not installed. Raises AmpError AMP214 where it refuses the
-    graph."""
+def _run_graph(graph: ir.Graph, feeds: Arrays) -> Arrays | None:
+    """The outputs of a graph by ONNX Runtime; None where it is not installed. Raises AmpError AMP214 where it refuses
+    the graph."""
     try:
         import onnxruntime
     except ImportError:
@@ -131,11 +119,11 @@ def _run_graph(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays |
     content = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        found = session.run(list(names), feeds)
+        found = session.run(None, feeds)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         message = f"ONNX Runtime refuses the exported graph: {first_line(error)}"
         raise AmpError("AMP214", message, hint=f"write the module in other operators, {UNCHECKED}") from error
-    return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
+    return {value.name or "": np.asarray(array) for value, array in zip(graph.outputs, found, strict=True)}
 
 
 def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
@@ -160,11 +148,10 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
         raise
     del graph.outputs[:]
     for value, gradient in zip(values, found, strict=True):
-        gradient.type, gradient.shape = value.type, value.shape
-        end = b.op("Identity", gradient)
-        end.type, end.shape, end.name = value.type, value.shape, f"gradient of {value.name}"
+        end = b.copy(b.typed(gradient, value))
+        end.name = f"gradient of {value.name}"
         graph.outputs.append(end)
-    run = _run_graph(graph, [value.name or "" for value in graph.outputs], feeds)
+    run = _run_graph(graph, feeds)
     return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
 
 

@@ -12,7 +12,7 @@ from onnx_ir.passes import common
 
 from ...core.errors import AmpError, nearest
 from ..gradients.builder import Builder
-from .buffers import mutations
+from .parameters import mutations
 from .read import FLOATS, described, signature
 
 SEEDS = ("seed", "scale", "grad_output", "tangents_1")
@@ -70,7 +70,7 @@ def read_exported_backward(
 
 
 def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
-    """The gradients of the parameters, in their order.
+    """The gradients that a graph with a backward of its own has of the parameters, in their order.
 
     Raises AmpError AMP211 for one that is missing, AMP215 for one that has another type or shape than its parameter.
     """
@@ -143,7 +143,7 @@ def _drop_input(graph: ir.Graph, value: ir.Value) -> None:
 
 
 def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
-    """The outputs of a graph by name."""
+    """The outputs of a training graph by name."""
     return {value.name or "": value for value in graph.outputs}
 
 
@@ -209,7 +209,7 @@ def _seed_input(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named:
 
 
 def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
-    """Why an input cannot be the seed; empty if it can."""
+    """Why an input cannot be the seed that gradients start from; empty if it can."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
         return f"it is not a float32 scalar but {described(value)}"
     outputs, reached = _outputs(graph), _values_behind(graph, value)
@@ -220,7 +220,7 @@ def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[st
 
 
 def _values_behind(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
-    """Values that depend on one; the graph is sorted."""
+    """The values of a sorted graph that depend on one of them."""
     reached = set() if start is None else {start}
     for node in graph if reached else ():
         if any(value in reached for value in node.inputs):

@@ -25,27 +25,18 @@ KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 KEEP = "a loss: sums of logarithms and squares, and the seed of all gradients"
 
 
-def cross_entropy(
-    b: Builder, logits: ir.Value, labels: ir.Value, ignore_index: int = -100, axis: int | None = None
-) -> ir.Value:
-    """The mean over all labels but the ignored, a float32 scalar; 0 where all are ignored.
+def cross_entropy(b: Builder, logits: ir.Value, labels: ir.Value, axis: int) -> ir.Value:
+    """The mean over all labels but -100, a float32 scalar; 0 where all are that.
 
     Args:
         logits: float, [N, C], [N, C, sizes ...] or [N, L, C].
         labels: int32 or int64, of the shape of the logits without the axis of the classes.
-        axis: that of the classes; by default 1 if the labels' shape is that of the logits without it, else the last.
-
-    Raises:
-        ValueError: if a rank is not known, or the labels' rank is not one less.
+        axis: that of the classes, counted from the front.
     """
-    rank = b.rank(logits)
-    if b.rank(labels) != rank - 1:
-        raise ValueError(f"labels of rank {b.rank(labels)} do not fit logits of rank {rank}")
-    axis = _class_axis(logits, labels) if axis is None else axis % rank
     with b.float32(KEEP):
         dims = list(logits.shape or ())
         logarithms = b.typed(b.op("LogSoftmax", b.cast(logits, FLOAT), axis=axis), FLOAT, *dims)
-        return negative_log_likelihood(b, logarithms, labels, axis=axis, ignore_index=ignore_index)
+        return negative_log_likelihood(b, logarithms, labels, axis=axis, ignore_index=-100)
 
 
 def negative_log_likelihood(
@@ -108,17 +99,6 @@ def mse(b: Builder, output: ir.Value, target: ir.Value) -> ir.Value:
         squares = b.typed(b.op("Mul", away, away), FLOAT, *dims)
         axes = range(b.rank(output))
         return b.typed(b.op("Div", b.typed(b.sum(squares, axes, keep=False), FLOAT), b.count(away, axes)), FLOAT)
-
-
-def _class_axis(logits: ir.Value, labels: ir.Value) -> int:
-    """The axis of the classes: the second one, if no other size that is known or named differs from the labels'; else
-    the last."""
-    assert logits.shape is not None and labels.shape is not None
-    found = list(logits.shape)
-    sizes = ([dim if isinstance(dim, int) else dim.value for dim in dims] for dims in (logits.shape, labels.shape))
-    (first, _, *rest), others = sizes
-    alike = all(x == y or x is None or y is None for x, y in zip((first, *rest), others, strict=True))
-    return 1 if alike else len(found) - 1
 
 
 # -- losses of exported graphs -----------------------------------------------------------------------------------------
@@ -191,7 +171,6 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
 
 # -- the scalar that a step differentiates -----------------------------------------------------------------------------
 
-
 LOSSES = ("cross_entropy", "mse")
 REASON = "the sum of losses"
 
@@ -206,7 +185,7 @@ class AddedLoss:
 
 
 def add_loss(b: Builder, name: str, outputs: Mapping[str, ir.Value]) -> AddedLoss:
-    """A loss of the first output, with an input for its labels.
+    """Adds a loss of the first output, with an input for its labels, behind a forward graph.
 
     Raises AmpError AMP213 for a name that is no loss, and for an output that has none.
     """

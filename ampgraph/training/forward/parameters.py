@@ -1,18 +1,28 @@
-"""Which initializers of a forward graph are trained."""
+"""Which initializers of a forward graph are trained, and what it does to its buffers beside: moving averages, counters.
+
+torch lists them in its signature, the new value of a buffer as an output. A buffer that is not written back would stay
+as it was exported, so what cannot be state of the step is refused.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.dataflow import HELD
 from ...core.errors import AmpError, nearest
 from ...formats.onnx.nodes import kind_of
-from ...oplists.traits import at, has
-from .read import FLOATS, signature
+from ...oplists.traits import has, traits
+from .batch_norm import initializer_of, is_trained
+from .read import FLOATS, described, signature
+
+if TYPE_CHECKING:
+    import torch
 
 
 def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Value]:
@@ -45,25 +55,20 @@ def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
     """
     buffers = re.findall(r"\bBUFFER target='([^']*)'", signature(model))
     known = list(dict.fromkeys([*_float_initializers(model.graph), *_listed_parameters(model), *buffers]))
-    return {name for pattern in freeze for name in _matches(pattern, known)}
+    for pattern in freeze:
+        if not fnmatch.filter(known, pattern):
+            hint = nearest(pattern, known) or f"there are: {', '.join(known[:8])}"
+            raise AmpError("AMP305", f"--freeze {pattern} matches no parameter", hint=hint)
+    return {name for pattern in freeze for name in fnmatch.filter(known, pattern)}
 
 
 def _float_initializers(graph: ir.Graph) -> dict[str, ir.Value]:
-    """The float initializers that are no inputs."""
+    """The float initializers of a forward graph that are no inputs: what may be trained."""
     return {
         value.name or "": value
         for value in graph.initializers.values()
         if value.const_value is not None and value.const_value.dtype in FLOATS and not value.is_graph_input()
     }
-
-
-def _matches(pattern: str, names: Sequence[str]) -> list[str]:
-    """The names that a pattern of --freeze matches. Raises AmpError AMP305 for none."""
-    hits = fnmatch.filter(names, pattern)
-    if not hits:
-        hint = nearest(pattern, list(names)) or f"there are: {', '.join(names[:8])}"
-        raise AmpError("AMP305", f"--freeze {pattern} matches no parameter", hint=hint)
-    return hits
 
 
 # -- which initializers are parameters --------------------------------------------------------------------------------
@@ -98,16 +103,20 @@ def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
         return False
     if any(node.op_type == "BatchNormalization" and index in (3, 4) for node, index in reads):
         return False
-    if reads and all(_gets_no_gradient(node, index) or _normalizes(node, index, data) for node, index in reads):
+    if reads and all(_steers_or_normalizes(node, index, data) for node, index in reads):
         return False
     if tensor.size == 1 and not any(_is_learnt_number(node, index) for node, index in reads):
         return False
     return bool(np.abs(tensor.numpy()).max() < LARGE)
 
 
-def _gets_no_gradient(node: ir.Node, index: int) -> bool:
-    """Whether an input steers a node and gets no gradient: a shape, an axis, a condition."""
-    return at(kind_of(node), "without_gradient", index)
+def _steers_or_normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
+    """Whether an input gets no gradient, as a shape, an axis or a condition, or is what raw data is shifted or divided
+    by, as the mean of pixels."""
+    kind = kind_of(node)
+    return traits().at(kind, "without_gradient", index) or (
+        has(kind, "normalizes") and index == 1 and node.inputs[0] in data
+    )
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -124,25 +133,17 @@ def _raw_data(graph: ir.Graph) -> set[ir.Value]:
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")
-        if kept and node.inputs[0] in found and all(value is None or _is_stored(value) for value in node.inputs[1:]):
+        others = (value for value in node.inputs[1:] if value is not None)
+        stored = all(ir.convenience.get_const_tensor(value) is not None for value in others)
+        if kept and stored and node.inputs[0] in found:
             found.update(node.outputs)
     return found
-
-
-def _is_stored(value: ir.Value) -> bool:
-    """Whether a value is an initializer or made by a Constant."""
-    return ir.convenience.get_const_tensor(value) is not None
-
-
-def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
-    """Whether a stored tensor is what raw data is shifted or divided by (a mean of pixels), and no parameter."""
-    return has(kind_of(node), "normalizes") and index == 1 and node.inputs[0] in data
 
 
 def _is_learnt_number(node: ir.Node, index: int) -> bool:
     """Whether a stored single number is learnt at this operand: of a product, as a scale, or added to a product's
     result."""
-    if has(kind_of(node), "products") or at(kind_of(node), "learnt_scales", index):
+    if has(kind_of(node), "products") or traits().at(kind_of(node), "learnt_scales", index):
         return True
     other = node.inputs[1 - index] if node.op_type == "Add" else None
     maker = None if other is None else other.producer()
@@ -152,3 +153,86 @@ def _is_learnt_number(node: ir.Node, index: int) -> bool:
 def _listed_parameters(model: ir.Model) -> list[str]:
     """The names of parameters by the exporter's own list; empty where the file has none."""
     return re.findall(r"\bPARAMETER target='([^']*)'", signature(model))
+
+
+# -- buffers that a module updates beside training ---------------------------------------------------------------------
+
+MUTATION = re.compile(r"(\S+): BUFFER_MUTATION target='([^']*)'")
+COUNTED = "num_batches_tracked"  # of BatchNorm: a number that nothing reads where the momentum is given
+KEEP = "a running value: a low type would lose what one step adds"
+
+
+def mutations(model: ir.Model) -> dict[str, str]:
+    """Buffer -> the value that is its next one, as torch says."""
+    return {buffer: value for value, buffer in MUTATION.findall(signature(model))}
+
+
+def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
+    """Buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
+
+    Running statistics are left to `lower_batch_norm`, ``exported_mode`` as there.
+
+    Raises AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type.
+    """
+    graph = model.graph
+    outputs = {value.name: value for value in graph.outputs}
+    norms = [node for node in graph if is_trained(node, exported_mode)]
+    stored = [initializer_of(value) for node in norms for value in node.inputs[3:5]]
+    running, found = {value.name for value in stored if value is not None}, {}
+    for buffer, output in mutations(model).items():
+        old, new = graph.initializers.get(buffer), outputs.get(output)
+        if buffer in frozen or buffer in running or (old is None and buffer.endswith(COUNTED)):
+            continue
+        if old is None or new is None:
+            message = "not in the graph" if old is None else f"stored, and its next value '{output}' is not an output"
+            hint = f"export it as an initializer and an output, or leave it as it is: --freeze {buffer}"
+            raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {message}", hint=hint)
+        if described(old) != described(new):
+            message = f"output '{output}' is {described(new)}, and its buffer '{buffer}' is {described(old)}"
+            raise AmpError(
+                "AMP215", message, hint="the next value has the type and the shape of the buffer, both known"
+            )
+        found[buffer] = output
+    return found
+
+
+def give_out(module: torch.nn.Module, model: ir.Model) -> list[str]:
+    """Makes state of the buffers that a module updates beside its running statistics: stored, with an output each.
+
+    torch's exporter stores only what the graph reads. Returns their names.
+    """
+    graph, buffers = model.graph, dict(module.named_buffers())
+    norms = [node for node in graph if is_trained(node, exported_mode=False)]
+    running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
+    made = {value.name: value for node in graph for value in node.outputs}
+    found = []
+    for name, output in mutations(model).items():
+        if name not in buffers or name in running or name.endswith(COUNTED) or output not in made:
+            continue
+        if name not in graph.initializers:
+            tensor = ir.tensor(buffers[name].detach().cpu().numpy(), name=name)
+            kind = ir.TensorType(tensor.dtype)
+            graph.register_initializer(
+                ir.Value(name=name, type=kind, shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
+            )
+        if not made[output].is_graph_output():
+            graph.outputs.append(made[output])
+        found.append(name)
+    return found
+
+
+def buffer_values(graph: ir.Graph, buffers: Mapping[str, str]) -> list[tuple[ir.Value, ir.Value]]:
+    """Each buffer and its next value; what lies between them is kept in float32."""
+    outputs = {value.name: value for value in graph.outputs}
+    pairs = [(graph.initializers[buffer], outputs[output]) for buffer, output in buffers.items()]
+    for old, new in pairs:
+        behind, before = {old}, {new}
+        for node in graph:
+            if behind.intersection(node.inputs):
+                behind.update(node.outputs)
+        for node in reversed(graph):
+            if before.intersection(node.outputs):
+                before.update(value for value in node.inputs if value is not None)
+                if behind.intersection(node.outputs):
+                    node.meta[HELD] = KEEP
+    return pairs

@@ -67,7 +67,7 @@ def stream_key(seed: int, number: int) -> int:
 
 
 def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
-    """Rewrites every Dropout of a flat graph.
+    """Rewrites every Dropout of a flat forward graph as a product with a mask that a counter of steps determines.
 
     Args:
         step_counter: an int64 scalar, another one in each step.
@@ -97,7 +97,7 @@ def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
     """The outputs of a Dropout that drops nothing: its data, and a mask of True."""
     x = node.inputs[0]
     assert x is not None
-    found = [b.typed(b.op("Identity", x), x)]
+    found = [b.copy(x)]
     if len(node.outputs) > 1:
         found.append(b.typed(b.op("Expand", b.constant(np.array(True)), b.shape(x)), BOOL, *(x.shape or ())))
     return found
@@ -132,7 +132,7 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
 
 
 def kept(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
-    """A vector of as many bools as ``x`` has elements: whether its random int32 is at least ``threshold``, a scalar."""
+    """Dropout's mask of ``x`` as a vector: whether each random int32 is at least ``threshold``, a scalar."""
     count, size = _word_counts(b, x)
     wide = b.op("Sub", random_numbers(b, count, step, key), b.int64(2**31))
     words = b.op("Cast", wide, to=int(INT32))
@@ -181,7 +181,7 @@ def is_random(node: ir.Node) -> bool:
 
 
 def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> None:
-    """Rewrites every random operator but Dropout of a flat graph.
+    """Rewrites every random operator but Dropout of a flat forward graph as a function of a counter of steps.
 
     Raises AmpError AMP205 for Multinomial.
     """

@@ -66,7 +66,7 @@ def signature(model: ir.Model) -> str:
 
 
 def described(value: ir.Value) -> str:
-    """Type and shape in words."""
+    """The type and the shape of a value in words, for errors."""
     dims = "of unknown shape" if value.shape is None else f"[{', '.join(str(dim) for dim in value.shape)}]"
     return f"{'of unknown type' if value.dtype is None else value.dtype.name} {dims}"
 
@@ -110,7 +110,7 @@ def fix_batch(model: ir.Model, batch: int) -> None:
 
 
 def _first_size(value: ir.Value) -> int | ir.SymbolicDim:
-    """The size of the first axis."""
+    """The size of an input's first axis, which is the batch."""
     assert value.shape is not None
     return value.shape[0]
 
@@ -203,7 +203,7 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
     """Has readers of the node's result read ``new``, and removes the node."""
     old = node.outputs[0]
     if old.is_graph_output():  # a piece may be several outputs
-        new = b.typed(b.op("Identity", new), new)
+        new = b.copy(new)
     b.replace(old, new)
     b.graph.remove(node, safe=True)
 

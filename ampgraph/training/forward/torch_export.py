@@ -32,9 +32,8 @@ from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
 from ..gradients.registry import DETACHED, PADDING
 from .batch_norm import refuse_synchronised
-from .buffers import give_out
 from .export_check import check_export, in_mode
-from .parameters import parameter_names
+from .parameters import give_out, parameter_names
 from .read import SIGNATURE, STACK
 
 if TYPE_CHECKING:
@@ -103,13 +102,11 @@ def export_for_training(
     as_annotated(export_for_training, locals())
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    _refuse_low_parameters(torch, parameters)
-    refuse_old_forms(module)
+    _refuse_modules(torch, module, parameters)
     model = _exported(torch, module, args, dynamic_batch, unroll)
     refuse_synchronised(model.graph)
-    mark_padding(model.graph)
     _untie(model.graph, parameters)
-    _train_dropout(model.graph)
+    _tell_what_trains(model.graph)
     own = len(model.graph.outputs)
     _optimize(model, {*parameters, *give_out(module, model)})
     _list_trained(model, parameters)
@@ -138,7 +135,7 @@ def _exported(
                     raise
                 return _with_inner_gradients(torch, module, args, shapes, unroll)
         except Exception as error:  # torch.export raises many kinds
-            message = f"torch cannot export the module: {first_line(_first_cause(error))}"
+            message = f"torch cannot export the module: {first_line(_causes(error)[-1])}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
 
 
@@ -175,13 +172,6 @@ def _with_inner_gradients(
     return model
 
 
-def _first_cause(error: BaseException) -> BaseException:
-    """The first error of a chain: torch's exporter wraps it in advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
 def _torch() -> ModuleType:
     """The module torch. Raises AmpError AMP501 where it, or the optimizer of onnxscript, is not installed."""
     try:
@@ -193,12 +183,17 @@ def _torch() -> ModuleType:
     return module
 
 
-def _refuse_low_parameters(torch: ModuleType, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """Raises AmpError AMP214 for a floating parameter that is not float32."""
+def _refuse_modules(torch: ModuleType, module: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Raises AmpError AMP214 for a floating parameter that is not float32, and for torch.nn.utils.spectral_norm, which
+    works by hooks; its successor is exported."""
     for name, parameter in parameters.items():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             message = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
             raise AmpError("AMP214", message, hint="module.float(): the level decides what is low")
+    for name, part in module.named_modules():
+        if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
+            message = f"'{name}' has torch.nn.utils.spectral_norm, whose hooks a graph cannot hold"
+            raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
 
 
 def _batch_shapes(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -237,14 +232,16 @@ def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> Non
         graph.initializers[first] = value
 
 
-def _train_dropout(graph: ir.Graph) -> None:
+def _tell_what_trains(graph: ir.Graph) -> None:
     """Has Dropout inside of scaled_dot_product_attention train: the exporter forgets to say so, and it would be
-    removed."""
+    removed. Marks each Gather of an embedding with its ``padding_idx``, the row that gets no gradient."""
     b = Builder(graph, "export")
     for node in graph:
         if node.op_type == "Dropout" and len(node.inputs) < 3:
             node.resize_inputs(3)
             node.replace_input_with(2, b.constant(np.array(True)))
+        if node.op_type == "Gather" and (padded := PADDED.search(node.metadata_props.get(CALL, ""))):
+            node.metadata_props[PADDING] = padded[1]
 
 
 def _optimize(model: ir.Model, states: Collection[str]) -> None:
@@ -287,50 +284,21 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
     """Inside, nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations
     of spectral_norm see a weight that is detached, as under their torch.no_grad(); and cdist and ctc_loss, whose own
     kernels ask for sizes, are written in other operators."""
-    from .decompositions import aligned, distances
+    from .decompositions import ctc_loss, distances
 
-    norm = torch.nn.utils.parametrizations._SpectralNorm
-    ways = [
-        (torch.nn.modules.transformer, "_detect_is_causal_mask", _mask_is_causal),
-        (norm, "_power_method", _detached(norm._power_method)),
+    transformer, norm = torch.nn.modules.transformer, torch.nn.utils.parametrizations._SpectralNorm
+    iterate = norm._power_method
+    ways: list[tuple[Any, str, Callable[..., Any]]] = [
+        (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
+        (norm, "_power_method", lambda own, weight, iterations: iterate(own, weight.detach(), iterations)),
         (torch, "cdist", distances),
-        (torch, "ctc_loss", aligned),
+        (torch, "ctc_loss", ctc_loss),
     ]
     with ExitStack() as own:
         for holder, name, way in ways:
             own.callback(setattr, holder, name, getattr(holder, name))
             setattr(holder, name, way)
         yield
-
-
-def refuse_old_forms(module: torch.nn.Module) -> None:
-    """Raises AmpError AMP214 for torch.nn.utils.spectral_norm, which works by hooks; its successor is exported."""
-    for name, part in module.named_modules():
-        if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
-            message = f"'{name}' has torch.nn.utils.spectral_norm, whose hooks a graph cannot hold"
-            raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
-
-
-def _mask_is_causal(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Stands in for nn.Transformer's look at a mask: what the caller says."""
-    return bool(is_causal)
-
-
-def _detached(iterate: Callable[..., None]) -> Callable[..., None]:
-    """The power iteration of spectral_norm with its weight detached."""
-
-    def run(self: object, weight: Any, iterations: int) -> None:
-        iterate(self, weight.detach(), iterations)
-
-    return run
-
-
-def mark_padding(graph: ir.Graph) -> None:
-    """Marks each Gather of an embedding with its ``padding_idx``, the row that gets no gradient."""
-    for node in graph:
-        found = PADDED.search(node.metadata_props.get(CALL, "")) if node.op_type == "Gather" else None
-        if found:
-            node.metadata_props[PADDING] = found[1]
 
 
 @contextmanager
@@ -398,9 +366,10 @@ def quiet_logs() -> Iterator[None]:
 
 def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
     """The hint for an error of torch's exporter, by what it says itself."""
-    if _came_through(error, "torch/nn/utils/rnn.py") or _had_local(error, "PackedSequence"):
+    values = (value for frame in _frames(error) for value in frame.f_locals.values())
+    if _came_through(error, "torch/nn/utils/rnn.py") or any(type(v).__name__ == "PackedSequence" for v in values):
         return PACKED
-    text = "\n".join(map(str, _chain(error)))
+    text = "\n".join(map(str, _causes(error)))
     if takes_gradients(error):
         return INNER
     for pattern, advice in ADVICE:
@@ -411,27 +380,21 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
 
 def takes_gradients(error: BaseException) -> bool:
     """Whether the export failed since forward takes gradients itself."""
-    return _came_through(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
+    inner = _came_through(error, "torch/autograd/__init__.py")
+    return inner or any("functorch" in str(part) for part in _causes(error))
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
     """The stack frames that an error came through, those of its causes included."""
-    for part in _chain(error):
+    for part in _causes(error):
         yield from (frame for frame, _ in walk_tb(part.__traceback__))
 
 
 def _came_through(error: BaseException, file: str) -> bool:
-    """Whether an error came through this file of torch."""
+    """Whether an error of torch's exporter came through this file of torch."""
     return any(Path(frame.f_code.co_filename).as_posix().endswith(file) for frame in _frames(error))
 
 
-def _had_local(error: BaseException, kind: str) -> bool:
-    """Whether a function that the error came through had a local value of this class."""
-    return any(type(value).__name__ == kind for frame in _frames(error) for value in frame.f_locals.values())
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes."""
-    while error is not None:
-        yield error
-        error = error.__cause__
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error of torch's exporter, which wraps others in advice, and its causes; the first one comes last."""
+    return [error] if error.__cause__ is None else [error, *_causes(error.__cause__)]

@@ -48,7 +48,7 @@ class NodeBuilder:
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: Term | ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
-        """Adds one node with several outputs; these."""
+        """Adds one node with several outputs, and returns these."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
@@ -76,6 +76,10 @@ class NodeBuilder:
         else:
             value.type, value.shape = ir.TensorType(like), ir.Shape(dims)
         return value
+
+    def copy(self, value: ir.Value) -> ir.Value:
+        """The value of a graph under another name, by an Identity."""
+        return self.typed(self.op("Identity", value), value)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value in another type; itself if it has that."""
@@ -138,7 +142,7 @@ class NodeBuilder:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, array: Array) -> ir.Value:
-        """An initializer; equal ones are one."""
+        """An initializer of the graph with these numbers; equal ones are one."""
         array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
@@ -153,18 +157,22 @@ class NodeBuilder:
             self._constants[key] = value
         return self._constants[key]
 
-    def drop_unused_constants(self, kept: set[ir.Value]) -> None:
-        """Removes constants that were made here and that no node reads, but for ``kept``."""
+    def drop_unused(self, before: int, kept: set[ir.Value]) -> None:
+        """Removes what nobody reads but for ``kept``: of nodes those behind the first ``before`` ones, as rules make
+        them for operands that need no gradient (the data's, frozen weights'), and constants that were made here."""
+        for node in reversed(list(self.graph)[before:]):
+            if not any(value in kept or value.uses() or value.is_graph_output() for value in node.outputs):
+                self.graph.remove(node, safe=True)
         for key, value in list(self._constants.items()):
             if value not in kept and not value.uses() and value.name is not None:
                 del self._constants[key], self.graph.initializers[value.name]
 
     def ints(self, *numbers: int) -> ir.Value:
-        """An int64 vector."""
+        """A constant of the graph: an int64 vector."""
         return self.constant(np.array(numbers, np.int64))
 
     def int64(self, number: int) -> ir.Value:
-        """An int64 scalar."""
+        """A constant of the graph: an int64 scalar."""
         return self.constant(np.array(number, np.int64))
 
     def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
@@ -208,7 +216,7 @@ class Term:
         return self if dtype == self.dtype else Term(self.b, self.b.op("Cast", self, to=int(dtype)), dtype)
 
     def op(self, kind: str, *others: Operand, **attributes: Attribute) -> Term:
-        """A node that reads this value first."""
+        """Adds a node that reads this value first; its result."""
         return self.made(kind, self, *others, **attributes)
 
     def where(self, chosen: Operand, other: Operand) -> Term:
@@ -254,7 +262,7 @@ class EagerTerm(Term):
         return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
     def cast(self, dtype: ir.DataType) -> EagerTerm:
-        """The numbers as another type."""
+        """The numbers of this term as another type."""
         return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
@@ -361,10 +369,9 @@ class Builder(NodeBuilder):
         assert total is not None
         return self.cast(total, value.dtype or wide)
 
-    def axis(self, node: ir.Node, value: ir.Value, default: int, name: str = "axis") -> int:
-        """An axis attribute, counted from the front."""
-        found = node.attributes.get(name)
-        axis = default if found is None else found.as_int()
+    def axis(self, node: ir.Node, value: ir.Value, default: int) -> int:
+        """The attribute ``axis`` of a node that reads ``value``, counted from the front."""
+        axis = node.attributes.get_int("axis", default)
         return axis + self.rank(value) if axis < 0 else axis
 
     def zeros(self, like: ir.Value) -> ir.Value:
@@ -406,6 +413,10 @@ class Builder(NodeBuilder):
     def joined(self, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
         """Values side by side along an axis; one alone as it is."""
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def total(self, values: Sequence[ir.Value]) -> ir.Value:
+        """The sum of several values; one alone as it is."""
+        return values[0] if len(values) == 1 else self.op("Sum", *values)
 
     def sum(self, value: ir.Value, axes: Sequence[int], keep: bool = True) -> ir.Value:
         """The sum of a value over axes; the value itself for no axes."""

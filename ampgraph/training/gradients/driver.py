@@ -85,7 +85,7 @@ class _Differentiation:
                 hint="freeze what is not to be trained, or name the loss that depends on it",
             )
         made = [gradient for gradient in found if gradient is not None]
-        self._drop_unused(set(made))
+        self.builder.drop_unused(len(self.nodes), set(made))
         return made
 
     def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
@@ -97,13 +97,6 @@ class _Differentiation:
             if any(gradient is not None for gradient in gradients):
                 self._step(node, gradients)
         return [self._complete(value) for value in self.wanted]
-
-    def _drop_unused(self, kept: set[ir.Value]) -> None:
-        """Removes what the rules made for operands that need no gradient: the data's, frozen weights'."""
-        for node in reversed(list(self.graph)[len(self.nodes) :]):
-            if not any(value in kept or value.uses() or value.is_graph_output() for value in node.outputs):
-                self.graph.remove(node, safe=True)
-        self.builder.drop_unused_constants(kept)
 
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
         """Goes back through one node by its gradient rule; the gradients of its inputs wait until all readers were
@@ -146,7 +139,7 @@ class _Differentiation:
             self.pending.setdefault(value, []).append(gradient)
 
     def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
-        """Adds a reader's share to the gradient of ``value``, summed to its shape where the operator broadcast it."""
+        """Adds what one reader brings back to the gradient of ``value``, summed to its shape where it was broadcast."""
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
         if gradient.dtype is None:
@@ -194,7 +187,7 @@ def _inner_gradients(
     body = _Differentiation(graph, wanted)
     body.builder.fresh = fresh
     found = body.sweep(seeds)
-    body._drop_unused({value for value in found if value is not None})
+    body.builder.drop_unused(len(body.nodes), {value for value in found if value is not None})
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ...core.errors import AmpError
-from ...formats.onnx.nodes import kind_of, place_of
+from ...formats.onnx.nodes import attribute, kind_of, place_of
 from .builder import Builder, Term
 
 Gradients = Sequence[ir.Value | Term | None] | ir.Value | Term | None
@@ -97,6 +97,21 @@ def gradient(
         return function
 
     return declare
+
+
+def formula_gradient(
+    kind: str, formula: Callable[..., Gradients], reason: str = "", *, broadcasts: bool = False, **attributes: float
+) -> None:
+    """Declares the gradients of an operator by a formula of the gradient g, the result y and the operands, each a
+    `Term`: one for each operand. ``reason``: why it is computed in float32, and not as the level has it;
+    ``attributes``: those that the formula takes by name, with their defaults."""
+
+    def rule(b: Builder, node: ir.Node, g: ir.Value) -> Gradients:
+        given = {name: float(attribute(node, name, default)) for name, default in attributes.items()}
+        with b.float32(reason):
+            return formula(*b.terms(g, node.outputs[0], *node.inputs), **given)
+
+    gradient(kind, broadcasts=broadcasts)(rule)
 
 
 def no_gradient(*kinds: str) -> None:

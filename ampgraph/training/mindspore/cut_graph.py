@@ -117,12 +117,12 @@ class _GraphPieces:
             self.tensors[node.output[0]] = shapes[0].tensors[0]
 
     def _writes(self, node: Any) -> bool:
-        """Whether a node writes a parameter in place."""
+        """Whether a node of a .mindir graph writes a parameter in place."""
         primitive = self.primitives.get(node.op_type.removeprefix("REF::"))
         return primitive is not None and any(entry.name == "side_effect_mem" for entry in primitive.attribute)
 
     def origin(self, name: str) -> str:
-        """The value that a name stands for."""
+        """The value of the .mindir graph that a name stands for."""
         while name in self.stands_for:
             name = self.stands_for[name]
         return name
@@ -205,14 +205,11 @@ class _GraphPieces:
         }
         try:
             if kind == "MaxPool":
-                return ops.MaxPool(
-                    *(_height_and_width(given, name) for name in ("kernel_size", "strides")),
-                    *_padding_and_format(given),
-                )
+                sizes = (_height_and_width(given, name) for name in ("kernel_size", "strides"))
+                return ops.MaxPool(*sizes, given["pad_mode"], given["format"])
             stride, dilation = _height_and_width(given, "stride"), _height_and_width(given, "dilation")
-            sizes = given["out_channel"], given["kernel_size"], given["mode"]
-            padding = given["pad_mode"], given["pad"]
-            return ops.Conv2D(*sizes, *padding, stride, dilation, given["group"], given["format"])
+            names = ("out_channel", "kernel_size", "mode", "pad_mode", "pad")
+            return ops.Conv2D(*(given[name] for name in names), stride, dilation, given["group"], given["format"])
         except KeyError as missing:
             raise _not_cut(self.path, f"a {kind} has no {missing}") from None
 
@@ -253,13 +250,8 @@ def _height_and_width(given: dict[str, Any], name: str) -> tuple[int, ...]:
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
-def _padding_and_format(given: dict[str, Any]) -> tuple[str, str]:
-    """Padding mode and layout of a convolution or pool."""
-    return given["pad_mode"], given["format"]
-
-
 def _attribute_value(entry: Any) -> Any:
-    """An Attribute message as Python has it."""
+    """An Attribute message of a .mindir file as Python has it."""
     if entry.type == schema.TUPLE:
         return tuple(map(_attribute_value, entry.values))
     if entry.type == schema.STRING:

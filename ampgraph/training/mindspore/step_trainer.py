@@ -102,7 +102,7 @@ class MindirTrainer:
         if not isinstance(made, tuple):
             return StepResult(_as_number, made)
         loss, overflow, scale = made
-        return StepResult(_as_number, loss, _FiniteFlag(overflow), scale)
+        return StepResult(_as_number, loss, overflow, scale)
 
     def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
         """Sets the learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its
@@ -136,13 +136,11 @@ class MindirTrainer:
 
     def late_state(self) -> dict[str, files.Late]:
         """The parameters by name, each copied again when it is asked for; one at a time is held."""
-        return {name: self._late(item) for name, item in self.parameters.items()}
-
-    @staticmethod
-    def _late(parameter: Any) -> files.Late:
-        """A parameter to be copied when it is asked for; its type and shape are those of a first copy."""
-        array = runtime.to_numpy(parameter)
-        return files.Late(array.dtype, array.shape, functools.partial(runtime.to_numpy, parameter))
+        copies = ((name, item, runtime.to_numpy(item)) for name, item in self.parameters.items())  # tell the types
+        return {
+            name: files.Late(array.dtype, array.shape, functools.partial(runtime.to_numpy, item))
+            for name, item, array in copies
+        }
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Takes all parameters. Raises AmpError AMP405 for a state of another step; nothing changes then."""
@@ -159,7 +157,7 @@ class MindirTrainer:
             self._assign(name, state[name])
 
     def _assign(self, name: str, value: Any) -> None:
-        """Writes a parameter on the device."""
+        """Writes a MindSpore parameter on the device."""
         parameter = self.parameters[name]
         array = np.asarray(value).reshape(parameter.shape)
         self._ms.ops.assign(parameter, self._ms.Tensor(array, parameter.dtype))
@@ -177,20 +175,10 @@ class MindirTrainer:
         return {}
 
 
-class _FiniteFlag:
-    """The opposite of an overflow flag, read when it is asked for."""
-
-    def __init__(self, overflow: Any) -> None:
-        self.overflow = overflow
-
-    def asnumpy(self) -> Array:
-        """Whether all gradients were finite, as an array."""
-        return np.asarray(np.logical_not(self.overflow.asnumpy()))
-
-
 def _as_number(value: Any) -> Any:
-    """A MindSpore tensor of one element as a scalar."""
-    return value.asnumpy().reshape(())
+    """A MindSpore tensor of one element as a scalar; of an overflow flag the opposite."""
+    array = value.asnumpy().reshape(())
+    return np.logical_not(array) if array.dtype == np.bool_ else array
 
 
 def _check_step(ports: MindirPorts, model: Any, where: str) -> str:

@@ -13,7 +13,7 @@ another Cell silently gets gradients of 0. That is why this module writes that f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -189,21 +189,16 @@ class TrainStep:
             if id(parameter) not in own:
                 kept[f"optimizer.{name}"] = parameter
         if self._state is None:
-            return kept | {f"loss_scaler.{name}": value for name, value in _parameters_of(self._ms, self._scale)}
+            for name, value in vars(self._scale).items():
+                cell = isinstance(value, self._ms.nn.Cell)
+                rows = value.parameters_and_names() if cell else [(name, value)]
+                kept |= {f"loss_scaler.{key}": one for key, one in rows if isinstance(one, self._ms.Parameter)}
+            return kept
         tensor = self._ms.Tensor
         return kept | {
             f"loss_scale.{name}": tensor(np.array(value, np.float64 if name in ("scale", "pending") else np.int32))
             for name, value in vars(self._state).items()
         }
-
-
-def _parameters_of(ms: ModuleType, scaler: Any) -> Iterator[tuple[str, Any]]:
-    """The parameters of a loss scaler, by name."""
-    for name, value in vars(scaler).items():
-        if isinstance(value, ms.Parameter):
-            yield name, value
-        elif isinstance(value, ms.nn.Cell):
-            yield from value.parameters_and_names()
 
 
 def _checkpoint_path(path: str | os.PathLike[str]) -> Path:

@@ -227,15 +227,10 @@ def weighed(
     for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False)):
         share = float(weights[start:end].sum() / whole)
         if share and (wanted is None or number in wanted):
-            found.append(MicroBatch(first + number, _sample_range(batch, start, end), share))
+            drawn = batch.part(start, end) if isinstance(batch, Drawn) else None
+            part = drawn or {name: array[start:end] for name, array in batch.items()}
+            found.append(MicroBatch(first + number, part, share))
     return found
-
-
-def _sample_range(batch: Mapping[str, Array], start: int, end: int) -> Mapping[str, Array]:
-    """Samples ``start`` to ``end`` of a batch, along the first axis of each input."""
-    if isinstance(batch, Drawn):
-        return batch.part(start, end)
-    return {name: array[start:end] for name, array in batch.items()}
 
 
 def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Array]:

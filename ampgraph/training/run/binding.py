@@ -165,7 +165,7 @@ class Binding:
         return holder._shapes.get(name, held)
 
     def reader(self) -> Callable[[str], Array]:
-        """`get` of the state as it is now."""
+        """A function that reads the training state as it is now, tensor by tensor, as `get` does."""
         return self.get
 
     def _lent(self, entry: StateTensor) -> Held:
@@ -217,7 +217,7 @@ class Binding:
         return self.run(batch)
 
     def _step(self, batch: Mapping[str, Array], given: Mapping[str, Held]) -> Made:
-        """``given``: what is on the device already, and is only read."""
+        """Runs one training step. ``given``: what is on the device already, and is only read."""
         self._refuse_torn()
         binding = self._bindings[self._turn]
         # Copies: ONNX Runtime may write over a fed array once it has removed the Casts between. They outlive the run.
@@ -304,8 +304,14 @@ class CapturedBinding(Binding):
 
     def _results_places(self) -> dict[str, OrtTensor]:
         """A place on the device for each result of the step, at which its CUDA graph will write."""
-        known = {value.name: value for value in self._session.get_outputs()}
-        return {name: self.value(_empty(known[name])) for name in self._results}
+        found = {}
+        for output in self._session.get_outputs():
+            if output.name in self._results:
+                word = output.type.removeprefix("tensor(").removesuffix(")")
+                dtype = numpy_type({"float": "float32", "double": "float64"}.get(word, word))
+                sizes = [dim if isinstance(dim, int) else 1 for dim in output.shape]
+                found[output.name] = self.value(np.zeros(sizes, dtype))
+        return found
 
     def _bound(self, turn: int) -> Any:
         """The IO binding of a turn, whose results go to the places made for that turn."""
@@ -341,13 +347,6 @@ class CapturedBinding(Binding):
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry(GRAPH, str(self._recorded + turn))
         return options
-
-
-def _empty(output: Any) -> Array:
-    """An array of an output's type and shape."""
-    names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
-    dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
-    return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))
 
 
 def with_cuda_options(providers: Sequence[str], **more: str) -> list[object]:
@@ -403,7 +402,7 @@ def _upload_error(error: Exception, device: str, size: int) -> AmpError:
 
 
 def of_runtime(error: BaseException) -> bool:
-    """Whether the runtime raised it, and no signal."""
+    """Whether ONNX Runtime raised an error, and no signal."""
     return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
 
 

@@ -25,7 +25,6 @@ from numpy.typing import DTypeLike
 from ...core.arrays import Array, DType
 from ...core.errors import AmpError, first_line
 from ...core.files import sweep, whole_file
-from ...core.json_types import JsonObject
 from ...core.low_types import numpy_type
 from ..step.training_step import TrainingStep
 
@@ -57,12 +56,7 @@ class Position:
 
 
 LATER = {"accumulate": 1, "last_batch": "drop"}
-
-
-def _place_fields(position: Position) -> JsonObject:
-    """A place in the data as the file holds it; fields that older files lack are left out at their usual value
-    (`LATER`)."""
-    return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
+"""Fields of a position that older files lack, which are left out at these values."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,7 @@ def digest(step: TrainingStep) -> str:
 
 
 def digest_of(state: Mapping[str, Array | Late]) -> str:
-    """A digest of every bit of some arrays."""
+    """A digest of every bit of a training state."""
     made = hashlib.blake2b(digest_size=16)
     for name, array in sorted(state.items()):
         made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
@@ -128,8 +122,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
-    head = {"version": VERSION, "step": checkpoint.digest, "position": _place_fields(checkpoint.position), WORDS: words}
-    head[CHECKSUM] = ZEROS
+    place = {name: value for name, value in asdict(checkpoint.position).items() if LATER.get(name, ...) != value}
+    head = {"version": VERSION, "step": checkpoint.digest, "position": place, WORDS: words, CHECKSUM: ZEROS}
     try:
         with whole_file(path, durable=True) as beside:
             _write(beside, tensors, {KEY: json.dumps(head)})

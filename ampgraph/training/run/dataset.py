@@ -1,4 +1,5 @@
-"""A set of samples, in memory, in mapped files or from an iterable, and the batches that it is trained in.
+"""A set of samples, in memory, in mapped files or from an iterable, normalised or not, and the batches that it is
+trained in.
 
 A folder holds arrays, memory-mapped: NAME.npy, .npz, and idx files as MNIST has them; each also with .gz behind; and
 tables, .csv.
@@ -21,15 +22,15 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
-from ...core.errors import AmpError, first_line
+from ...core.errors import AmpError, first_line, is_number
 from ...runtime.data import by_input, cannot_read, header
-from .normalized import Normalized
+from ...runtime.ports import Port
 
 Batches: TypeAlias = Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]
 Prepare: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -79,10 +80,6 @@ class Dataset:
         end = self.samples - self.samples % batch_size if whole else self.samples
         for start in range(0, end, batch_size):
             yield self.prepare({name: array[start : start + batch_size] for name, array in self.arrays.items()})
-
-
-TrainingData: TypeAlias = str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Normalized | Batches
-"""A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""
 
 
 class Drawn(Mapping[str, Array]):
@@ -167,7 +164,7 @@ def rows_at_once(arrays: Mapping[str, Array]) -> int:
 
 
 def _rows(part: Mapping[str, Array]) -> int:
-    """Samples in a batch."""
+    """The number of samples in a batch."""
     return len(next(iter(part.values())))
 
 
@@ -228,7 +225,10 @@ def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, 
         if IDX.search(name):
             with opened(path) as file:
                 array = mapped_idx(file)
-            return {_idx_name(IDX.sub("", name), array, inputs, labels): array}
+            stem, others = IDX.sub("", name), [one for one in inputs if one != labels]
+            if stem not in inputs:  # labels if it has one axis, else the only other input
+                stem = labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
+            return {stem: array}
     except OSError as error:
         raise cannot_read(path, error) from None
     except DAMAGED as error:
@@ -258,17 +258,8 @@ def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[s
     return found
 
 
-def _idx_name(stem: str, array: Array, inputs: Collection[str], labels: str) -> str:
-    """Which input an idx file is for: the one of its name, else labels if it has one axis, else the only other
-    input."""
-    if stem in inputs:
-        return stem
-    others = [name for name in inputs if name != labels]
-    return labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
-
-
 def opened(path: Path) -> IO[bytes]:
-    """The file, unpacked where it is compressed."""
+    """A file of training data opened, unpacked where it is compressed."""
     if path.suffix != ".gz":
         return open(path, "rb")
     with gzip.open(path) as packed:
@@ -341,3 +332,127 @@ def _mapped(
     if not size:
         return np.zeros(shape, dtype)
     return np.memmap(file, dtype, "r", start, shape, "F" if order == "F" else "C")
+
+
+# -- data that are brought to a common scale on their way to the step --------------------------------------------------
+
+ROW = "--normalize MEAN,STD, each one number or one for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'"
+HINTS = {"--normalize": ROW, "--scale": "--scale FACTOR, a number or a fraction: 1/255"}
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """Training data of any kind, of which a float32 input becomes (x scale - mean) / std; labels stay what they are.
+
+    ``mean`` and ``std``: one number, or one for each channel: along axis 1 of the input, or its last one, whichever has
+    that size. ``input``: which one, where there are several. Raises AmpError AMP325 for numbers that make no sense.
+    """
+
+    data: object
+    scale: float = 1.0
+    mean: float | Sequence[float] = 0.0
+    std: float | Sequence[float] = 1.0
+    input: str = ""
+
+    def __post_init__(self) -> None:
+        mean, std = _finite_numbers("mean", self.mean), _finite_numbers("std", self.std)
+        if not is_number(self.scale) or not math.isfinite(self.scale) or not self.scale:
+            raise AmpError("AMP325", f"scale={self.scale} cannot scale data", hint="--scale 1/255")
+        if min(std) <= 0:
+            raise AmpError("AMP325", f"std={min(std):g} divides the data, and is not above 0", hint=ROW)
+        if len(mean) > 1 < len(std) != len(mean):
+            raise AmpError("AMP325", f"there are {len(mean)} means and {len(std)} deviations", hint=ROW)
+        for name, value in (("mean", mean), ("std", std)):
+            object.__setattr__(self, name, value)
+
+    def rows(
+        self, ports: Mapping[str, Port], labels: str
+    ) -> tuple[Callable[[Mapping[str, Array]], dict[str, Array]], str]:
+        """What is done to rows of data, and words that tell it. Raises AmpError AMP325 where it cannot be done."""
+        name = self._chosen([name for name, port in ports.items() if port.dtype == "float32" and name != labels])
+        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
+        shape = [1] * len(ports[name].shape)
+        if (count := max(mean.size, std.size)) > 1:
+            shape[_channel_axis(ports[name], count)] = count
+        factor, offset = ((self.scale / std) + 0 * mean).astype(np.float32), (0 - mean / std).astype(np.float32)
+        factor, offset = factor.reshape(shape), offset.reshape(shape)
+
+        def normalized(rows: Mapping[str, Array]) -> dict[str, Array]:
+            return {**rows, name: rows[name] * factor + offset}
+
+        return normalized, f"{name}: {self.scale!r} {self.mean} {self.std}"
+
+    def _chosen(self, names: Sequence[str]) -> str:
+        """The input that is normalised: the one named, or the only float32 one; AmpError AMP325 otherwise."""
+        if self.input:
+            if self.input not in names:
+                message = f"'{self.input}' is not a float32 input to normalise"
+                raise AmpError("AMP325", message, hint=f"there are: {', '.join(names) or 'none'}")
+            return self.input
+        if len(names) != 1:
+            message = f"{len(names) or 'no'} inputs can be normalised" + (f": {', '.join(names)}" if names else "")
+            raise AmpError("AMP325", message, hint="name it: --normalize INPUT=MEAN,STD, --scale INPUT=1/255")
+        return names[0]
+
+
+def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str] | None) -> str | Normalized:
+    """A path, normalised by the words of a command line: ``[INPUT=]MEAN,STD`` and ``[INPUT=]FACTOR``.
+
+    Raises AmpError AMP325.
+    """
+    factors = dict(_input_and_rest("--scale", text) for text in scales or ())
+    centres = dict(_input_and_rest("--normalize", text) for text in normalize or ())
+    made: str | Normalized = data
+    for name in dict.fromkeys((*factors, *centres)):
+        mean, comma, std = centres.get(name, "0,1").partition(",")
+        if not comma:
+            raise AmpError("AMP325", f"--normalize {mean} is not MEAN,STD", hint=ROW)
+        scale = _parse_factor("--scale", factors.get(name, "1"))
+        made = Normalized(made, scale, _parse_row(mean), _parse_row(std), name)
+    return made
+
+
+def _input_and_rest(option: str, text: str) -> tuple[str, str]:
+    """INPUT and the rest of an option's text INPUT=REST; the name is empty where none is given."""
+    name, equals, rest = text.rpartition("=")
+    if equals and not name:
+        raise AmpError("AMP325", f"{option} {text} names no input", hint=f"{option} INPUT={rest}")
+    return name.strip(), rest
+
+
+def _parse_row(text: str) -> list[float]:
+    """The numbers of an option of the command line, separated by spaces."""
+    return [_parse_factor("--normalize", word) for word in text.split()]
+
+
+def _parse_factor(option: str, text: str) -> float:
+    """The number of an option of the command line, or a fraction like 1/255."""
+    above, _, below = text.partition("/")
+    try:
+        return float(above) / float(below or 1)
+    except (ValueError, ZeroDivisionError):
+        raise AmpError("AMP325", f"{option}: '{text}' is not a number", hint=HINTS[option]) from None
+
+
+def _finite_numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
+    """``mean`` or ``std`` as a tuple of finite numbers; AmpError AMP325 names the option otherwise."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    numbers: list[object] = list(cast("Iterable[object]", given)) if several else [given]
+    if not numbers or not all(is_number(number) and math.isfinite(cast(float, number)) for number in numbers):
+        raise AmpError("AMP325", f"{name}={given!r} is neither a number nor one for each channel", hint=ROW)
+    return tuple(float(cast(float, number)) for number in numbers)
+
+
+def _channel_axis(port: Port, count: int) -> int:
+    """The axis of the channels. Raises AmpError AMP325 where none or two may be it."""
+    found = {axis for axis in (1, len(port.shape) - 1) if 0 < axis < len(port.shape) and port.shape[axis] == count}
+    if len(found) == 1:
+        return found.pop()
+    sizes = ", ".join(str(size) for size in port.shape)
+    why = "two axes have that size" if found else "neither axis 1 nor the last one has that size"
+    hint = "give one number for all, or normalise in the module"
+    raise AmpError("AMP325", f"{count} channels, and '{port.name}' is [{sizes}]: {why}", hint=hint)
+
+
+TrainingData: TypeAlias = str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Normalized | Batches
+"""A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""

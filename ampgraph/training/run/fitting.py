@@ -51,7 +51,7 @@ class Epoch:
     parts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
-        """As plain data, for JSON."""
+        """The epoch as plain data, for JSON."""
         return asdict(self)
 
 
@@ -210,7 +210,7 @@ class _TrainingRun:
             raise AmpError("AMP325", message, where=where, hint="--resume, or name another folder")
         found = files.load(self.file)
         files.check_belongs(found, self.trainer.digest, where)
-        _check_same(found.position, self.place, where)
+        _check_same(found.position, self.place, stretches(self.options.lr_schedule), where)
         return found
 
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
@@ -237,7 +237,9 @@ class _TrainingRun:
                     self._save()
             self._read()
             self.epoch, self.batch = self.epoch + 1, 0
-            self._check_epoch(result.scale)
+            if result.scale < 1 and not any(self.finite[-self.steps :]):  # it is not the scaling that overflows
+                message = f"no step of epoch {self.epoch} was finite, and the loss scale is down to {result.scale:g}"
+                raise AmpError("AMP504", f"{message}: training is lost", hint=LOST)
             if self.group.world > 1:
                 hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
                 state = files.digest_of(self.trainer.late_state())
@@ -280,13 +282,6 @@ class _TrainingRun:
         if row is not None and len(self.finite) >= row and not any(self.finite[-row:]):
             raise AmpError("AMP504", f"{row} steps in a row overflowed: training is lost", hint=LOST)
 
-    def _check_epoch(self, scale: float) -> None:
-        """Raises AmpError AMP504 where no step of the epoch was finite and the loss scale is below 1: what overflows
-        then is not the scaling's doing."""
-        if scale < 1 and not any(self.finite[-self.steps :]):
-            message = f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}"
-            raise AmpError("AMP504", f"{message}: training is lost", hint=LOST)
-
     def _check_scale(self, scale: float) -> None:
         """Raises AmpError for a loss scale whose inverse is no number, which makes weights infinite, or that is
         infinite, which skips every step.
@@ -320,8 +315,9 @@ def _padded_batch(batch: Mapping[str, Array], size: int, labels: str) -> Mapping
     return made
 
 
-def _check_same(found: files.Position, mine: files.Position, where: str) -> None:
-    """Raises AmpError AMP405 where going on would end elsewhere than a training that runs through."""
+def _check_same(found: files.Position, mine: files.Position, stretched: str, where: str) -> None:
+    """Raises AmpError AMP405 where going on would end elsewhere than a training that runs through. ``stretched``: the
+    kind of schedule that ends with the last epoch."""
     if not found.batch_size:
         message = "was saved by trainer.save, and holds no place in a training to go on from"
         raise AmpError(
@@ -329,9 +325,9 @@ def _check_same(found: files.Position, mine: files.Position, where: str) -> None
         )
     for name in ("seed", "batch_size", "accumulate", "last_batch", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
-        if other != given and (name != "epochs" or stretches(mine.lr_schedule)):
+        if other != given and (name != "epochs" or stretched):
             message = f"is from a training with {name}={other}, not {given}"
-            why = f": {stretches(mine.lr_schedule)} ends with the last epoch" if name == "epochs" else ""
+            why = f": {stretched} ends with the last epoch" if name == "epochs" else ""
             hint = f"give {name.replace('_', ' ')} {other} again{why}; or start anew in another folder"
             raise AmpError("AMP405", message, where=where, hint=hint)
     if found.data != mine.data:

@@ -77,7 +77,7 @@ class SharedBuffer(FlatBuffer):
         return _from_torch(self.tensor)
 
     def view(self, name: str) -> torch.Tensor:
-        """One tensor of the buffer, where it lies."""
+        """One tensor of the buffer that ranks sum up, where it lies."""
         start, shape = self.starts[name], self.parts[name].shape
         return self.tensor[start : start + math.prod(shape)].view(shape)
 
@@ -125,7 +125,7 @@ class ParallelBinding(AccumulatingBinding):
         return SharedBuffer(self._cut.summed, self.memory)
 
     def _low(self, kind: str) -> torch.Tensor | None:
-        """Room for the gradients in a low type; None for float32."""
+        """Room for the gradients in the low type in which ranks send them; None for float32."""
         import torch
 
         return None if kind == "float32" else torch.empty_like(self.total.tensor, dtype=getattr(torch, kind))

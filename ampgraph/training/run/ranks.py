@@ -130,7 +130,7 @@ class TorchGroup(Ranks):
             raise AmpError("AMP509", f"rank {other} has {what} than rank 0", hint=hint)
 
     def _sent(self, value: T) -> T:
-        """Any object of rank 0, on all ranks."""
+        """Sends any object of rank 0 to all ranks."""
         torch = _torch_distributed()
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8) if self.first else None
         size = torch.tensor([0 if data is None else len(data)], device=self.memory)

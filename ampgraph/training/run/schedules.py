@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, is_number, is_whole, nearest
-from ..option_text import BadOption, read_options, types_of
+from ..option_text import BadOption, read_options, split_pattern, types_of
 from ..step.training_step import StepLayout
 
 KINDS = {
@@ -64,13 +64,8 @@ class Schedule:
                 raise AmpError("AMP324", f"{name}={value} is not a number from 0", hint=f"{name}=0.1")
             object.__setattr__(self, name, float(value))
 
-    @property
-    def stretches(self) -> bool:
-        """Whether a longer training has other rates from the start on."""
-        return self.kind in ("linear", "cosine")
-
     def table(self, rate: float, steps: int) -> Array:
-        """The rate of each of ``steps`` updates.
+        """The learning rate of each of ``steps`` updates.
 
         Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
         """
@@ -162,7 +157,7 @@ def scheduled(layout: StepLayout, rate: float, given: Given, steps: int) -> Tabl
 
 
 def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
-    """What tables are in the state of a step: all groups, or the one row where there are none.
+    """The state of a step that holds tables of learning rates: of all groups, or the one row where there are none.
 
     Raises AmpError AMP324.
     """
@@ -194,22 +189,22 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
 
 
 def after(tables: Tables, past: int) -> Tables:
-    """The tables behind the ``past`` updates that a state has seen."""
+    """The tables of learning rates behind the ``past`` updates that a state has seen."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 
 
 def parse_schedules(words: Sequence[str]) -> str | dict[str, str] | None:
     """``SCHEDULE``, the last of several, or ``PATTERN=SCHEDULE`` repeated. Raises AmpError AMP324 for both at once."""
-    if not any(_group_pattern(word) for word in words):
+    given = [split_pattern(word, tuple(KINDS)) for word in words]
+    if not any(pattern for pattern, _ in given):
         return words[-1] if words else None
     found: dict[str, str] = {}
-    for word in words:
-        pattern = _group_pattern(word)
+    for word, (pattern, form) in zip(words, given, strict=True):
         if not pattern or pattern in found:
             message = "is given twice" if pattern else "is not PATTERN=SCHEDULE"
             hint = "one schedule for all, or for each group its own: --lr-schedule 'head.*=cosine'"
             raise AmpError("AMP324", f"--lr-schedule {word} {message}", hint=hint)
-        found[pattern] = word[len(pattern) + 1 :]
+        found[pattern] = form
     return found
 
 
@@ -228,18 +223,11 @@ def described(given: Given) -> str:
     return f"a table of {len(table)} ({hashlib.blake2b(table.tobytes(), digest_size=4).hexdigest()})"
 
 
-def stretches(message: str) -> str:
-    """The kind of schedule that ends with the training, of what `described` says; empty for none."""
-    for one in message.split(EACH):
-        word = one[len(pattern) + 1 :] if (pattern := _group_pattern(one)) else one
-        if word != "none" and not word.startswith("a table") and parse_schedule(word).stretches:
-            return word.partition(":")[0]
+def stretches(given: Given) -> str:
+    """The kind of schedule, of one or of those of groups, by which a longer training has other rates from the start on;
+    empty for none."""
+    for one in given.values() if isinstance(given, Mapping) else (given,):
+        schedule = parse_schedule(one) if isinstance(one, str) else one
+        if isinstance(schedule, Schedule) and schedule.kind in ("linear", "cosine"):
+            return schedule.kind
     return ""
-
-
-def _group_pattern(word: str) -> str:
-    """What stands in front of a schedule; empty where it is all. A pattern may hold = and :, an option = after a :."""
-    front, equals, rest = word.partition("=")
-    if not equals or (":" in front and front.partition(":")[0] in KINDS):
-        return ""
-    return front if rest else ""

@@ -158,7 +158,10 @@ def _slice_update(update: TrainingStep, plan: Shares, rank: int) -> None:
 
 
 # -- an update graph cut down to a part of its elements ----------------------------------------------------------------
-
+#
+# An optimizer moves each element by its own gradient and its own slots, so an update can be cut anywhere between two
+# elements: what is moved is vectors, a slice of each parameter and slot. The gradients stay inputs whole, for the check
+# for inf and NaN and their norm.
 
 Span = tuple[int, int]
 """From one element to before another."""
@@ -219,7 +222,7 @@ def _split_segments(segments: Sequence[Segment], sizes: Sequence[int]) -> list[l
 
 
 def _length(segments: Sequence[Segment]) -> int:
-    """Elements in all the segments."""
+    """The number of elements in segments of an update's vectors."""
     return sum(segment.end - segment.start for segment in segments)
 
 
@@ -248,16 +251,16 @@ class SlicedUpdate:
         """Makes an output give this rank's part alone, under its name."""
         part = self._part(whole)
         name, whole.name = whole.name, self.b.fresh(f"whole/{whole.name}")
-        given = self.b.typed(self.b.op("Identity", part), part)
+        given = self.b.copy(part)
         given.name = name
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 
     def _length(self, value: ir.Value) -> int:
-        """How many elements of a value belong to this part."""
+        """How many elements of a value belong to this rank's part."""
         return _length([segment.within(self.spans) for segment in self.segments[value]])
 
     def _part(self, value: ir.Value) -> ir.Value:
-        """A vector; what is no element of anything is whole."""
+        """This rank's part of a value of the update, as a vector; what is no element of anything is whole."""
         if value not in self.segments:
             return value
         if value not in self._made:

@@ -17,8 +17,7 @@ from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
 from ..forward.losses import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .dataset import Dataset, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
-from .normalized import Normalized
+from .dataset import Dataset, Normalized, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
@@ -30,7 +29,7 @@ class StepInputs:
         self.layout: StepLayout = step.layout
         self.parts = parts
         found = {value.name: value for value in step.model.graph.inputs}
-        self.ports = {name: _whole_batch_port(_port(found[name]), parts) for name in step.layout.inputs}
+        self.ports = {name: _port(found[name], parts) for name in step.layout.inputs}
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
@@ -227,16 +226,13 @@ def _holds_exactly(port: Port, array: object) -> bool:
     return port.dtype == "float32" and small
 
 
-def _whole_batch_port(port: Port, parts: int) -> Port:
-    """A port for a whole batch: of a step with a fixed batch size, ``parts`` times as many samples."""
-    fixed = port.shape[0] if port.shape else None
-    return Port(port.name, port.dtype, (fixed * parts, *port.shape[1:])) if isinstance(fixed, int) else port
-
-
-def _port(value: ir.Value) -> Port:
-    """An input of the step as it is checked: name, numpy type, sizes (None or a name where open)."""
+def _port(value: ir.Value, parts: int) -> Port:
+    """An input of the step as a whole batch is checked: name, numpy type, sizes (None or a name where open). Of a step
+    with a fixed batch size it has ``parts`` times as many samples."""
     sizes: tuple[int | str | None, ...] = ()
     if value.shape is not None:
         sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    if sizes and isinstance(sizes[0], int):
+        sizes = (sizes[0] * parts, *sizes[1:])
     dtype = "float32" if value.dtype is None else value.dtype.numpy().name
     return Port(value.name or "", dtype, sizes)

@@ -61,15 +61,9 @@ class StepLog:
         table = csv.writer(out, lineterminator="\n")
         table.writerow([one.name for one in fields(StepRow)])
         for row in self.rows:
-            table.writerow(
-                ["" if cell is None else f"{cell:.7g}" if isinstance(cell, float) else cell for cell in _plain_row(row)]
-            )
+            cells = (int(cell) if isinstance(cell, bool) else cell for cell in astuple(row))
+            table.writerow(f"{cell:.7g}" if isinstance(cell, float) else cell for cell in cells)  # None is empty
         return out.getvalue()
-
-
-def _plain_row(row: StepRow) -> list[float | int | None]:
-    """A row as numbers; truth values as 0 and 1."""
-    return [int(cell) if isinstance(cell, bool) else cell for cell in astuple(row)]
 
 
 def check_log(path: str, *sources: object) -> None:

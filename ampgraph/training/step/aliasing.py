@@ -8,7 +8,7 @@ and computes shapes beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -26,8 +26,12 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
         old, writer = inputs[entry.name], _real_writer(outputs[entry.output]) if entry.output else None
         if writer is not None and (others := _other_readers(old, writer)) is not None:
             cases.append((entry.name, writer, others))
-    before = _Precedence(graph, [node for _, _, others in cases for node in others])
-    return frozenset(name for name, writer, others in cases if before.all_precede(others, writer))
+    readers = dict.fromkeys(node for _, _, others in cases for node in others)
+    bits = {node: 1 << number for number, node in enumerate(readers)}
+    needed = _needed_before(graph, bits)
+    return frozenset(
+        name for name, writer, others in cases if all(bits[node] & needed.get(writer, 0) for node in others)
+    )
 
 
 def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
@@ -100,20 +104,15 @@ def _behind_views(value: ir.Value | None, trait: Trait) -> ir.Value | None:
     return None
 
 
-class _Precedence:
-    """Which of some nodes must run before a node, because it needs their results as numbers: a bit for each of them."""
-
-    def __init__(self, graph: ir.Graph, readers: Iterable[ir.Node]) -> None:
-        self.bits = {node: 1 << number for number, node in enumerate(dict.fromkeys(readers))}
-        self.needed: dict[ir.Node, int] = {}
-        for node in graph:
-            total = 0
-            for value in node.inputs if not has(kind_of(node), "shapes") else ():
-                producer = None if value is None else value.producer()
-                if producer is not None:
-                    total |= self.needed.get(producer, 0) | self.bits.get(producer, 0)
-            self.needed[node] = total
-
-    def all_precede(self, readers: Iterable[ir.Node], node: ir.Node) -> bool:
-        """Whether every one of the readers runs before ``node`` in any order of execution."""
-        return all(self.bits[reader] & self.needed.get(node, 0) for reader in readers)
+def _needed_before(graph: ir.Graph, bits: Mapping[ir.Node, int]) -> dict[ir.Node, int]:
+    """For each node which of some nodes, by their ``bits``, run before it in any order of execution, because it needs
+    their results as numbers."""
+    needed: dict[ir.Node, int] = {}
+    for node in graph:
+        total = 0
+        for value in node.inputs if not has(kind_of(node), "shapes") else ():
+            producer = None if value is None else value.producer()
+            if producer is not None:
+                total |= needed.get(producer, 0) | bits.get(producer, 0)
+        needed[node] = total
+    return needed

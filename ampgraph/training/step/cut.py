@@ -73,7 +73,7 @@ class _StepSide:
         self._made = {value.name: value for node in graph for value in node.outputs}
 
     def value(self, name: str) -> Value:
-        """What a node makes. Raises AmpError AMP206 where none does."""
+        """A value of the step by name. Raises AmpError AMP206 where no node makes it."""
         if name not in self._made:
             raise _not_cuttable(f"no node makes '{name}'")
         return self._made[name]
@@ -157,7 +157,7 @@ def _update(
     old, given = graph.outputs[number], Value(name=side.b.fresh("step/loss_given"))
     graph.inputs.append(side.b.typed(given, old))
     old.name = side.b.fresh("cut/loss")
-    graph.outputs[number] = loss = side.b.typed(side.b.op("Identity", given), given)
+    graph.outputs[number] = loss = side.b.copy(given)
     loss.name = layout.loss
     parts = {output for _, output in layout.parts}
     for value in [value for value in graph.outputs if value.name in parts]:

@@ -54,7 +54,7 @@ class Part:
 
     @property
     def scope(self) -> str:
-        """The name under which the part's slots are kept."""
+        """The name under which the optimizer's slots of these parameters are kept."""
         more = len(self.parameters) - 1
         return f"{self.parameters[0].name}+{more}" if more else self.parameters[0].name or ""
 

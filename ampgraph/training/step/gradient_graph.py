@@ -12,7 +12,6 @@ from ...core.dataflow import MARKED
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
 from ..forward.batch_norm import lower_batch_norm, refuse_synchronised
-from ..forward.buffers import KEEP, buffer_values, read_buffers
 from ..forward.exported_backward import (
     ExportedBackward,
     chosen,
@@ -22,7 +21,7 @@ from ..forward.exported_backward import (
     start_from,
 )
 from ..forward.losses import LOSSES, ClassInput, add_loss, as_scalar, lower_losses, read_class_inputs, weighted_sum
-from ..forward.parameters import find_parameters, frozen_names
+from ..forward.parameters import KEEP, buffer_values, find_parameters, frozen_names, read_buffers
 from ..forward.random_numbers import is_random, lower_dropout, lower_random
 from ..forward.read import fix_batch, infer
 from ..gradients.builder import Builder
@@ -34,10 +33,18 @@ from .optimizers import Groups, distinct
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty, PenaltyBuilder
 from .planner_marks import hold_norms, hold_seed, mark_branches, pin_boundary_products
-from .running_state import RunningMove, covered_by_gradients, running_moves
 from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
-from .update import Scale, Updated, UpdateOptions, add_scale, add_update
+from .update import (
+    RunningMove,
+    Scale,
+    Updated,
+    UpdateOptions,
+    add_scale,
+    add_update,
+    covered_by_gradients,
+    running_moves,
+)
 from .update_graph import UpdateGraph
 
 SEED = 0x5EED
@@ -200,7 +207,7 @@ class GradientGraph:
 
     def _given_out(self, values: Iterable[ir.Value]) -> list[str]:
         """Makes outputs of gradients, by an Identity each, since a value may be the gradient of several parameters."""
-        outputs = [_named_output(self.states.builder, value) for value in values]
+        outputs = [self.states.builder.copy(value) for value in values]
         self.graph.outputs.extend(outputs)
         return [output.name or "" for output in outputs]
 
@@ -209,7 +216,7 @@ class GradientGraph:
         if list(self.parts.values()) == [self.loss]:
             self.parts = {}
         b = Builder(self.graph, "loss")
-        self.parts = {name: _named_output(b, value) for name, value in self.parts.items()}
+        self.parts = {name: b.copy(value) for name, value in self.parts.items()}
         for name, output in self.parts.items():
             output.name = b.fresh(f"loss/{name}")
         self.graph.outputs.extend(self.parts.values())
@@ -311,8 +318,3 @@ def _losses(
         hint = "export it with one, --seed-input names it; or --loss-scale none"
         raise AmpError("AMP215", message, hint=hint)
     return {backward.loss: 1.0}
-
-
-def _named_output(b: Builder, value: ir.Value) -> ir.Value:
-    """A value as an output of its own, by an Identity: it may be the gradient of several parameters."""
-    return b.typed(b.op("Identity", value), value)

@@ -98,11 +98,11 @@ class StaticLossScale:
         object.__setattr__(self, "scale", invertible("scale", self.scale, positive("scale", self.scale)))
 
     def start(self) -> LossScaleState:
-        """The state before the first step."""
+        """The state of the loss scale before the first step."""
         return LossScaleState(self.scale)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
-        """The same state: a static scale remembers nothing."""
+        """The same state of the loss scale: a static one remembers nothing."""
         return state
 
     def exhausted(self, state: LossScaleState) -> bool:
@@ -214,7 +214,7 @@ class DynamicLossScale:
         return cls.preset("mindspore", init=init, growth=factor, interval=interval)
 
     def start(self) -> LossScaleState:
-        """The state before the first step."""
+        """The state of the loss scale before the first step."""
         return LossScaleState(self.init, credit=self.hysteresis, pending=self.init if RULES[self.rule].late else 0.0)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
@@ -261,7 +261,7 @@ def _next_numbers(policy: DynamicLossScale, state: Mapping[str, Term], finite: T
         return {"scale": scale, "counter": counter, "credit": credit, "overflows": spent}
     counted = counter + 1
     stays = counted < policy.interval
-    grown, shrunk = stays.where(scale, _grown(policy, scale)), _shrunk(policy, scale)
+    grown, shrunk = stays.where(scale, _changed(policy, scale, grows=True)), _changed(policy, scale, grows=False)
     if policy.hysteresis != 1:
         spends, full = credit > 1, credit.number(policy.hysteresis)
         shrunk = spends.where(scale, shrunk)
@@ -280,17 +280,12 @@ def _from_table(policy: DynamicLossScale, scale: Term, counter: Term, finite: Te
     counters[length - 1] = 0
     row = finite.where(counter, counter.number(length))
     made = scale * scale.number(factors).op("Gather", row, axis=0)
-    return _within_range(policy, scale, made), counter.number(counters).op("Gather", row, axis=0)
-
-
-def _within_range(policy: DynamicLossScale, scale: Term, made: Term) -> Term:
-    """``made``, a scale multiplied, or ``scale`` as it was where that is infinite and the rule looks; powers of two end
-    at the greatest of them."""
-    if not RULES[policy.rule].finite_only:
-        return made
-    if policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff)):
-        return made.op("Min", 2.0 ** (np.finfo(RULES[policy.rule].number).maxexp - 1))
-    return made.op("IsInf").where(scale, made)
+    powers = policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff))
+    if RULES[policy.rule].finite_only and powers:  # they end at the greatest of them
+        made = made.op("Min", 2.0 ** (np.finfo(RULES[policy.rule].number).maxexp - 1))
+    elif RULES[policy.rule].finite_only:
+        made = made.op("IsInf").where(scale, made)
+    return made, counter.number(counters).op("Gather", row, axis=0)
 
 
 def _is_one_product(policy: DynamicLossScale) -> bool:
@@ -301,32 +296,23 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
     return plain and exact and (not rule.divides or math.frexp(policy.backoff)[0] == 0.5)
 
 
-def _grown(policy: DynamicLossScale, scale: Term) -> Term:
+def _changed(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
     """The scale after enough finite steps: times ``growth``, at most ``cap``; where the rule says so, unchanged if that
-    is inf."""
-    grown = _scaled_by(policy, scale, policy.growth, divides=False)
-    if RULES[policy.rule].finite_only:
-        grown = grown.op("IsInf").where(scale, grown)
-    return grown if policy.cap is None else grown.op("Min", policy.cap)
+    is inf. Or after an overflow: times ``backoff``, at least ``floor``.
 
-
-def _shrunk(policy: DynamicLossScale, scale: Term) -> Term:
-    """The scale after an overflow: times ``backoff``, at least ``floor``. Frameworks that divide round differently, so
-    rules do."""
-    divides = RULES[policy.rule].divides
-    shrunk = _scaled_by(policy, scale, 1 / policy.backoff if divides else policy.backoff, divides)
-    return shrunk if policy.floor is None else shrunk.op("Max", policy.floor)
-
-
-def _scaled_by(policy: DynamicLossScale, scale: Term, factor: float, divides: bool) -> Term:
-    """scale * factor or scale / factor in the type that the rule multiplies in, rounded to the type of the scale.
-
-    A product of two numbers of a type is rounded alike in that type and in a wider one that holds it whole.
+    It is computed in the type that the rule multiplies in, and rounded to that of the scale; a product of two numbers
+    of a type is rounded alike in that type and in a wider one that holds it whole. Frameworks that divide round
+    differently, so rules do.
     """
     rule = RULES[policy.rule]
+    divides, factor = rule.divides and not grows, policy.growth if grows else policy.backoff
     whole = not divides and float(np.float32(factor)) == factor and rule.product == WIDE
     wide = scale if whole else scale.cast(ir.DataType.from_numpy(np.dtype(rule.product)))
-    return (wide / factor if divides else wide * factor).cast(scale.dtype)
+    made = (wide / (1 / factor) if divides else wide * factor).cast(scale.dtype)
+    if grows and rule.finite_only:
+        made = made.op("IsInf").where(scale, made)
+    bound = policy.cap if grows else policy.floor
+    return made if bound is None else made.op("Min" if grows else "Max", bound)
 
 
 # -- numbers as users give them, checked one by one -------------------------------------------------------------------
@@ -359,7 +345,7 @@ def positive(name: str, value: float | str | None, round_to: str = "float32") ->
 
 
 def invertible(name: str, value: object, number: float) -> float:
-    """The number of a scale: gradients are multiplied by its reciprocal in float32."""
+    """Checks a loss scale, by whose reciprocal gradients are multiplied in float32. Raises AmpError AMP320."""
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(1) / np.float32(number)):
             raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")

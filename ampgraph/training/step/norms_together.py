@@ -72,7 +72,7 @@ def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
 
 
 def _uncast_data(node: ir.Node) -> Value:
-    """What a norm is given, before a Cast that nobody else reads."""
+    """What a norm's node is given, before a Cast that nobody else reads."""
     data = node.inputs[0]
     assert data is not None
     cast = data.producer()
@@ -102,13 +102,8 @@ def _join_norms(graph: ir.Graph, norms: Sequence[_RepeatedNorm], before: ir.Node
     normal = b.typed(b.again(first.node, [raised, first.node.inputs[1]]), raised)
     pieces = b.ops("Split", len(norms), normal, b.ints(*rows), axis=0)
     for norm, piece in zip(norms, pieces, strict=True):
-        _read_piece(graph, norm, b.typed(piece, norm.node.outputs[0]))
-
-
-def _read_piece(graph: ir.Graph, norm: _RepeatedNorm, piece: Value) -> None:
-    """Has readers of a norm's result read the piece; the norm and its Cast go."""
-    ir.convenience.replace_all_uses_with(norm.node.outputs[0], piece)
-    given = norm.node.inputs[0]
-    graph.remove(norm.node, safe=True)
-    if given is not None and given is not norm.data and (cast := given.producer()) is not None:
-        graph.remove(cast, safe=True)
+        ir.convenience.replace_all_uses_with(norm.node.outputs[0], b.typed(piece, norm.node.outputs[0]))
+        given = norm.node.inputs[0]
+        graph.remove(norm.node, safe=True)
+        if given is not None and given is not norm.data and (cast := given.producer()) is not None:
+            graph.remove(cast, safe=True)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
 from ..gradients.builder import Builder, Term
-from ..option_text import BadOption, read_options, types_of
+from ..option_text import BadOption, read_options, split_pattern, types_of
 
 Value = ir.Value
 Moved: TypeAlias = "tuple[Value, list[Value]]"
@@ -59,13 +59,13 @@ class Elementwise(Protocol):
         return parameter, b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
-        """What is subtracted from a parameter, and its new slots."""
+        """What an optimizer subtracts from a parameter, and its new slots."""
         ...
 
     def update(
         self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
     ) -> Moved:
-        """A new parameter and its new slots."""
+        """What an optimizer makes of a parameter: the new one, and its new slots."""
         parameter, gradient = self.decayed(b, parameter, gradient, begun)
         move, after = self.moved(b, gradient, slots, begun)
         return b.op("Sub", parameter, move), after
@@ -153,7 +153,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
-        """The parameter decayed before the step; the gradient as it is."""
+        """The parameter after decoupled weight decay, before the step; the gradient as it is."""
         return b.op("Mul", parameter, begun[2]) if self.weight_decay else parameter, gradient
 
 
@@ -206,14 +206,14 @@ def _check_numbers(optimizer: Optimizer, *names: str) -> None:
 
 # -- which optimizer moves which parameter -----------------------------------------------------------------------------
 
-
 ALL, FROZEN, SHARED = "*", "frozen", "shared"
 FORM = "'*.bias=adamw:weight_decay=0' '*=adamw', the first that matches a name wins"
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """The parameters that ``pattern`` matches, and that no earlier one does.
+    """The parameters that ``pattern`` matches, and that no earlier one does, with an optimizer of their own: its kind,
+    learning rate and decay, as the ``param_groups`` of torch.optim.
 
     ``optimizer``: None for parameters that are not trained. Those are constants of the step, or, ``shared``, state that
     it only reads: another step trains them.
@@ -325,13 +325,5 @@ def _group_of(row: object) -> ParameterGroup:
 
 def _parse_group(text: str) -> ParameterGroup:
     """The pattern and the optimizer's form of ``PATTERN=FORM``, or of a form alone."""
-    places = [place for place, letter in enumerate(text) if letter == "=" and place]
-    for place in places:  # a name may hold = and :, and so may a form
-        pattern, form = text[:place], text[place + 1 :]
-        word = form.partition(":")[0]
-        if word in (*OPTIMIZERS, FROZEN, SHARED):
-            return _group_of((pattern, form))
-    pattern, equals, form = text.partition("=")
-    if equals and ":" not in pattern:  # the kind of optimizer is what is misspelt
-        return ParameterGroup(pattern, parse_optimizer(form))
-    return ParameterGroup(ALL, parse_optimizer(text))
+    pattern, form = split_pattern(text, (*OPTIMIZERS, FROZEN, SHARED))
+    return _group_of((pattern, form)) if pattern else ParameterGroup(ALL, parse_optimizer(form))

@@ -21,7 +21,7 @@ ORIGINAL = "ampgraph.forward/"
 
 
 def pack(model: ir.Model) -> str:
-    """The model without its larger initializers, compressed."""
+    """The forward model without its larger initializers, compressed to a text that a step holds."""
     kept = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
@@ -55,7 +55,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
-    """The stored tensors that `pack` leaves out, by name."""
+    """The stored tensors of a forward graph that `pack` leaves out, by name."""
     stored = {value.name or "": value.const_value for value in graph.initializers.values()}
     return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
 

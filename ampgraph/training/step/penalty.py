@@ -126,12 +126,14 @@ class PenaltyBuilder:
         infer(self.model)
         b = self.builder = Builder(self.graph, "penalty")
         with b.float32(REASON):
-            found = self._distance([self._unscaled(gradient) for gradient in gradients])
+            if self.seed is not None:  # by the reciprocal, as in `add_update`: not 1 / seed
+                gradients = [self._alike("Mul", one, b.op("Reciprocal", self.seed)) for one in gradients]
+            found = self._distance(gradients)
         infer(self.model)
         return found
 
     def _summed(self, outputs: Mapping[str, Value]) -> Value:
-        """The sum of all elements of the named output."""
+        """The sum of all elements of the output whose gradient is penalised."""
         name = self.penalty.output or ""
         if name not in outputs:
             hint = nearest(name, list(outputs)) or f"there are: {', '.join(outputs)}"
@@ -171,13 +173,6 @@ class PenaltyBuilder:
                 hint = nearest(name, floats) or f"there are: {', '.join(floats) or 'none'}, and of=parameters"
                 raise AmpError("AMP213", f"penalty: {what} depends on no float input '{name}'", hint=hint)
         return list(dict.fromkeys(names))
-
-    def _unscaled(self, gradient: Value) -> Value:
-        """A gradient without the loss scale, by its reciprocal."""
-        if self.seed is None:
-            return gradient
-        # as in `add_update`: not 1 / seed
-        return self._alike("Mul", gradient, self.builder.op("Reciprocal", self.seed))
 
     def _distance(self, gradients: list[Value]) -> Value:
         """(norm(gradients) - target) ** power, as the penalty says; the mean over samples where it is taken of

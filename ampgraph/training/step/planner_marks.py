@@ -94,8 +94,8 @@ def _connected(graph: ir.Graph, loss: Value) -> list[_PartBetweenNorms]:
     for value in same:
         part = parts.setdefault(root(value), _PartBetweenNorms())
         around = [node for node in (value.producer(), *value.consumers()) if node is not None and _bounds_parts(node)]
-        part.low |= not all(map(_is_held, around))
-        part.held_casts += 2 * any(map(_is_held, around))
+        part.low |= not all(HELD in node.meta for node in around)
+        part.held_casts += 2 * any(HELD in node.meta for node in around)
         part.input_casts += value.is_graph_input()
         part.at_boundary |= value.is_graph_input() or value in last
     for node in graph:
@@ -111,21 +111,17 @@ def _computed_from(loss: Value) -> set[Value]:
     found, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
-        if node is not None and _is_held(node):
+        if node is not None and HELD in node.meta:
             new = [value for value in _float_values(node) if value not in found]
             found.update(new)
             waiting += new
     return found
 
 
-def _is_held(node: ir.Node) -> bool:
-    """Whether a node is pinned to float32 already (`HELD`), as a norm of simple operators is."""
-    return HELD in node.meta
-
-
 def _bounds_parts(node: ir.Node) -> bool:
-    """Whether a node lies between two parts: a norm of one operator, or whatever is pinned."""
-    return _is_held(node) or has(node.op_type, "norms")
+    """Whether a node lies between two parts: a norm of one operator, or whatever is pinned to float32 already (`HELD`),
+    as a norm of simple operators is."""
+    return HELD in node.meta or has(node.op_type, "norms")
 
 
 def _float_values(node: ir.Node) -> list[Value]:
@@ -135,7 +131,7 @@ def _float_values(node: ir.Node) -> list[Value]:
 
 
 def _element_count(value: Value | None) -> float:
-    """The number of elements; infinite where the shape is open."""
+    """The number of elements of a value; infinite where its shape is open."""
     sizes = None if value is None or value.shape is None else list(value.shape)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return math.inf

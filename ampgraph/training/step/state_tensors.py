@@ -33,7 +33,7 @@ class StateTensor:
         return array if self.shape is None else array.reshape(-1)
 
     def seen(self, array: Array) -> Array:
-        """An array of the graph in the tensor's own shape."""
+        """A state array that the graph gave, in the tensor's own shape."""
         return array if self.shape is None else array.reshape(self.shape)
 
 
@@ -47,7 +47,7 @@ class StateBuilder:
         self.shapes: dict[str, tuple[int, ...]] = {}  # of what is a vector in the graph
 
     def add(self, name: str, first: Array | np.generic, kind: str) -> ir.Value:
-        """A new input with a first value."""
+        """Adds a tensor of the training state: a new input with a first value."""
         name, init = self.builder.fresh(name), np.asarray(first)
         type_, shape = ir.TensorType(ir.DataType.from_numpy(init.dtype)), ir.Shape(init.shape)
         value = ir.Value(name=name, type=type_, shape=shape, const_value=ir.tensor(init, name=name))
@@ -55,7 +55,7 @@ class StateBuilder:
         return self.adopt(value, kind)
 
     def adopt(self, value: ir.Value, kind: str) -> ir.Value:
-        """An initializer becomes an input whose first value it is."""
+        """Makes a tensor of the training state of an initializer: an input whose first value it is."""
         assert value.is_initializer()
         if not value.is_graph_input():
             self.builder.graph.inputs.append(value)
@@ -91,7 +91,10 @@ class StateBuilder:
         """
         for old, new in after.items():
             chosen = new if when is None else self.builder.op("Where", when, new, old)
-            output = chosen if _may_be_named(chosen) else self.builder.op("Identity", chosen)
+            maker = chosen.producer()
+            # what an Identity gives may be a gradient too
+            own = maker is not None and maker.op_type != "Identity" and not chosen.is_graph_output()
+            output = chosen if own else self.builder.op("Identity", chosen)
             output.name, output.type, output.shape = self.builder.fresh(f"next/{old.name}"), old.type, old.shape
             self.builder.graph.outputs.append(output)
             self.next[old.name or ""] = output.name
@@ -107,10 +110,3 @@ class StateBuilder:
         graph."""
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]
-
-
-def _may_be_named(value: ir.Value) -> bool:
-    """Whether a value may take the name of a state's output: a node makes it for nothing else. What an Identity gives
-    may be a gradient too."""
-    node = value.producer()
-    return node is not None and node.op_type != "Identity" and not value.is_graph_output()

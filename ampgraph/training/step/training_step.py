@@ -66,7 +66,7 @@ class StepLayout:
     version: int = VERSION
 
     def of(self, *kinds: str) -> list[StateTensor]:
-        """The entries of some kinds, in order."""
+        """The tensors of the state of some kinds, in order."""
         return [entry for entry in self.states if entry.kind in kinds]
 
     def find(self, kind: str, stem: str) -> str:
@@ -145,14 +145,15 @@ class TrainingStep:
     def initial_state(self) -> dict[str, Array]:
         """The first value of every tensor of the state, by name, in its shape."""
         found = self.model.graph.initializers
-        return {entry.name: entry.seen(_stored_numbers(found[entry.name])) for entry in self.layout.states}
+        rows = [(entry, found[entry.name].const_value) for entry in self.layout.states]
+        return {entry.name: entry.seen(tensor.numpy()) for entry, tensor in rows if tensor is not None}
 
     def fed(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """A state as the graph takes it: parameters that it moves together are vectors there."""
         return {entry.name: entry.fed(state[entry.name]) for entry in self.layout.states}
 
     def seen(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """A state that the graph gave, in its shapes."""
+        """A training state that the graph gave, each tensor in its own shape."""
         return {entry.name: entry.seen(state[entry.name]) for entry in self.layout.states}
 
     @property
@@ -216,12 +217,6 @@ def _layout_problem(layout: StepLayout, graph: ir.Graph) -> str:
     return f"its labels '{stray[0]}' are not an input" if stray else ""
 
 
-def _stored_numbers(value: ir.Value) -> Array:
-    """The stored numbers of an initializer."""
-    assert value.const_value is not None
-    return value.const_value.numpy()
-
-
 @contextlib.contextmanager
 def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
     """The graph without some of its initializers, for as long as the block lasts."""
@@ -256,7 +251,6 @@ def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
 
 
 # -- how a step went, whatever ran it ----------------------------------------------------------------------------------
-
 
 Tensor = TypeVar("Tensor", covariant=True)
 

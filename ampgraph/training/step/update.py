@@ -7,21 +7,23 @@ torch.amp.GradScaler: unscale, look for inf and NaN, clip the unscaled gradients
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number
-from ..gradients.builder import Builder, Term
+from ..forward.batch_norm import Average
+from ..gradients.builder import FLOAT, Builder, Term
+from ..gradients.rules.norms import BATCH
 from .flat_update import Move, Part, gradient_of, move_part
 from .loss_scale import RULES, DynamicLossScale, LossScale, next_state
 from .optimizers import ParameterGroup, distinct
-from .running_state import RunningMove
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
 from .training_step import Run
 from .update_graph import UpdateGraph
+from .vectors import dims, joined, size
 
 Value = ir.Value
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
@@ -45,7 +47,12 @@ class UpdateOptions:
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value"):
-            _check_positive(self, name)
+            if (given := getattr(self, name)) is None:
+                continue
+            with np.errstate(over="ignore"):
+                if not is_number(given) or not np.float32(given) > 0:
+                    raise AmpError("AMP322", f"{name}={given!r} is not a positive number", hint="for example 1.0")
+            object.__setattr__(self, name, float(given))
         if self.clip_norm is not None and self.clip_value is not None:
             message = "clip_norm and clip_value cannot be combined: the result depends on which comes first"
             raise AmpError("AMP322", message, hint="omit one of them")
@@ -53,20 +60,6 @@ class UpdateOptions:
             if not is_number(self.ema) or not 0 < self.ema < 1:
                 raise AmpError("AMP322", f"ema={self.ema!r} is not a number between 0 and 1", hint="for example 0.999")
             object.__setattr__(self, "ema", float(self.ema))
-
-
-def _check_positive(options: UpdateOptions, name: str) -> None:
-    """Makes a float of an option that is given. Raises AmpError AMP322 for what is not positive in float32."""
-    given = getattr(options, name)
-    if given is None:
-        return
-    with np.errstate(over="ignore"):
-        if not is_number(given) or not np.float32(given) > 0:
-            raise AmpError("AMP322", f"{name}={given!r} is not a positive number", hint="for example 1.0")
-    object.__setattr__(options, name, float(given))
-
-
-NOTHING_MORE = UpdateOptions()
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ class Updated:
 
 
 def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
-    """The state of a loss scale; None for none."""
+    """Adds the state of a loss scale to a training graph; None for no loss scale."""
     if policy is None:
         return None
     first = policy.start()
@@ -109,8 +102,8 @@ def add_update(
     update: UpdateGraph,
     parts: Sequence[Part],
     scale: Scale | None,
-    options: UpdateOptions = NOTHING_MORE,
-    running: Sequence[RunningMove] = (),
+    options: UpdateOptions,
+    running: Sequence[RunningMove],
 ) -> Updated:
     """Writes the update of the parameters by their scaled gradients, which are float32, and commits all their state.
 
@@ -175,8 +168,7 @@ def _move_parameters(
 def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
     """Whether no element is inf or NaN: x * 0 is 0 for every number, and a sum of zeros cannot overflow."""
     zeros = [b.op("ReduceSum", b.op("Mul", g, b.number(0)), keepdims=0) for g in gradients]
-    total = zeros[0] if len(zeros) == 1 else b.op("Sum", *zeros)
-    return b.op("Equal", total, b.number(0))
+    return b.op("Equal", b.total(zeros), b.number(0))
 
 
 def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None, more: Sequence[Value]) -> Value:
@@ -185,13 +177,7 @@ def _gradients_finite(b: Builder, gradients: Sequence[Value], norm: Value | None
     if norm is None:
         return all_finite(b, [*gradients, *more])
     norms = [norm, *(b.op("ReduceL1", value, keepdims=0) for value in more)]
-    return b.op("Less", norm if len(norms) == 1 else b.op("Sum", *norms), b.number(math.inf))
-
-
-def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
-    """The L2 norm of all gradients together."""
-    squares = [b.op("ReduceSumSquare", gradient, keepdims=0) for gradient in gradients]
-    return b.op("Sqrt", squares[0] if len(squares) == 1 else b.op("Sum", *squares))
+    return b.op("Less", b.total(norms), b.number(math.inf))
 
 
 def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
@@ -201,7 +187,7 @@ def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> 
         return [b.op("Clip", gradient, low, high) for gradient in gradients], None
     if options.clip_norm is None:
         return gradients, None
-    norm = global_norm(b, gradients)
+    norm = b.op("Sqrt", b.total([b.op("ReduceSumSquare", gradient, keepdims=0) for gradient in gradients]))
     gap = b.op("Div", b.number(options.clip_norm), b.op("Add", norm, b.number(CLIP_EPS)))
     factor = b.op("Min", gap, b.number(1))
     return [b.op("Mul", gradient, factor) for gradient in gradients], norm
@@ -240,3 +226,96 @@ def _add_output(b: Builder, name: str, value: Value | None, dtype: ir.DataType) 
     output.shape = ir.Shape([])
     b.graph.outputs.append(output)
     return output.name
+
+
+# -- state that the gradients make anew beside what is trained ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunningMove:
+    """``new`` follows on state; of several, which are vectors, side by side. ``old``: those that it was computed from
+    side by side. ``unchecked``: float32 numbers that are known to be finite if the gradients are, or no float32."""
+
+    olds: tuple[Value, ...]
+    new: Value
+    old: Value | None = None
+    unchecked: bool = False
+
+
+def running_moves(
+    b: Builder,
+    averages: Sequence[Average],
+    others: Sequence[tuple[Value, Value]],
+    skips: bool,
+    told: Collection[Value] = (),
+) -> list[RunningMove]:
+    """What the gradients make of ``averages``, and of ``others``, state and its next value; of all averages with one
+    rate side by side, as old + (batch - old) rate. ``skips``: whether a step
+    may leave it as it is. ``told``: statistics of a batch that are finite if the gradients are."""
+    rows, together = list(others), []
+    if _move_as_one(averages):
+        old, batch = (joined(b, [getattr(one, name) for one in averages]) for name in ("old", "batch"))
+        new = replace(averages[0], batch=batch).next(b, old)
+        known = all(one.batch in told for one in averages)
+        together.append(_vector_move(b, [one.old for one in averages], new, old, known))
+    else:
+        after: dict[Value, Value] = {}
+        for one in averages:
+            after[one.old] = b.typed(one.next(b, after.get(one.old, one.old)), one.old)
+        rows = [*after.items(), *others]
+    found = {old: new for old, new in rows if skips and old.dtype == FLOAT and len(dims(old)) == 1}
+    if len(found) > 1:
+        together.append(_vector_move(b, list(found), joined(b, list(found.values()))))
+        rows = [(old, new) for old, new in rows if old not in found]
+    return [RunningMove((old,), new, unchecked=old.dtype != FLOAT) for old, new in rows] + together
+
+
+def _move_as_one(averages: Sequence[Average]) -> bool:
+    """Whether statistics can be moved as one vector: several, each read by itself, with one rate."""
+    olds = {one.old for one in averages if one.old.dtype == FLOAT}
+    return 1 < len(olds) == len(averages) and len({one.rate for one in averages}) == 1
+
+
+def _vector_move(
+    b: Builder, olds: Sequence[Value], new: Value, old: Value | None = None, known: bool = False
+) -> RunningMove:
+    """What some statistics become: ``new`` is their next numbers as one float32 vector, ``old`` the present ones."""
+    return RunningMove(tuple(olds), b.typed(new, FLOAT, sum(map(size, olds))), old, known)
+
+
+def covered_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
+    """Means and variances of a batch that, from here on, are finite if the gradients of ``trained`` are: those of a
+    BatchNormalization whose scale is trained.
+
+    If its mean is not finite, then neither is its variance a, nor if the sum of squares is not, from which the next
+    value is made. Where steps are skipped, its gradient is multiplied by sqrt(a) / a, and not by 1 / sqrt(a), which is
+    the same number but NaN for infinity: so the gradient of the scale is NaN, whatever arrives. But something must: a
+    norm that the loss is not differentiated through may share its scale with one that it is.
+    """
+    found: set[Value] = set()
+    for node in graph:
+        if BATCH in node.meta and node.inputs[1] in trained:
+            mean, variance = node.inputs[3], node.inputs[4]
+            squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
+            if variance is not None and mean is not None and squares is not None and _shows_in_gradients(variance):
+                found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
+    return found
+
+
+def _shows_in_gradients(variance: Value) -> bool:
+    """Whether a non-finite variance shows in the gradients: they are multiplied by sqrt(a) / a."""
+    roots = _results_of_kind(_results_of_kind([variance], "Add"), "Sqrt")
+    inverses = [made.producer() for made in _results_of_kind(roots, "Reciprocal")]
+    for node in inverses:
+        root = None if node is None else node.inputs[0]
+        maker = None if root is None else root.producer()
+        assert node is not None and maker is not None
+        node.op_type = "Div"
+        node.resize_inputs(2)
+        node.replace_input_with(1, maker.inputs[0])
+    return bool(inverses)
+
+
+def _results_of_kind(values: Collection[Value], kind: str) -> list[Value]:
+    """The results of nodes of a kind that read some values."""
+    return [node.outputs[0] for value in values for node in value.consumers() if node.op_type == kind]

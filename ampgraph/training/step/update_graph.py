@@ -32,7 +32,7 @@ class NextState:
 
     @property
     def numbers(self) -> int:
-        """How many numbers all of these states have."""
+        """How many numbers all states have that are chosen by this one choice."""
         return sum(map(size, self.olds))
 
     @property
@@ -115,7 +115,7 @@ class UpdateGraph:
         self._alike = [(outer, new if inner is old else inner) for outer, inner in self._alike]
 
     def join(self, graph: ir.Graph) -> None:
-        """Moves all of it behind the gradients; it is empty then."""
+        """Moves the whole update behind the gradients in their graph; it is empty then."""
         for outer, given in self._inputs.items():
             self.graph.inputs.remove(given)
             given.replace_all_uses_with(outer)
@@ -145,5 +145,5 @@ def _pays(found: Sequence[NextState]) -> bool:
 
 
 def _split_vector(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
-    """One piece too: the names of all nodes are alike."""
+    """The pieces of a vector by a Split, for one piece too: the names of all nodes are alike."""
     return b.ops("Split", len(sizes), vector, b.ints(*sizes), axis=0)

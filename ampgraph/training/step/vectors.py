@@ -22,7 +22,7 @@ VIEW = LAUNCH // 4  # a node that starts none takes the host's time all the same
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
-    """One float32 vector of all numbers; a single value as it is."""
+    """Parameters or gradients as one float32 vector; a single one as it is."""
     return b.joined(pieces_of(b, values))
 
 
@@ -70,15 +70,18 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value 
         states.flatten(parameter)
     whole = None
     for dtype, casts in lowered.items():
-        every = all(value.dtype == FLOAT for value in parameters) and _low_casts_pay(
-            _total_size(casts), _total_size(parameters)
-        )
+        low, rest = _total_size(casts), _total_size(parameters) - _total_size(casts)
+        # else the float32 ones among them are put side by side once more
+        every = all(value.dtype == FLOAT for value in parameters) and 10 * rest <= LAUNCH + 8 * low
         taken = list(parameters) if every else list(casts)
         whole = b.joined(parameters) if every and whole is None else whole
-        low = b.cast(whole if every and whole is not None else b.joined(taken), dtype)
-        read = _vector_to_tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
+        vector = b.cast(whole if every and whole is not None else b.joined(taken), dtype)
+        read = _vector_to_tensors(b, vector, {one: shapes[one] if one in casts else dims(one) for one in taken})
         for parameter, found in casts.items():
-            _put_in_place(b.typed(read[parameter], dtype, *shapes[parameter]), found)
+            value = b.typed(read[parameter], dtype, *shapes[parameter])
+            for node in found:
+                ir.convenience.replace_all_uses_with(node.outputs[0], value)
+                b.graph.remove(node, safe=True)
     return whole
 
 
@@ -119,17 +122,17 @@ def _equal_width_run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _rows_pay(matrices: int, numbers: int) -> bool:
-    """Whether reading matrices as rows, which moves them once more in two bytes, saves more than it costs."""
+    """Whether reading parameters as rows of one matrix, which moves them once more in two bytes, saves more."""
     return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
 
 
 def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
-    """A piece of the vector in the shape of its tensor."""
+    """A piece of a vector of parameters in the shape of its parameter."""
     return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
 
 
 def _as_vector(b: Builder, value: Value) -> Value:
-    """A tensor as a vector; no node where it is one."""
+    """A parameter or gradient as a vector; no node where it is one."""
     if len(dims(value)) == 1:
         return value
     return b.typed(b.op("Reshape", value, b.ints(-1)), value.dtype or FLOAT, size(value))
@@ -183,7 +186,7 @@ def low_source(gradient: Value) -> Value:
 
 
 def raised(b: Builder, value: Value) -> Value:
-    """A low value in float32."""
+    """A parameter or gradient in float32, by a Cast where it is low."""
     return b.cast(value, FLOAT) if value.dtype in LOW else value
 
 
@@ -193,23 +196,17 @@ def split(b: Builder, vector: Value, sizes: Sequence[int]) -> list[Value]:
 
 
 def dims(value: Value) -> tuple[int, ...]:
-    """The sizes of a value, which are known."""
+    """The sizes of a parameter or gradient, which are known."""
     return tuple(value.shape.numpy()) if value.shape is not None else ()
 
 
 def size(value: Value) -> int:
-    """How many numbers it holds."""
+    """How many numbers a parameter or gradient holds."""
     return math.prod(dims(value))
 
 
-def _low_casts_pay(low: int, numbers: int) -> bool:
-    """Whether to cast and take apart float32 parameters together with the low ones: else they are put side by side once
-    more."""
-    return 10 * (numbers - low) <= LAUNCH + 8 * low
-
-
 def _total_size(values: Iterable[Value]) -> int:
-    """Elements of all the values."""
+    """How many numbers several parameters or gradients hold."""
     return sum(map(size, values))
 
 
@@ -218,14 +215,6 @@ def _cast_nodes(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:
     readers = value.consumers() if value.dtype == FLOAT else ()
     kept = [node for node in readers if node.op_type == "Cast" and node.graph is b.graph]
     return [node for node in kept if node.outputs[0].dtype == dtype and not node.outputs[0].is_graph_output()]
-
-
-def _put_in_place(value: Value, nodes: Sequence[ir.Node]) -> None:
-    """Has readers of the nodes' result read ``value``, and removes the nodes."""
-    for node in nodes:
-        ir.convenience.replace_all_uses_with(node.outputs[0], value)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
 
 
 def _vector_type(value: Value) -> ir.DataType:

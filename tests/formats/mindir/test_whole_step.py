@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ampgraph import AmpError
-from ampgraph.api.loss_scales import refuse_loss_scale
+from ampgraph.cli.conversion import refuse_loss_scale
 from ampgraph.formats.mindir import view
 from ampgraph.formats.mindir.graph import MindirGraph
 from ampgraph.formats.mindir.step import UNSCALED, check_finite

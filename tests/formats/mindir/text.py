@@ -17,26 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir import schema, view
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int64": "i64", "int32": "i32"}
 ORDER_ONLY = ("UpdateState", "Load", "Depend")
 TYPE_NAMES = {42: "f16", 43: "f32", 44: "f64", 45: "bf16"}
-
-
-def operator(model: Any, node: Any) -> str:
-    """The operator's name, behind the reference to a primitive or a function value."""
-    if not node.op_type.startswith("REF::"):
-        return node.op_type
-    reference = node.op_type.removeprefix("REF::")
-    for primitive in model.primitives:
-        if primitive.name == reference:
-            return primitive.op_type
-    return f"call {reference}"
-
-
-def attribute(node: Any, name: str) -> Any:
-    return next((item for item in node.attribute if item.name == name), None)
 
 
 def element(tensor: Any) -> str:
@@ -122,27 +107,27 @@ def constants(model: Any) -> dict[str, str]:
     """The text of every constant: a function may use one that stands in another graph."""
     graphs = [model.graph, *model.functions]
     nodes = [node for graph in graphs for node in graph.node if node.op_type == "Constant"]
-    return {node.output[0]: constant(attribute(node, "value")) for node in nodes}
+    return {node.output[0]: constant(view.attribute(node, "value")) for node in nodes}
 
 
 def lines(model: Any, graph: Any, everything: bool = False) -> list[str]:
-    names = _Names(graph, constants(model))
+    names, known = _Names(graph, constants(model)), view.primitives(model)
     given = [f"{names[value.name]}: {_input(value)}" for value in graph.input]
     text = [f"graph {graph.name}({', '.join(given)})"]
     text += [f"  parameter {names[item.name]}: {tensor_type(item)}" for item in graph.parameter]
     for node in graph.node:
         if node.op_type == "Constant":
             continue
-        kind = operator(model, node)
+        kind = view.kind_of(node, known)
         if kind in ORDER_ONLY and not everything:
             names.add(node.output[0], names[node.input[0]])
             continue
         arguments = [names[name] for name in node.input]
         if kind == "Cast":
             arguments[1:] = [TYPE_NAMES.get(int(word), word) if word.isdigit() else word for word in arguments[1:]]
-        if kind.startswith("call "):
-            kind = f"call {names[kind.removeprefix('call ')]}"
-        result = abstract(attribute(node, "shape"))
+        if kind == view.CALL:
+            kind = f"call {names[view.reference(node)]}"
+        result = abstract(view.attribute(node, "shape"))
         text.append(f"  {names.add(node.output[0])}: {result} = {kind}({', '.join(arguments)})  {node.domain}")
     text.append(f"  return {', '.join(names[value.name] for value in graph.output)}")
     return text

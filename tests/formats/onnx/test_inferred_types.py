@@ -11,23 +11,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto
 from onnx.backend.test.loader import load_model_tests
 
-import ampgraph
-from ampgraph.core.pass_ import run
 from ampgraph.formats.onnx import io as onnx_io
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.nodes import kind_of
 from ampgraph.formats.onnx.types import declared_type
-from ampgraph.passes.apply_plan import ApplyPlan
-from ampgraph.passes.verify_types import VerifyTypes
 from conformance.cases import KINDS, case, index
-from formats.onnx.helpers import code
-from onnx_text import parse
-from planner.graphs import random_models
 from share import share
 
 Types = dict[str, tuple[str, str]]
@@ -145,24 +136,3 @@ def test_shapes_that_onnx_does_not_infer() -> None:
         dim.dim_value = -1
     flow = OnnxGraph(onnx_io.deserialize(model, None)).dataflow()
     assert {value.name: flow.shape(value.id) for value in flow.values}["r"] == (3, 4)
-
-
-def test_an_input_without_a_type_has_one_for_all_readers() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[4] x, float[4] a, float16[4] b) => (float[4] y, float16[4] z) { y = Add (x, a)  z = Add (x, b) }"""
-    made = parse(text)
-    made.graph.input[0].ClearField("type")
-    assert OnnxGraph(ir.from_proto(made)).conflicts()
-
-
-@pytest.mark.slow
-@settings(max_examples=15, deadline=None)
-@given(random_models(), st.data())
-def test_a_cast_that_is_missing_is_found(proto: onnx.ModelProto, data: st.DataObject) -> None:
-    plan, graph = ampgraph.plan(proto, "O1", target="cuda"), OnnxGraph(ir.from_proto(proto))
-    if plan.rewrites or not plan.casts:
-        return
-    plan.casts.remove(data.draw(st.sampled_from(plan.casts)))
-    run([ApplyPlan(plan)], graph)
-    if graph.conflicts():
-        assert code(lambda: VerifyTypes()(graph)) == "AMP901"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -10,9 +9,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
@@ -20,8 +17,8 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.opset import at_opset
 from ampgraph.numerics.strict.session import StrictSession
 from formats.onnx.helpers import LEVELS, code, convert_everywhere, data, low_kinds, nodes, run_plain, x
+from fuzz.models import random_model
 from onnx_text import parse
-from planner.support import FLOATS
 
 MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
 
@@ -130,82 +127,31 @@ def test_both_names_of_the_default_domain(name: str) -> None:
 
 # Models of old opsets: bfloat16 has no Cast before opset 13, and what a newer opset would free is said.
 
-MICROSOFT = "com.microsoft"
-STANDARD = ("Relu", "Sigmoid", "Exp", "Neg", "Softmax", "Identity", "Clip", "Transpose")
-OWN = ("Gelu", "FastGelu", "QuickGelu")
-
-
-@st.composite
-def old_models(draw: st.DrawFn) -> ModelProto:
-    """A chain with branches of standard operators and of com.microsoft's, in a subgraph at times, at opset 7 to 12."""
-    nodes: list[NodeProto] = []
-    made = ["x"]
-    for number in range(draw(st.integers(1, 7))):
-        nodes += _step(draw, number, made)
-        made.append(f"v{number}")
-    weights = [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")]
-    if draw(st.booleans()):
-        weights.append(numpy_helper.from_array(np.ones(4, np.float32), "b"))
-        nodes.append(helper.make_node("Add", [made[-1], "b"], ["last"]))
-        made.append("last")
-    outputs = draw(st.lists(st.sampled_from(made[1:]), min_size=1, max_size=2, unique=True))
-    graph = helper.make_graph(
-        nodes, "g", [_value("x")], [_value(name) for name in dict.fromkeys([*outputs, made[-1]])], weights
-    )
-    imports = [helper.make_opsetid("", draw(st.integers(7, 12))), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=draw(st.sampled_from([4, 7])))
-
-
-def _value(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4])
-
-
-def _step(draw: st.DrawFn, number: int, made: list[str]) -> list[NodeProto]:
-    first, out = draw(st.sampled_from(made)), f"v{number}"
-    kind = draw(st.sampled_from(("MatMul", "Gemm", "Standard", "Own", "Fused", "Add", "If")))
-    if kind == "Standard":
-        return [helper.make_node(draw(st.sampled_from(STANDARD)), [first], [out])]
-    if kind == "Own":
-        return [helper.make_node(draw(st.sampled_from(OWN)), [first], [out], domain=MICROSOFT)]
-    if kind == "Fused":
-        return [helper.make_node("FusedMatMul", [first, "w"], [out], domain=MICROSOFT)]
-    if kind == "If":
-        truth = helper.make_tensor("truth", TensorProto.BOOL, [], [True])
-        inner = [helper.make_node(k, [first, "w"], [f"{out}_{k}"], domain=d) for k, d in BRANCHES]
-        branches = [helper.make_graph([n], n.output[0], [], [_value(n.output[0])]) for n in inner]
-        condition = helper.make_node("Constant", [], [f"{out}_if"], value=truth)
-        chosen = helper.make_node("If", [f"{out}_if"], [out], then_branch=branches[0], else_branch=branches[1])
-        return [condition, chosen]
-    if kind == "Add":
-        return [helper.make_node("Add", [first, draw(st.sampled_from(made))], [out])]
-    return [helper.make_node(kind, [first, "w", *(["w"] if kind == "Gemm" else [])], [out])]
-
-
-BRANCHES = (("FusedMatMul", MICROSOFT), ("MatMul", ""))
-
 
 def casts_to(model: ModelProto, dtype: int) -> int:
-    def all_nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
-        for node in nodes:
-            yield node
-            for attribute in node.attribute:
-                yield from all_nodes(attribute.g.node)
+    return sum(node.op_type == "Cast" and node.attribute[0].i == dtype for node in nodes(model))
 
-    return sum(n.op_type == "Cast" and n.attribute[0].i == dtype for n in all_nodes(model.graph.node))
+
+OLD = """g (float[4,4] x, bool c) => (float[4,4] y, float[4,4] z) {
+    a = MatMul (x, w)  b = com.microsoft.FusedMatMul (a, w)  d = com.microsoft.Gelu (b)  e = Gemm (d, w, w)
+    y = If (c) <then_branch = t () => (float[4,4] p) { p = com.microsoft.FusedMatMul (e, w) },
+                else_branch = f () => (float[4,4] q) { q = MatMul (b, w) }>
+    g = com.microsoft.FastGelu (y)  h = Add (g, b)  z = Relu (h) }"""
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(old_models(), st.sampled_from([*LEVELS, "O0"]), st.sampled_from(["cuda", "cann", "cpu"]))
-def test_no_cast_to_bfloat16_before_opset_13(model: ModelProto, level: str, target: str) -> None:
-    onnx.checker.check_model(model)
-    result = ampgraph.convert(model, level, dtype="bfloat16", target=target)
-    onnx.checker.check_model(result)
-    assert casts_to(result, TensorProto.BFLOAT16) == 0
-    assert all(i.data_type != TensorProto.BFLOAT16 for i in result.graph.initializer)
-    low = ampgraph.convert(model, level, dtype="float16", target=target)
-    onnx.checker.check_model(low)
-    assert {i.data_type for i in low.graph.initializer} <= {*FLOATS, TensorProto.INT64}
+@pytest.mark.parametrize("opset", range(7, 13))
+@pytest.mark.parametrize("target", ["cuda", "cann", "cpu"])
+def test_no_cast_to_bfloat16_before_opset_13(target: str, opset: int) -> None:
+    drawn = (random_model(seed, opset) for seed in range(4 * opset, 4 * opset + 4))
+    written = parse(OLD, opset=opset, ir=4, domains=["com.microsoft"], w=(4, 4))
+    for model in (written, *(case.model for case in drawn if case is not None and case.checked)):
+        for level in (*LEVELS, "O0"):
+            result = ampgraph.convert(model, level, dtype="bfloat16", target=target)
+            onnx.checker.check_model(result)
+            assert casts_to(result, TensorProto.BFLOAT16) == 0
+            assert all(i.data_type != TensorProto.BFLOAT16 for i in result.graph.initializer)
+            onnx.checker.check_model(ampgraph.convert(model, level, dtype="float16", target=target))
 
 
 @pytest.mark.parametrize("level", ["O1", "O3"])

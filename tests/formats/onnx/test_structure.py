@@ -10,10 +10,8 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
-import onnxruntime as ort
 import pytest
-from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import ampgraph
 from ampgraph import convert
@@ -23,7 +21,7 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.runtime import optimizing
-from formats.onnx.helpers import LEVELS, code, convert_everywhere, convert_twice, data, low_kinds, nodes, x
+from formats.onnx.helpers import LEVELS, code, convert_everywhere, convert_twice, data, low_kinds, nodes, session, x
 from onnx_text import parse, proto
 
 MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
@@ -273,10 +271,8 @@ def defined(*definitions, ir=None):
 
 def of_runtime(model):
     """What ONNX Runtime makes of a model."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": X})[0], [item.name for item in session.get_overridable_initializers()]
+    opened = session(model)
+    return opened.run(None, {"x": X})[0], [item.name for item in opened.get_overridable_initializers()]
 
 
 DUPLICATES = {
@@ -334,8 +330,7 @@ def test_scalar_bounds_of_a_slice_are_vectors():
     text = "1 Slice has scalars for bounds: they are vectors now, as ONNX has them"
     assert {"topic": "repaired", "where": "", "text": text} in notes(done)
     fed = {"x": np.ones((4, 4), np.float32)}
-    session = onnxruntime.InferenceSession(converted.SerializeToString())
-    found, number = session.run(None, fed)
+    found, number = session(converted).run(None, fed)
     expected = (fed["x"] + np.pad(fed["x"][1:3], ((1, 1), (0, 0)))) @ numpy_helper.to_array(model.graph.initializer[-1])
     np.testing.assert_allclose(found, expected, rtol=1e-2)
     assert number == 2 and number.shape == ()
@@ -374,10 +369,7 @@ def test_the_runtime_sees_the_interface_that_it_saw(output):
     model = parse(f"g (float[N, 4] x) => ({output}) {{ h = MatMul(x, w) y = Relu(h) }}", w=SHAPE)
     seen = []
     for made in (model, ampgraph.convert(model, level="O3")):
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        seen.append([(item.name, item.type, len(item.shape)) for item in session.get_outputs()])
+        seen.append([(item.name, item.type, len(item.shape)) for item in session(made).get_outputs()])
     assert seen[0] == seen[1]
 
 
@@ -452,29 +444,20 @@ def test_files_keep_their_maps(tmp_path):
 
 def test_a_map_that_is_fed_passes():
     """DictVectorizer takes one, and so do CoreML's models; TypeProto has maps in maps nowhere."""
-    given = helper.make_value_info("words", helper.make_map_type_proto(TensorProto.STRING, floats()))
-    nodes = [
-        helper.make_node(
-            "DictVectorizer", ["words"], ["x"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c", "d"]
-        ),
-        helper.make_node("MatMul", ["x", "w"], ["y"]),
-    ]
-    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32) / 3, "w")
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
-    graph = helper.make_graph(nodes, "g", [given], [out], [weight])
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    model = parse(
+        """g (float[1,4] words) => (float[1,4] y) {
+            x = ai.onnx.ml.DictVectorizer <string_vocabulary = ["a", "b", "c", "d"]> (words)
+            y = MatMul (x, w) }""",
+        domains=["ai.onnx.ml"],
+        w=np.eye(4, dtype=np.float32) / 3,
+    )
+    model.graph.input[0].type.CopyFrom(map_type(TensorProto.STRING))
     converted = ampgraph.convert(model)
     assert types(converted)["words"] == types(model)["words"]
     assert converted.graph.initializer[0].data_type == TensorProto.FLOAT16
     found = StrictSession(converted).run({"words": {"a": 3.0, "c": 1.5}})["y"]
     assert np.allclose(found, [[1, 0, 0.5, 0]], atol=1e-3)
     assert ampgraph.verify(model, converted, data=[cast("Any", {"words": {"a": 3.0, "c": 1.5}})], nodes=2).ok
-
-
-def floats() -> TypeProto:
-    """The type of a scalar."""
-    return helper.make_tensor_type_proto(TensorProto.FLOAT, [])
 
 
 def test_verify_ranges_and_tune_take_maps(tmp_path):
@@ -572,10 +555,10 @@ def search(kind: str) -> onnx.ModelProto:
     beams = {"num_beams": 3, "num_return_sequences": 1} if kind == "BeamSearch" else {}
     floats = {"length_penalty": 1.0} if beams else {}
     numbers = {**given, **beams, **floats, "repetition_penalty": 1.0}
-    stored = [
-        numpy_helper.from_array(np.array([number], np.float32 if isinstance(number, float) else np.int32), name)
+    stored = {
+        name: np.array([number], np.float32 if isinstance(number, float) else np.int32)
         for name, number in numbers.items()
-    ]
+    }
     certain = {"top_p": 0.1, "temperature": 0.5} if kind == "Sampling" else {}  # one word is left to draw from
     attributes: dict[str, Any] = {
         **certain,
@@ -584,18 +567,11 @@ def search(kind: str) -> onnx.ModelProto:
         "eos_token_id": WORDS - 1,
         "pad_token_id": WORDS - 1,
     }
-    node = helper.make_node(
-        kind, ["input_ids", *numbers], ["sequences"], "search", domain="com.microsoft", **attributes
-    )
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("input_ids", TensorProto.INT32, ["B", "S"])],
-        [helper.make_tensor_value_info("sequences", TensorProto.INT32, ["B", *([1] if beams else []), "L"])],
-        stored,
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+    text = f"""g (int32[B,S] input_ids) => (int32[{"B,1,L" if beams else "B,L"}] sequences) {{
+        [search] sequences = com.microsoft.{kind} (input_ids, {", ".join(numbers)}) }}"""
+    model = parse(text, stored, ir=8, domains=["com.microsoft"])
+    model.graph.node[0].attribute.extend(helper.make_attribute(*given) for given in attributes.items())
+    return model
 
 
 # Decoders inside ONNX Runtime's searches: low inside, with the names and types that its operators demand.
@@ -605,9 +581,8 @@ PROMPTS = np.random.default_rng(1).integers(0, WORDS - 1, (2, 5)).astype(np.int3
 
 
 def sequences(model: onnx.ModelProto) -> np.ndarray:
-    """What ONNX Runtime, as it comes, finds on the CPU."""
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"input_ids": PROMPTS})[0])
+    """What ONNX Runtime finds on the CPU."""
+    return np.asarray(session(model).run(None, {"input_ids": PROMPTS})[0])
 
 
 def decoder(model: onnx.ModelProto) -> onnx.GraphProto:

@@ -201,8 +201,7 @@ def _keep_states(way: _ControlFlowNode, steps: _LoopSteps) -> list[Value]:
         old = steps.body.inputs[steps.skipped + number]
         if old.dtype is None:
             old.type, old.shape = state.type, state.shape
-        end = inner.typed(inner.op("Identity", old), old)
-        steps.body.outputs.append(end)
+        steps.body.outputs.append(inner.copy(old))
         node.resize_outputs(len(node.outputs) + 1)
         made = node.outputs[-1]
         made.name, made.type = way.b.fresh(f"{way.b.prefix}/states"), old.type

@@ -7,14 +7,13 @@ for ordinary arguments is computed in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, REASON, Builder, Term
-from ..registry import gradient, no_gradient
+from ..registry import formula_gradient, gradient, no_gradient
 
 Value = ir.Value
 SQUARE = "x * x overflows float16 above 256, and 1 - x * x has few digits near 1"
@@ -26,74 +25,62 @@ no_gradient(
 )
 
 
-def unary_gradient(kind: str, formula: Callable[..., Term], reason: str = "", **defaults: float) -> None:
-    """Registers the gradient of an operator y of one operand: ``formula`` of g, x, y and the attributes in
-    ``defaults``. ``reason``: why it is computed in float32; without one it is computed as the level has it."""
-
-    def rule(b: Builder, node: ir.Node, g: Value) -> Term:
-        x, y, g_ = b.terms(operand(node), node.outputs[0], g)
-        with b.float32(reason):
-            return formula(g_, x, y, *(float(attribute(node, name, default)) for name, default in defaults.items()))
-
-    gradient(kind)(rule)
-
-
 def _one_minus_square(x: Term) -> Term:
     """1 - x^2 as (1 - x)(1 + x), which keeps its digits where x is near 1."""
     return (1 - x) * (1 + x)
 
 
-def _mish(g: Term, x: Term, y: Term) -> Term:
+def _mish(g: Term, y: Term, x: Term) -> Term:
     """x tanh(softplus(x)): t + x (1 - t^2) sigmoid(x) with t the tanh."""
     t = x.op("Softplus").op("Tanh")
     return g * (t + x * ((1 - t * t) * x.op("Sigmoid")))
 
 
-def _softsign(g: Term, x: Term, y: Term) -> Term:
+def _softsign(g: Term, y: Term, x: Term) -> Term:
     """x / (1 + |x|): 1 / (1 + |x|)^2, divided twice, since the square would overflow float16."""
     below = x.op("Abs") + 1
     return g / below / below
 
 
-unary_gradient("Identity", lambda g, x, y: g)
-unary_gradient("Neg", lambda g, x, y: -g)
-unary_gradient("Exp", lambda g, x, y: g * y)
-unary_gradient("Log", lambda g, x, y: g / x)
-unary_gradient("Sqrt", lambda g, x, y: g / (y + y))
-unary_gradient("Reciprocal", lambda g, x, y: -(g * y * y))
-unary_gradient("Abs", lambda g, x, y: g * x.op("Sign"))
-unary_gradient("Sin", lambda g, x, y: g * x.op("Cos"))
-unary_gradient("Cos", lambda g, x, y: -(g * x.op("Sin")))
-unary_gradient("Tan", lambda g, x, y: g * (y * y + 1), SQUARE)
-unary_gradient("Asin", lambda g, x, y: g / _one_minus_square(x).op("Sqrt"), SQUARE)
-unary_gradient("Acos", lambda g, x, y: -(g / _one_minus_square(x).op("Sqrt")), SQUARE)
-unary_gradient("Atan", lambda g, x, y: g / (x * x + 1), "x * x overflows float16 above 256")
-unary_gradient("Sinh", lambda g, x, y: g * x.op("Cosh"))
-unary_gradient("Cosh", lambda g, x, y: g * x.op("Sinh"))
-unary_gradient("Tanh", lambda g, x, y: g * (1 - y * y))
-unary_gradient("Asinh", lambda g, x, y: g / (x * x + 1).op("Sqrt"), SQUARE)
-unary_gradient("Acosh", lambda g, x, y: g / (x * x - 1).op("Sqrt"), SQUARE)
-unary_gradient("Atanh", lambda g, x, y: g / _one_minus_square(x), SQUARE)
-unary_gradient("Sigmoid", lambda g, x, y: g * (y * (1 - y)))
-unary_gradient("Softplus", lambda g, x, y: g * x.op("Sigmoid"))
-unary_gradient("Softsign", _softsign)
-unary_gradient("Mish", _mish)
+formula_gradient("Identity", lambda g, y, x: g)
+formula_gradient("Neg", lambda g, y, x: -g)
+formula_gradient("Exp", lambda g, y, x: g * y)
+formula_gradient("Log", lambda g, y, x: g / x)
+formula_gradient("Sqrt", lambda g, y, x: g / (y + y))
+formula_gradient("Reciprocal", lambda g, y, x: -(g * y * y))
+formula_gradient("Abs", lambda g, y, x: g * x.op("Sign"))
+formula_gradient("Sin", lambda g, y, x: g * x.op("Cos"))
+formula_gradient("Cos", lambda g, y, x: -(g * x.op("Sin")))
+formula_gradient("Tan", lambda g, y, x: g * (y * y + 1), SQUARE)
+formula_gradient("Asin", lambda g, y, x: g / _one_minus_square(x).op("Sqrt"), SQUARE)
+formula_gradient("Acos", lambda g, y, x: -(g / _one_minus_square(x).op("Sqrt")), SQUARE)
+formula_gradient("Atan", lambda g, y, x: g / (x * x + 1), "x * x overflows float16 above 256")
+formula_gradient("Sinh", lambda g, y, x: g * x.op("Cosh"))
+formula_gradient("Cosh", lambda g, y, x: g * x.op("Sinh"))
+formula_gradient("Tanh", lambda g, y, x: g * (1 - y * y))
+formula_gradient("Asinh", lambda g, y, x: g / (x * x + 1).op("Sqrt"), SQUARE)
+formula_gradient("Acosh", lambda g, y, x: g / (x * x - 1).op("Sqrt"), SQUARE)
+formula_gradient("Atanh", lambda g, y, x: g / _one_minus_square(x), SQUARE)
+formula_gradient("Sigmoid", lambda g, y, x: g * (y * (1 - y)))
+formula_gradient("Softplus", lambda g, y, x: g * x.op("Sigmoid"))
+formula_gradient("Softsign", _softsign)
+formula_gradient("Mish", _mish)
 # where x * -x leaves a low type the bell is 0, as it is in truth
-unary_gradient("Erf", lambda g, x, y: g * ((x * -x).op("Exp") * (2 / math.sqrt(math.pi))))
-unary_gradient("LeakyRelu", lambda g, x, y, alpha: (x > 0).where(g, g * alpha), alpha=0.01)
-unary_gradient("ThresholdedRelu", lambda g, x, y, alpha: (x > alpha).where(g, 0), alpha=1.0)
+formula_gradient("Erf", lambda g, y, x: g * ((x * -x).op("Exp") * (2 / math.sqrt(math.pi))))
+formula_gradient("LeakyRelu", lambda g, y, x, alpha: (x > 0).where(g, g * alpha), alpha=0.01)
+formula_gradient("ThresholdedRelu", lambda g, y, x, alpha: (x > alpha).where(g, 0), alpha=1.0)
 # alpha e^x, alpha gamma e^x and e^(x / alpha) by y, where x is not positive
-unary_gradient("Elu", lambda g, x, y, alpha: (x <= 0).where(g * (y + alpha), g), alpha=1.0)
-unary_gradient(
+formula_gradient("Elu", lambda g, y, x, alpha: (x <= 0).where(g * (y + alpha), g), alpha=1.0)
+formula_gradient(
     "Selu",
-    lambda g, x, y, alpha, gamma: g * (x <= 0).where(y + alpha * gamma, gamma),
+    lambda g, y, x, alpha, gamma: g * (x <= 0).where(y + alpha * gamma, gamma),
     alpha=1.6732632423543772,
     gamma=1.0507009873554805,
 )
-unary_gradient("Celu", lambda g, x, y, alpha: (x <= 0).where(g * (y * (1 / alpha) + 1), g), alpha=1.0)
-unary_gradient("HardSigmoid", lambda g, x, y, a: (y > 0).op("And", y < 1).where(g * a, 0), alpha=0.2)
+formula_gradient("Celu", lambda g, y, x, alpha: (x <= 0).where(g * (y * (1 / alpha) + 1), g), alpha=1.0)
+formula_gradient("HardSigmoid", lambda g, y, x, alpha: (y > 0).op("And", y < 1).where(g * alpha, 0), alpha=0.2)
 # x (x + 3) / 6 between -3 and 3, where the slope is x / 3 + 1 / 2
-unary_gradient("HardSwish", lambda g, x, y: (x >= 3).where(g, (x > -3).where(g * (x * (1 / 3) + 0.5), 0)))
+formula_gradient("HardSwish", lambda g, y, x: (x >= 3).where(g, (x > -3).where(g * (x * (1 / 3) + 0.5), 0)))
 
 
 @gradient("Cast")
@@ -103,22 +90,6 @@ def cast(b: Builder, node: ir.Node, g: Value) -> Value | None:
     if x.dtype is None:
         raise ValueError(f"the type of '{x.name}' is not known")
     return b.op("Cast", g, to=int(x.dtype)) if x.dtype.is_floating_point() else None
-
-
-def broadcast_gradients(*kinds: str, formula: Callable[..., Sequence[Term | None]]) -> None:
-    """Registers the gradients of an operator y of several operands: ``formula`` of g, y and the operands gives one for
-    each."""
-
-    def rule(b: Builder, node: ir.Node, g: Value) -> Sequence[Term | None]:
-        return formula(*b.terms(g, node.outputs[0], *node.inputs))
-
-    gradient(*kinds, broadcasts=True)(rule)
-
-
-def _divided(g: Term, y: Term, x: Term, by: Term) -> tuple[Term, Term]:
-    """dy = -(g / y) (x / y): the square of y is never formed."""
-    first = g / by
-    return first, -(first * y)
 
 
 def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
@@ -131,21 +102,20 @@ def _extreme_gradients(g: Term, y: Term, *inputs: Term) -> list[Term]:
     return [hit.where(share, 0) for hit in hits]
 
 
-def _rectified(g: Term, y: Term, x: Term, slope: Term) -> tuple[Term, Term]:
-    """PRelu: gradients of the input and of the slope, which acts below zero."""
-    negative = x <= 0
-    return negative.where(g * slope, g), negative.where(g * x, 0)
-
-
-broadcast_gradients("Add", formula=lambda g, y, *x: (g, g))
-broadcast_gradients("Sub", formula=lambda g, y, *x: (g, -g))
-broadcast_gradients("Sum", formula=lambda g, y, *x: [g] * len(x))
-broadcast_gradients("Mean", formula=lambda g, y, *x: [g * (1 / len(x))] * len(x))
-broadcast_gradients("Mul", formula=lambda g, y, one, other: (g * other, g * one))
-broadcast_gradients("Div", formula=_divided)
-broadcast_gradients("Where", formula=lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)))
-broadcast_gradients("Max", "Min", formula=_extreme_gradients)
-broadcast_gradients("PRelu", formula=_rectified)
+formula_gradient("Add", lambda g, y, *x: (g, g), broadcasts=True)
+formula_gradient("Sub", lambda g, y, *x: (g, -g), broadcasts=True)
+formula_gradient("Sum", lambda g, y, *x: [g] * len(x), broadcasts=True)
+formula_gradient("Mean", lambda g, y, *x: [g * (1 / len(x))] * len(x), broadcasts=True)
+formula_gradient("Mul", lambda g, y, one, other: (g * other, g * one), broadcasts=True)
+# -(g / x2) (x1 / x2): the square of x2 is never formed
+formula_gradient("Div", lambda g, y, x, by: (first := g / by, -(first * y)), broadcasts=True)
+formula_gradient("Where", lambda g, y, chosen, *x: (None, chosen.where(g, 0), chosen.where(0, g)), broadcasts=True)
+formula_gradient("Max", _extreme_gradients, broadcasts=True)
+formula_gradient("Min", _extreme_gradients, broadcasts=True)
+# the slope acts below zero
+formula_gradient(
+    "PRelu", lambda g, y, x, slope: ((low := x <= 0).where(g * slope, g), low.where(g * x, 0)), broadcasts=True
+)
 
 
 @gradient("Pow", broadcasts=True)
@@ -221,7 +191,7 @@ def clip(b: Builder, node: ir.Node, given: Value) -> list[Value | Term | None]:
 
 
 def _sum_of_all(b: Builder, value: Value | Term) -> Value:
-    """The sum of all elements, as a scalar."""
+    """The sum of all elements of a gradient, as a scalar."""
     with b.float32(REASON):
         return b.op("ReduceSum", value, keepdims=0)
 

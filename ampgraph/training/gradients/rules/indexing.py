@@ -38,7 +38,10 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
     rows = g if count == 1 else _as_rows(b, g, x, indices, axis)
     given = b.given(indices)
     if given is not None and given.size == 1:
-        return _between_zeros(b, rows, x, axis, int(given.reshape(-1)[0]))
+        size, index = b.size(x, axis), int(given.reshape(-1)[0])
+        before = b.plus(size, index) if index < 0 else b.ints(index)
+        after = b.ints(-1 - index) if index < 0 else b.plus(size, -index - 1)
+        return b.padded(rows, rank, before, after, b.ints(axis))
     places = b.op("Reshape", indices, b.ints(-1, *[1] * (rank - 1 - axis)))
     return added(b, x, b.shape(x), b.op("Expand", places, b.op("Shape", rows)), rows, axis)
 
@@ -55,17 +58,9 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
     return b.op("Reshape", g, b.joined(sizes), allowzero=1)
 
 
-def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> Value:
-    """A row of ``x`` along ``axis`` at ``index`` (from the end where negative), with zeros for all other rows."""
-    size = b.size(x, axis)
-    before = b.plus(size, index) if index < 0 else b.ints(index)
-    after = b.ints(-1 - index) if index < 0 else b.plus(size, -index - 1)
-    return b.padded(row, b.rank(x), before, after, b.ints(axis))
-
-
 @gradient("GatherElements")
 def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
-    """Each gradient is added where its element was read."""
+    """The gradient of GatherElements: each is added where its element was read."""
     x, indices = operand(node), operand(node, 1)
     return added(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
 
@@ -102,7 +97,7 @@ def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, 
 
 
 def product(b: Builder, sizes: Sequence[Value]) -> Value:
-    """The product of sizes as a vector of one."""
+    """The product of sizes of axes as a vector of one element, a constant where they are known."""
     given = [b.given(size) for size in sizes]
     known = [int(size[0]) for size in given if size is not None]
     if len(known) == len(sizes):
@@ -113,18 +108,21 @@ def product(b: Builder, sizes: Sequence[Value]) -> Value:
     return total
 
 
-@gradient("ScatterElements")
-def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
+@gradient("ScatterElements", "ScatterND")
+def scatter(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
     """Gradients of data and updates: overwritten data get none, data that were added to keep theirs, a maximum's goes
     to whatever equals it."""
     x, indices, updates = (operand(node, n) for n in range(3))
-    axis = b.axis(node, x, 0)
-    if attribute(node, "reduction", "none") in ("max", "min"):
-        return _to_scattered_extreme(b, node, g, axis)
-    second = b.op("GatherElements", g, indices, axis=axis)
-    if _adds(node):
+    reduction, elements = attribute(node, "reduction", "none"), node.op_type == "ScatterElements"
+    form = {"axis": b.axis(node, x, 0)} if elements else {}
+    if elements and reduction in ("max", "min"):
+        return _to_scattered_extreme(b, node, g, form["axis"])
+    second = b.op("GatherElements" if elements else "GatherND", g, indices, **form)
+    if reduction not in ("none", "add"):
+        raise Unsupported(f"{node.op_type} with reduction {reduction} has no gradient here")
+    if reduction == "add":
         return g, None, second
-    return b.op("ScatterElements", g, indices, b.zeros(updates), axis=axis), None, second
+    return b.op(node.op_type, g, indices, b.zeros(updates), **form), None, second
 
 
 def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
@@ -140,24 +138,6 @@ def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tup
     share = b.op("Div", g, b.op("Max", equal, b.number(1, x)))
     back = b.op("GatherElements", share, indices, axis=axis)
     return b.op("Mul", own, share), None, b.op("Mul", brought, back)
-
-
-@gradient("ScatterND")
-def scatter_nd(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """The data's gradient is zero where it was overwritten; that of the updates is read from there."""
-    indices, updates = operand(node, 1), operand(node, 2)
-    second = b.op("GatherND", g, indices)
-    if _adds(node):
-        return g, None, second
-    return b.op("ScatterND", g, indices, b.zeros(updates)), None, second
-
-
-def _adds(node: ir.Node) -> bool:
-    """Whether the updates are added; raises Unsupported for other reductions."""
-    reduction = attribute(node, "reduction", "none")
-    if reduction not in ("none", "add"):
-        raise Unsupported(f"{node.op_type} with reduction {reduction} has no gradient here")
-    return bool(reduction == "add")
 
 
 def added(b: Builder, x: Value, shape: Value, places: Value, rows: Value, axis: int) -> Value:

@@ -47,7 +47,7 @@ def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, 
 
 
 def _transposed(b: Builder, value: Value, rank: int) -> Value:
-    """The last two axes swapped."""
+    """A matrix, or a batch of them, transposed: the last two axes swapped."""
     return b.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 

@@ -49,7 +49,7 @@ def layer_normalization(
 
 
 def _normalized_again(b: Builder, node: ir.Node, x: Term, first: int) -> tuple[Term, Term]:
-    """xh, and 1 / deviation of the forward."""
+    """The normalised data xh, and 1 / deviation of the forward."""
     data = x.value
     shape = None if data.shape is None else ir.Shape([*data.shape[:first], *[1] * (b.rank(data) - first)])
     kind = ir.DataType(attribute(node, "stash_type", FLOAT))
@@ -137,7 +137,7 @@ def batch_normalization(b: Builder, node: ir.Node, given: Value, *_: Value | Non
         g, axes = _raise(b, given, x), [0, *range(2, b.rank(x.value))]
         inverse = (
             (variance + _float_attribute(node, "epsilon", 1e-5)).op("Sqrt").op("Reciprocal")
-        )  # read so by running_state
+        )  # read so by `covered_by_gradients`
         away = x - _channels(b, mean, x)
         dscale, dbias = _sum_over(b, g * away, axes) * inverse, _sum_over(b, g, axes)
         slope = scale * inverse
@@ -175,7 +175,7 @@ def _sum_of_channels(b: Builder, x: Term, value: Term, before: int, size: int) -
 
 
 def _float_attribute(node: ir.Node, name: str, default: float) -> float:
-    """An attribute as a float."""
+    """A norm's attribute as a float."""
     return float(attribute(node, name, default))
 
 

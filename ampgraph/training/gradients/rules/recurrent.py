@@ -111,7 +111,7 @@ class Direction:
         return self.b.typed(found, self.kind, list(self.x.shape or ())[1], self.hidden)
 
     def rows(self, value: Value | Term, gates: int = 1) -> Term:
-        """The value, typed as [T, B, gates H]."""
+        """Declares a value as rows of all steps, [T, B, gates H]."""
         value = value.value if isinstance(value, Term) else value
         self.b.typed(value, self.kind, *list(self.x.shape or ())[:2], gates * self.hidden)
         return Term(self.b, value, value)
@@ -145,7 +145,7 @@ class Direction:
         return self.rows(b.op("Concat", *pair, axis=0))
 
     def split(self, value: Value | Term, parts: int, axis: int = 2) -> list[Term]:
-        """Parts of H elements, or the gates' halves."""
+        """Splits a value of all gates into parts of H elements, one a gate."""
         return self.b.terms(*self.b.ops("Split", parts, value, self.b.ints(*[self.hidden] * parts), axis=axis))
 
     def joined(self, *parts: Term) -> Term:
@@ -153,7 +153,7 @@ class Direction:
         return self.rows(self.b.op("Concat", *parts, axis=2), len(parts))
 
     def products(self, x: Value | Term, weight: Value) -> Term:
-        """x weight^T for all steps."""
+        """The products x weight^T for all steps."""
         made = self.b.op("MatMul", x, self.b.op("Transpose", weight, perm=[1, 0]))
         return Term(self.b, made, self.x)
 
@@ -183,7 +183,7 @@ class Direction:
             return self.b.op("Unsqueeze", self.b.op("Concat", *sums, axis=0), self.b.ints(0))
 
     def scan(self, step: Step, last: Sequence[Value], rows: Sequence[Value | Term]) -> tuple[list[Value], list[Value]]:
-        """Through the steps against this direction."""
+        """Adds a Scan that goes through the steps against this direction, as gradients do."""
         given = [row.value if isinstance(row, Term) else row for row in rows]
         return scan(self.b, step, last, given, backwards=not self.backwards)
 
@@ -258,12 +258,6 @@ def _tanh_slope(value: Term) -> Term:
     return 1 - value * value
 
 
-@gradient("RNN")
-def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gradients of X, W, R, B and the initial state of an RNN; one gate."""
-    return recurrent(b, node, gradients, 1, _rnn)
-
-
 def _rnn(side: Direction) -> SideGradients:
     """The backward of one direction of an RNN. With d the gradient of h: that of its sum is d f', and R brings it to
     the step before."""
@@ -282,12 +276,6 @@ def _rnn(side: Direction) -> SideGradients:
 
     states, [made] = side.scan(step, [side.slopes(1)], [side.slopes(0), slope])
     return SideGradients(made, made, side.shared(made, side.before()), states)
-
-
-@gradient("LSTM")
-def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gradients of X, W, R, B and the initial states of an LSTM; four gates, in ONNX's order i, o, f, c."""
-    return recurrent(b, node, gradients, 4, _lstm)
 
 
 def _lstm(side: Direction) -> SideGradients:
@@ -332,14 +320,11 @@ def _cell_states(side: Direction, forget: Term, brought: Term) -> Term:
     return side.rows(before)
 
 
-@gradient("GRU")
-def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
-    """Gradients of GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n = tanh(x + r q), q = R h + its bias
-    (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of h': dz = d (h - n) z (1 - z), dn = d
-    (1 - z) (1 - n^2)."""
-    return recurrent(
-        b, node, gradients, 3, _gru_reset_after if attribute(node, "linear_before_reset", 0) else _gru_reset_before
-    )
+def _gru(side: Direction) -> SideGradients:
+    """The gradients of one direction of a GRU; gates in ONNX's order: z, r, n. h' = (1 - z) n + z h with n =
+    tanh(x + r q), q = R h + its bias (linear_before_reset), or n = tanh(x + R (r h) + bias). With d the gradient of
+    h': dz = d (h - n) z (1 - z), dn = d (1 - z) (1 - n^2)."""
+    return (_gru_reset_after if attribute(side.node, "linear_before_reset", 0) else _gru_reset_before)(side)
 
 
 def _gru_factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Term]:
@@ -407,3 +392,8 @@ def _gru_reset_before(side: Direction) -> SideGradients:
     two, new = b.ops("Split", 2, made, b.ints(2 * hidden, hidden), axis=2)
     weights = b.op("Concat", side.shared(two, before, 2), side.shared(new, kept, 1), axis=1)
     return SideGradients(made, made, weights, states)
+
+
+gradient("RNN")(lambda b, node, *gradients: recurrent(b, node, gradients, 1, _rnn))
+gradient("LSTM")(lambda b, node, *gradients: recurrent(b, node, gradients, 4, _lstm))
+gradient("GRU")(lambda b, node, *gradients: recurrent(b, node, gradients, 3, _gru))

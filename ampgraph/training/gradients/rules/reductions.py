@@ -51,29 +51,19 @@ def _reduced_sum(b: Builder, node: ir.Node, value: Value) -> Value:
     )
 
 
-@gradient("ReduceSum")
-def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient, spread over the axes that were summed."""
-    return b.op("Expand", _spread(b, node, g), b.shape(operand(node)))
-
-
 @gradient("ReduceMean")
 def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient divided by the count, spread: not times 1 / count, which may leave a low type's range."""
     x = operand(node)
     count = _reduced_count(b, node)
-    with b.float32("" if count is not None and _is_low(count) else "a count has more digits than a low type"):
+    exact = count is not None and count <= 1 << 15 and count % (1 << max(0, count.bit_length() - 8)) == 0
+    with b.float32("" if exact else "a count has more digits than a low type"):
         if count is None:
             sizes = (b.op("Cast", b.op("Size", value), to=int(x.dtype or 1)) for value in (x, node.outputs[0]))
             share = b.op("Div", g, b.op("Div", *sizes))
         else:
             share = b.op("Div", g, b.number(count, x)) if count else g
     return b.op("Expand", _spread(b, node, share), b.shape(x))
-
-
-def _is_low(count: int) -> bool:
-    """Whether every low type holds a count as it is."""
-    return count <= 1 << 15 and count % (1 << max(0, count.bit_length() - 8)) == 0
 
 
 def _reduced_count(b: Builder, node: ir.Node) -> int | None:
@@ -129,13 +119,10 @@ def reduction(kind: str, formula: Callable[..., Term], reason: str = "") -> None
     gradient(kind)(rule)
 
 
-def _by_norm(g: Term, x: Term, y: Term, spread: Callable[[Term], Term]) -> Term:
-    """x / y; 0 for a norm of 0, as in torch."""
-    return spread(g / y.op("Equal", 0).where(1, y)) * x
-
-
+reduction("ReduceSum", lambda g, x, y, spread: spread(g).op("Expand", g.b.shape(x.value)))
 reduction("ReduceL1", lambda g, x, y, spread: spread(g) * x.op("Sign"))
-reduction("ReduceL2", _by_norm, RANGE)
+# x / y; 0 for a norm of 0, as in torch
+reduction("ReduceL2", lambda g, x, y, spread: spread(g / y.op("Equal", 0).where(1, y)) * x, RANGE)
 reduction("ReduceSumSquare", lambda g, x, y, spread: spread(g + g) * x)
 # the softmax, e^(x - y)
 reduction("ReduceLogSumExp", lambda g, x, y, spread: spread(g) * (x - spread(y)).op("Exp"), ROW)
@@ -177,6 +164,5 @@ def cum_sum(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("TopK")
 def top_k(b: Builder, node: ir.Node, g: Value, indices: None) -> Value:
-    """No index comes twice: nothing is to be added."""
-    x = operand(node)
-    return b.op("ScatterElements", b.zeros(x), node.outputs[1], g, axis=attribute(node, "axis", -1))
+    """The gradient of TopK, put back where its values were; no index comes twice, so that nothing is to be added."""
+    return b.op("ScatterElements", b.zeros(operand(node)), node.outputs[1], g, axis=attribute(node, "axis", -1))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ....core.arrays import Array
 from ....formats.onnx.nodes import attribute, operand
 from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same
 from ..registry import Unsupported, gradient
@@ -49,7 +48,11 @@ def resize(b: Builder, node: ir.Node, g: Value) -> Value:
     for axis, scale in axes.items():
         old, new = sizes[axis]
         if old is not None and new is not None and (copied is None or old != new):
-            matrix = _matrix(old, new, scale or new / old, way)
+            places, sources = (np.arange(size, dtype=np.float32) for size in (new, old))
+            numbers = (places[:, None], sources, new, old, scale or new / old)
+            elements = _matrix_elements(way, *(EagerTerm(np.asarray(n, np.float32)) for n in numbers))
+            assert isinstance(elements, EagerTerm)
+            matrix = elements.array
             times = new // old
             if new == old * times and np.array_equal(matrix, np.repeat(np.eye(old), times, axis=0)):
                 g = _summed_copies(b, g, axis, rank, b.ints(old, times))
@@ -114,15 +117,6 @@ def _leading_sizes_kept(b: Builder, node: ir.Node, x: Value) -> int:
     return until if begin == 0 and step == 1 else 0
 
 
-def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
-    """The matrix [new, old] of one axis, as numbers."""
-    places, sources = (np.arange(size, dtype=np.float32) for size in (new, old))
-    numbers = [EagerTerm(np.asarray(n, np.float32)) for n in (places[:, None], sources, new, old, scale)]
-    weights = _matrix_elements(way, *numbers)
-    assert isinstance(weights, EagerTerm)
-    return weights.array
-
-
 def _computed_matrix(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:
     """The matrix [new, old] of one axis, computed in the graph."""
     kind = x.dtype or FLOAT
@@ -164,7 +158,7 @@ def _summed_copies(b: Builder, g: Value, axis: int, rank: int, split: Value) -> 
 
 
 def _matrix_product(b: Builder, g: Value, matrix: Value, axis: int, rank: int) -> Value:
-    """The gradient along an axis times [new, old]."""
+    """Resize's gradient along an axis times the matrix [new, old]."""
     if axis == rank - 1:
         return b.op("MatMul", g, matrix)
     if axis == rank - 2:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ....formats.onnx.nodes import attribute, operand
 from ..builder import INT64, Builder
-from ..registry import Unsupported, gradient
+from ..registry import Unsupported, formula_gradient, gradient
 
 Value = ir.Value
 
@@ -39,10 +39,7 @@ def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
     return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
 
 
-@gradient("Expand", broadcasts=True)
-def expand(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Expand: the driver sums it over the axes that were expanded."""
-    return g
+formula_gradient("Expand", lambda g, *_: g, broadcasts=True)  # the driver sums it over the axes that were expanded
 
 
 @gradient("Tile")
@@ -188,20 +185,13 @@ def _border_gradient(b: Builder, x: Value, g: Value, mode: str, axis: int, count
 
 
 def _slice_axis(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
-    """A slice along one axis, with numbers that are known."""
+    """Adds a Slice along one axis, with numbers that are known."""
     return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
 
 
-@gradient("Trilu")
-def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of Trilu: the same triangle of the result's gradient."""
-    return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
-
-
-@gradient("SpaceToDepth")
-def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
-    """The gradient of SpaceToDepth: moved back by DepthToSpace."""
-    return b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize"))
+# the same triangle, and the way back
+gradient("Trilu")(lambda b, node, g: b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1)))
+gradient("SpaceToDepth")(lambda b, node, g: b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize")))
 
 
 @gradient("DepthToSpace")

@@ -118,7 +118,7 @@ def _cut_off(w: Windows) -> Unsupported:
 
 
 def spatial(b: Builder, value: Value) -> Value:
-    """The sizes of all axes but the first two."""
+    """The sizes of the spatial axes, all but the first two, as an int64 vector."""
     rank = b.rank(value)
     known = [b.dim(value, axis) for axis in range(2, rank)]
     if all(size is not None for size in known):
@@ -268,7 +268,7 @@ def _joined_parts(b: Builder, parts: Iterator[Value], count: int) -> Iterator[Va
 
 
 def _grouped_product(b: Builder, places: Value, rows: Value, group: int) -> Value:
-    """[group, m, sum] times [group, n, sum] transposed."""
+    """The weight's gradient by groups: [group, m, sum] times [group, n, sum] transposed."""
     if group > 1:
         return b.op("MatMul", places, b.op("Transpose", rows, perm=[0, 2, 1]))
     first = b.ints(0)
@@ -353,7 +353,7 @@ def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Valu
 
 
 def _at_each_place(b: Builder, x: Value, w: Windows) -> list[Value]:
-    """The value at each place of the windows, place by place."""
+    """The data of a pool at each place of its windows, place by place."""
     if len(w.kernel) == 2 and w.kernel[0] == w.kernel[1] > 1 and b.dim(x, 1) is not None:
         count = math.prod(w.kernel)
         sizes = b.ints(*[b.dim(x, 1) or 0] * count)
@@ -368,17 +368,11 @@ def _side_by_side_again(b: Builder, parts: list[Value], w: Windows, x: Value) ->
     for size, axis in reversed(list(zip(w.kernel, w.axes, strict=True))):
         sizes[axis] *= size
         wider = b.ints(*sizes)
-        rows = [parts[at : at + size] for at in range(0, len(parts), size)]
-        parts = [_put_between(b, row, axis, wider) for row in rows]
+        rows, parts = [parts[at : at + size] for at in range(0, len(parts), size)], []
+        for row in rows:  # in turns along the axis
+            apart = [b.op("Unsqueeze", part, b.ints(axis + 1)) for part in row if size > 1]
+            parts.append(b.op("Reshape", b.op("Concat", *apart, axis=axis + 1), wider) if apart else row[0])
     return parts[0]
-
-
-def _put_between(b: Builder, row: list[Value], axis: int, sizes: Value) -> Value:
-    """Elements of several tensors in turns along an axis."""
-    if len(row) == 1:
-        return row[0]
-    apart = [b.op("Unsqueeze", part, b.ints(axis + 1)) for part in row]
-    return b.op("Reshape", b.op("Concat", *apart, axis=axis + 1), sizes)
 
 
 @gradient("AveragePool")
