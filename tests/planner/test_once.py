@@ -23,9 +23,8 @@ DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 
 def model(middle: str = "s = Add (a, b)") -> ModelProto:
     text = TEXT.format(middle)
-    return parse(
-        text.replace("=> (", "=> (float[4,16] left, ") if "left" in middle else text, STORED, known=NUMBERS, opset=22
-    )
+    text = text.replace("=> (", "=> (float[4,16] left, ") if "left" in middle else text
+    return parse(text, STORED, known=NUMBERS, opset=22)
 
 
 def converted(source: ModelProto, **options: Any) -> ModelProto:
