@@ -303,7 +303,7 @@ class Agreement(Spread):
 
     @property
     def cosine(self) -> float | None:
-        """The smallest."""
+        """The smallest cosine of a sample; None where no sample has one."""
         return min((part.cosine for part in self.parts if part.cosine is not None), default=None)
 
     @property

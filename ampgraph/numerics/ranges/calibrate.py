@@ -194,7 +194,7 @@ class _BodyRows:
         return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
     def _constant(self, body: Scope, array: Array) -> Value:
-        """A Constant in a body."""
+        """The value of a Constant that is added to a body."""
         return self._add(body, "Constant", str(array.dtype), value=array)
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
@@ -248,11 +248,11 @@ class _BodyRows:
         return self._joined(body, numbers)
 
     def _double(self, body: Scope, value: Value) -> Value:
-        """A value in float64, in which ranges travel out of a body."""
+        """A value in float64, in which ranges travel out of a body, by a Cast that is added."""
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:
-        """Rows [k, 4] of a body that runs k times as one row."""
+        """One row of what the rows [k, 4] of a body that runs k times say, by nodes that are added."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
@@ -264,7 +264,7 @@ class _BodyRows:
         return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, body: Scope, numbers: list[Value]) -> Value:
-        """Four scalars as a row [1, 4]."""
+        """Four scalars as a row [1, 4], by nodes that are added."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
         return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)

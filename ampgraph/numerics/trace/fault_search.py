@@ -85,7 +85,7 @@ class FaultSearch:
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """All that were found."""
+        """All nodes that were found, those at which values stop being finite first."""
         return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
     def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:

@@ -37,7 +37,7 @@ class Extremes:
 
     @property
     def odd(self) -> int:
-        """Elements that are not finite."""
+        """How many elements are not finite."""
         return self.infinite + self.nan
 
     @property

@@ -263,7 +263,7 @@ DERIVATIONS = (
 
 
 def _within(size: float) -> Interval:
-    """From -size to size."""
+    """The interval from -size to size."""
     return Interval(-size, size)
 
 
