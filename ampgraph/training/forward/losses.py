@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ...formats.onnx.nodes import attribute, kind_of, place_of
+from ...formats.onnx.nodes import attribute, kind_of, operand, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
 from .read import FLOATS, described
@@ -126,8 +126,7 @@ def lower_losses(graph: ir.Graph) -> None:
 
 def _written_loss(b: Builder, node: ir.Node) -> list[ir.Value]:
     """The outputs of a loss node in simple operators, in float32: the loss, and the logarithms of the chances."""
-    scores, labels, weight = (*node.inputs, None)[:3]
-    assert scores is not None and labels is not None
+    scores, labels, weight = operand(node), operand(node, 1), (*node.inputs[2:], None)[0]
     b.rank(labels)
     logarithms = scores
     if node.op_type == "SoftmaxCrossEntropyLoss":
