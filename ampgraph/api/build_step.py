@@ -151,7 +151,7 @@ def _for_training(recipe: Recipe) -> Recipe:
 
 
 def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
-    """Plans and casts forward and backward together; what the plan warns of."""
+    """Plans the precision of forward and backward together and inserts the Casts; returns what the plan warns of."""
     if options.level.name == "O0":
         return ()
     graph, together = OnnxGraph(joint.model), Together.on(options.target)
