@@ -63,11 +63,11 @@ def test_what_a_file_tells_of_its_network(tmp_path: Path) -> None:
     assert types(found, "FloorDiv") == ["float32"]
     assert any("a constant in even steps: float32 here" in note.text for note in found.notes)
     # What comes back to its cell was never given to another, which would have cast it.
-    found = types(plan(tmp_path, RETURNS, "O2"), "Sigmoid", "Exp", "Reshape", "Add")
-    assert found == ["float16", "float16", "float32", "float32", "float32", "float32"]
+    returned = types(plan(tmp_path, RETURNS, "O2"), "Sigmoid", "Exp", "Reshape", "Add")
+    assert returned == ["float16", "float16", "float32", "float32", "float32", "float32"]
     # Cells of one class may have the scope of the first; a cell that is handed a parameter casts it.
-    found = types(plan(tmp_path, SCOPES, "O2"), "Exp")
-    assert found == ["float32", "float16", "float16", "float16", "float32"]
+    scoped = types(plan(tmp_path, SCOPES, "O2"), "Exp")
+    assert scoped == ["float32", "float16", "float16", "float16", "float32"]
 
 
 @pytest.mark.parametrize(("level", "told"), [("O2", 1), ("O3", 1), ("auto", 0)])
