@@ -188,6 +188,8 @@ def test_frozen_weights() -> None:
     with pytest.raises(AmpError) as raised:
         ampgraph.build_training_step(model(), optimizer="sgd", freeze_weights=True)
     assert raised.value.code == "AMP301" and "named by freeze" in (raised.value.hint or "")
+    with pytest.raises(AmpError, match="AMP301"):
+        Recipe.of(freeze_weights="maybe")  # type: ignore[arg-type]
 
 
 def test_a_plan_is_followed_on_frozen_weights_alone(tmp_path: Path) -> None:
