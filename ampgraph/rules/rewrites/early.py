@@ -110,7 +110,7 @@ class ScaledAcross(RewriteRule):
         flow, values = known.flow, known.flow.values
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.across}):
-            for product in _scores_before(known, softmax):
+            for product in scores_before(known, softmax):
                 for value, other in zip(product.inputs, product.inputs[::-1], strict=True):
                     scaling = flow.writer(value)
                     if scaling is not None and _scales_for(known, scaling, product, other):
@@ -129,10 +129,10 @@ class ScaledAcross(RewriteRule):
         self.refuse(editor.remove(scaling))
 
 
-def _scores_before(known: Known, softmax: Op) -> list[Op]:
-    """The products of two operands whose results, shifted, masked and moved, a Softmax reads."""
+def scores_before(known: Known, softmax: Op) -> list[Op]:
+    """The products of two operands whose results, shifted, scaled, masked and moved, a Softmax reads."""
     traits = known.traits
-    added, moved = traits.operators("additions"), traits.operators("reshapes")
+    added, moved = traits.operators("additions") | traits.operators("scalings"), traits.operators("reshapes")
 
     def further(op: Op) -> list[int]:
         if op.role in added or op.role in moved:
