@@ -43,7 +43,7 @@ def starting(words: Iterable[str], start: str) -> list[str]:
 
 
 def completes(option: str) -> Complete | None:
-    """The completion of an option or a field by its name; None where only files complete."""
+    """What completes an option or a field on the command line, by its name; None where only files do."""
     if option in ("fp32", "low", "node"):
         return patterns
     known = option in WORDS or option in ("policy", "target")
@@ -70,7 +70,7 @@ def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
-    """Names and kinds of the nodes of the model on the command line; empty where it cannot be read."""
+    """Names and kinds of the nodes of the model on the command line, for completion; empty where it cannot be read."""
     from ..core.errors import AmpError
     from ..formats.adapters import load
 
@@ -118,12 +118,12 @@ def option(
 
 
 def switch(help: str, *flags: str, default: bool = False) -> Keyword:
-    """An option without a word."""
+    """An option of a command that takes no value: it is on or off."""
     return option("", help, default, flag=flags)
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, kind: Any = str) -> Keyword:
-    """A word at its place; ``...`` for one that must be given."""
+    """An argument of a command, by its place; ``...`` for one that must be given."""
     return Keyword(
         lambda name: typer.Argument(default, metavar=metavar, help=help, autocompletion=completes(name)),
         kind | None if default is None else kind,
@@ -181,7 +181,7 @@ class CommandOutput:
     code: int = 1
 
     def tell(self, as_json: bool) -> None:
-        """Prints as JSON or text, and ends with the code of a failure."""
+        """Prints the output of a command as JSON or text, and exits with the code of a failure."""
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout

@@ -192,6 +192,6 @@ def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of bodies and functions too."""
+    """All nodes of an ONNX model, those of bodies and functions too."""
     yield from (node for graph in _graph_and_bodies(model.graph) for node in graph.node)
     yield from (node for function in model.functions for node in function.node)

@@ -112,17 +112,17 @@ class Speed(Data):
 
     @property
     def slower(self) -> bool:
-        """Whether every device is slower."""
+        """Whether every device is estimated to be slower with the converted file than in float32."""
         return bool(self.devices) and all(one.high < 1.0 for one in self.devices)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is gained, as far as that is known: no range lies more above 1 than below."""
+        """Whether the estimate is that nothing is gained: no device's range lies more above 1 than below."""
         return all(one.low * one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
 
     @property
     def gain(self) -> str:
-        """What is gained where that is nothing, with the range over all devices."""
+        """The estimated gain in words where that is nothing, with the range over all devices."""
         if not self.devices:
             return "no faster"
         low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)
@@ -157,7 +157,7 @@ class KernelWork(NamedTuple):
 
 
 def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
-    """How much faster a file is than the same graph in float32; None where nothing of it is low.
+    """The estimate of how much faster a file is than the same graph in float32; None where nothing of it is low.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
@@ -176,7 +176,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
 
 
 def no_device(target: str) -> Speed:
-    """What is said for a target of which no device is known."""
+    """The estimate for a target of which no device is known: none, with the reason."""
     return Speed(reason=f"{NONE_MADE}no device of target {target} is in the tables")
 
 
@@ -215,7 +215,8 @@ def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] =
 
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """What stays inside of pairs of operators."""
+    """Values of the dataflow that never reach memory, as a runtime computes the pair of operators around them in one
+    kernel."""
     for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
@@ -229,7 +230,7 @@ def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
 
 
 def _place_in_plan(flow: Dataflow, value: int) -> Place:
-    """A value by scope and name, as the plan knows it."""
+    """The scope and name of a value, by which the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
@@ -256,8 +257,8 @@ class GraphWork:
         return found
 
     def _follow(self, value: int) -> list[int]:
-        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
-        unknown."""
+        """The sizes of a value for the estimate: by the file, by shape inference from the inputs' sizes, else guessed
+        and noted as unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -329,8 +330,8 @@ class GraphWork:
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
-        times everything stored; attention: all keys, then all values."""
+        """How many multiplications a product takes, None where shapes do not tell; recurrent and other products: each
+        row of data times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:
