@@ -11,9 +11,9 @@ import numpy as np
 from ...core.dataflow import FLOAT32, Dataflow, Op, Value
 from ...core.graph import NodeEditor
 from ...core.walk import sole_reader
+from ..fusions import scores_before
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, is_inside
-from .early import scores_before
 
 OPEN = -1  # in a Reshape: what is left; 0 is what stands in the same place before
 
