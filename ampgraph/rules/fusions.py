@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.walk import upstream
-from ..core.walk import sole_reader
+from ..core.walk import sole_reader, upstream
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_regions, fused_only_patterns
 from .known import Known, named_ops
