@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,20 +23,22 @@ def parse(
     ir: int | None = None,
     domains: Iterable[str] = (),
     functions: str = "",
+    known: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> ModelProto:
     """A model from ``graph (inputs) => (outputs) <initializers> { nodes }``; functions stand behind it.
 
-    No default opset is imported for ``opset=0``, ``domains`` are imported at version 1. ``weights``, by name
-    or as keywords, become initializers: arrays and numbers as numpy has them, or shapes of seeded small numbers. The IR
-    version follows from the opset unless it is given. Nodes get a name by ``[name]`` in front of the operator. A text
-    with a head of its own, ``<ir_version: 9, ...>``, is taken as it is.
+    No default opset is imported for ``opset=0``, ``domains`` are imported at version 1. ``weights``, by name or as
+    keywords, become initializers: arrays and numbers as numpy has them, or shapes of seeded small numbers; of ``known``
+    those that the text reads. The IR version follows from the opset unless it is given. Nodes get a name by ``[name]``
+    in front of the operator. A text with a head of its own, ``<ir_version: 9, ...>``, is taken as it is.
     """
     imports = ", ".join(([f'"" : {opset}'] if opset else []) + [f'"{domain}" : 1' for domain in domains])
     version = ir or (10 if opset >= FIRST_OF_IR_10 else 9)
     head = "" if text.lstrip().startswith("<") else f"<ir_version: {version}, opset_import: [{imports}]>"
     model = onnx.parser.parse_model(f"{head}\n{text}\n{functions}")
-    stored = {**(weights or {}), **more}
+    read = set(re.findall(r"[(,]\s*(\w+)\s*(?=[,)])", text))
+    stored = {**(weights or {}), **{name: value for name, value in (known or {}).items() if name in read}, **more}
     model.graph.initializer.extend(numpy_helper.from_array(array(v, name), name) for name, v in stored.items())
     return model
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from ampgraph.core.dataflow import NONE, Dataflow
 from ampgraph.formats.onnx import io as onnx_io
@@ -65,3 +66,16 @@ def admits(schema: Schema, formal: str, kind: Kind) -> bool:
 def bodies(node: NodeProto) -> list[GraphProto]:
     """The graphs inside a node."""
     return [graph for a in node.attribute for graph in ([a.g] if a.HasField("g") else a.graphs)]
+
+
+def graphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
+    """A graph or function and its bodies, at any depth."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def every_node(model: ModelProto) -> list[NodeProto]:
+    """The nodes of a model at any depth, those of functions too."""
+    return [node for owner in (model.graph, *model.functions) for graph in graphs(owner) for node in graph.node]

@@ -62,16 +62,20 @@ class Measuring:
         given = options.recipe.ranges
         if given is None and not (self.steers and self.given()):
             return options
-        if graph.format != "ONNX":
-            hint = "measure the ONNX model, or name nodes with --fp32"
-            message = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
-            raise AmpError("AMP304", message, hint=hint)
+        _refuse_format(graph)
         ranges = Ranges.read(Path(given)) if isinstance(given, str) else given
         if ranges is None:
             ranges = calibrate(graph, self.data, count=self.samples, dims=options.dims, progress=progress)
         graph.prepare()
         ranges.check(graph.digest())
         return replace(options, ranges=ranges)
+
+
+def _refuse_format(graph: Graph) -> None:
+    """Raises AmpError AMP304 for a model whose ranges cannot be measured."""
+    if graph.format != "ONNX":
+        message = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
+        raise AmpError("AMP304", message, hint="measure the ONNX model, or name nodes with --fp32")
 
 
 def calibrate(
@@ -110,9 +114,8 @@ def calibrate(
     of_kind("limit", limit, (int,), "give a number of bytes")
     with quiet_collector(), faults_reported(path_of(model)):
         graph = model if is_graph(model) else adapters.load(model)[0]
-        if not isinstance(graph, OnnxGraph):
-            why = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
-            raise AmpError("AMP304", why, hint="measure the ONNX model, or name nodes with --fp32")
+        _refuse_format(graph)
+        assert isinstance(graph, OnnxGraph)
         graph.prepare()
         samples = load_samples(graph, data, count, seed, dims)
         try:

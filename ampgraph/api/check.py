@@ -94,7 +94,8 @@ def known_before(done: Conversion, mode: str, progress: Progress) -> Conversion:
 
 
 def resolved(checking: Checking) -> Checking:
-    """With its mode. Raises AmpError AMP301 for a word that is none, AMP312 for a tolerance that is none."""
+    """What `convert` was told of its check, with the mode filled in. Raises AmpError AMP301 for a word that is no mode,
+    AMP312 for a tolerance or memory that is no positive number."""
     mode: object = checking.mode if checking.mode is not None else os.environ.get(DEFAULT) or "auto"
     if not isinstance(mode, str) or mode not in MODES:
         hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
@@ -164,8 +165,8 @@ class Replayed:
 
 
 def again(measuring: Measuring, often: bool) -> Measuring:
-    """The measuring with data that the check can read again: an iterator becomes a list, to be read ``often``
-    (repairs), or is replayed once."""
+    """The measuring with data that the check of the result can read again: an iterator becomes a list where repairs
+    read it ``often``, or keeps its first samples."""
     data = measuring.data
     if not isinstance(data, Iterator):
         return measuring
@@ -221,13 +222,14 @@ def request_for(done: Conversion, reference: PathLike, written: Path, given: str
 
 
 def budget(done: Conversion) -> int:
-    """The bytes that the check may take."""
+    """How many bytes of memory the check of a conversion may take."""
     given = done.job.checking.memory
     return MEMORY if given is None else int(given * 1e9)
 
 
 def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none."""
+    """The verdict of the check of a conversion, which runs in a process of its own; that one's crash or time-out is no
+    verdict."""
     from .check_run import VERIFY, answer_request
 
     def on_answer(answer: Any) -> None:
@@ -241,7 +243,7 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
-    """The samples as a file that a child can read; an iterable is written to one first."""
+    """The samples of the check as a file that a child process can read; an iterable is written to one first."""
     if data is None or isinstance(data, (str, os.PathLike)):
         yield None if data is None else os.fspath(data)
         return
@@ -253,7 +255,7 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def by_lists(done: Conversion, progress: Progress) -> Conversion:
-    """The conversion that no measured range steers, where it meets what the steered one misses."""
+    """The conversion that no measured range steers, if it meets the tolerance that the steered one misses."""
     verdict, job = done.verdict, done.job
     if verdict is None or not verdict.missed or verdict.refused or not job.measuring.given():
         return done
@@ -294,7 +296,8 @@ def repaired(missed: Conversion, progress: Progress) -> Conversion:
 
 
 def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion steered by the ranges of the samples on which it missed; None where it was steered already."""
+    """The conversion done again by ranges measured on the samples on which it missed the tolerance; None where it had
+    ranges already."""
     if job.recipe.ranges is not None or job.measuring.given():
         return None
     done = made(replace(job, measuring=Measuring(samples=missed.samples)), progress)
@@ -324,13 +327,13 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 
 def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion again, with patterns that hold more in float32."""
+    """Converts again, with patterns that hold more nodes in float32."""
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
     return _tried(made(replace(job, recipe=recipe), progress), patterns, progress)
 
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with its verdict, in which ``held`` names what was pinned; without one where nothing is low any
-    more."""
+    """The conversion with the verdict of its check, in which ``held`` names what was pinned; without one where nothing
+    is low any more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

@@ -91,7 +91,7 @@ def check(
 
 
 def building(target: str, runtime: str) -> bool:
-    """Whether the environment of the Python ``runtime`` builds for a target, and executes nothing. Raises AMP304."""
+    """Whether a target's runtime, in the Python ``runtime``, only builds models and executes none. Raises AMP304."""
     return bool(runtime and target and load_kernels(place_word(target)).builder)
 
 
@@ -125,7 +125,7 @@ class _Check:
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
     def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
-        """Adds a finding for each problem, or notes the rule as met; returns whether it is."""
+        """Adds a finding of `check` for each problem, or notes the rule as met; returns whether there was none."""
         found = [Finding(rule, level, problem, hint) for problem in problems]
         self.findings += found
         self.passed += [] if found else [rule]
@@ -161,20 +161,20 @@ class _Check:
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
-        """The rule on stored tensors: no NaN."""
+        """Checks that no stored tensor of the model holds NaN."""
         flow = graph.dataflow()
         held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
         bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
         self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
 
     def idle(self, graph: Graph) -> None:
-        """The rule on Casts that do nothing."""
+        """Checks that no Cast of the model does nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 
     def opens(self) -> None:
-        """Opened as its users do, by ONNX Runtime with its default optimisations, which must not break it. What the CPU
-        lacks kernels for is no fault; so is what MindSpore runs, which has no such."""
+        """Checks that ONNX Runtime opens the model as its users do, with its default optimisations, which must not
+        break it. What the CPU lacks kernels for is no fault; so is what MindSpore runs, which has no such."""
         if is_mindir(self.model):
             return
         try:

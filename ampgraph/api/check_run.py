@@ -178,7 +178,7 @@ class CheckRun:
             self._try_stream()
 
     def _doubted(self) -> bool:
-        """Says what else there is to doubt; False where the model draws numbers, and nothing is known."""
+        """Adds further doubts to the verdict; False where the model draws random numbers, so that nothing is known."""
         known, generated = self.verdict.tolerance is not None, self.drawn.generated
         if not self.verdict.missed and known and "float16" in self.pair.low:
             self._doubt(vanishing=vanishing(self.seen.outputs, self.pair.roles()))
@@ -205,8 +205,8 @@ class CheckRun:
         self._say(**why, outcome=DOUBTFUL if any(why.values()) else self.verdict.outcome)
 
     def _compare(self, own: bool) -> bool:
-        """Sees the outputs over the samples, over as many as there is time for, one at least; whether any differs by
-        sample, as far as one sample tells.
+        """Compares the outputs of reference and result over the samples, over as many as there is time for, one at
+        least; whether any differs by sample, as far as one sample tells.
 
         Of generated samples more are run where those that were asked for leave it open; those that are wider than usual
         are left out where the result overflows on one. What stands if there is no time for more is answered after each
@@ -248,14 +248,15 @@ class CheckRun:
         return Outcome(error, verdict.ok, pair, found)
 
     def _from_itself(self) -> float:
-        """The error of the reference run twice: not 0 for a model that draws random numbers."""
+        """The error of the reference run twice on the same data: not 0 for a model that draws random numbers."""
         feeds = next(iter(self.drawn))
         first, second = self.pair.expected(feeds), self.pair.expected(feeds)
         found = (apart(value, second[name]) for name, value in first.items())
         return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
     def _beyond_itself(self) -> float | None:
-        """How much the rounding of the inputs alone changes, where it is more than the tolerance."""
+        """How much the reference's outputs change by the rounding of the inputs alone, where that is more than the
+        tolerance."""
         low = self.pair.low[0] if self.pair.low else "float16"
         number = max(1, min(self.verdict.samples, int(SENSITIVITY / max(self.verdict.seconds, 1e-3))))
         _, found = sensitivity(self.pair.expected, itertools.islice(self.drawn, number), low)
@@ -284,13 +285,13 @@ class CheckRun:
         self._try_stream()
 
     def _try_stream(self) -> None:
-        """Answers with what --fp32-stream would give."""
+        """Answers with the error that `--fp32-stream` would leave."""
         recipe, until = self.request.recipe, self.until
         self.answer(with_stream_tried(self.verdict, self.source, recipe, self.pair, self._again, until))
 
 
 def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
-    """The node where values stop being finite, or behind which the error grows most."""
+    """The node to blame, for the verdict: where values stop being finite, or behind which the error grows most."""
     suspect = next(iter(finding.suspects), None)
     if suspect is None:
         return {}
@@ -385,7 +386,7 @@ def _opening_repaired(verdict: CheckVerdict, request: Request, until: float) -> 
 
 
 def _opens(request: Request, recipe: Recipe) -> bool:
-    """Whether what `convert` makes of the reference with a recipe opens."""
+    """Whether ONNX Runtime opens what `convert` makes of the reference with a recipe."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         path = Path(folder) / "tried.onnx"
         try:

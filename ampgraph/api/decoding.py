@@ -49,7 +49,8 @@ class Decoder:
     flags: tuple[str, ...] = ()
 
     def start(self, feeds: Mapping[str, Result], ports: Mapping[str, Port], generated: bool) -> dict[str, Result]:
-        """The first step: as the sample has it, with an empty cache and a zero state where it has none.
+        """What is fed in the first step of decoding: the sample, with an empty cache and a zero state where it has
+        none.
 
         In generated samples the cache is empty always: random numbers are no keys.
         """
@@ -76,7 +77,7 @@ class Decoder:
         reference: Mapping[str, Result],
         others: Mapping[str, Result],
     ) -> dict[str, Result]:
-        """The next step of one side.
+        """What one side is fed in the next step of decoding.
 
         Args:
             fed: what this side was fed in the step before.
@@ -166,7 +167,7 @@ class Decoding:
 
     @property
     def optional(self) -> frozenset[str]:
-        """The inputs that a sample may lack: they start empty."""
+        """The inputs that a sample may lack (the cache of the first step): they start empty."""
         return frozenset(pair.past for pair in self.decoder.pairs)
 
     def runs(self, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
@@ -193,7 +194,7 @@ class Decoding:
             self._largest, self.worst = error, (index, *self._feeds)
 
     def notes(self, generated: bool) -> list[str]:
-        """What is fed back, and where tokens are from."""
+        """Notes on decoding for the report: what is fed back, and where tokens are from."""
         pairs = [f"{pair.past} from {pair.present}" for pair in self.decoder.pairs]
         more = f" and {len(pairs) - 2} more" if len(pairs) > 2 else ""
         lines = [f"{self.steps} steps, each model on its own cache: {', '.join(pairs[:2])}{more}"]
@@ -204,7 +205,7 @@ class Decoding:
         return [*lines, "the other inputs of a step are those of the next sample"]
 
     def by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
-        """What each step's error is: of the worst output that is no cache, for 9 of 10 samples."""
+        """The error of each step of decoding: of the worst output that is no cache, for 9 of 10 samples."""
         held = {pair.present for pair in self.decoder.pairs}
         judged = [output for output in outputs if output.counts and output.name not in held]
         errors = {output.name: output.judged_errors for output in judged or outputs}

@@ -31,14 +31,14 @@ def takes_recipe(verb: Verb) -> Verb:
 
 
 def _field_line(name: str) -> str:
-    """A field's line in the docstrings of the verbs."""
+    """The line on a recipe's field in the docstrings of the verbs."""
     indent = " " * 8
     text = f"{name}: {OPTIONS[name].doc}"
     return textwrap.fill(text, 116, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
 
 
 def recipe_for(verb: Callable[..., object], recipe: Recipe | str | None, fields: Mapping[str, object]) -> Recipe:
-    """The recipe that a verb was given; a level of None was not given.
+    """The recipe that a verb was given, as one or by its fields as keywords; a level of None was not given.
 
     Raises UnknownKeyword for what is neither a field nor the verb's own.
     """

@@ -151,7 +151,8 @@ class Mending:
         return last[-1] if last else None
 
     def attempt(self, patterns: Iterable[str]) -> Trial | None:
-        """Tries patterns of `--fp32`; None where there is no time, or `convert` refuses them."""
+        """Converts with more patterns of `--fp32`, and compares; None where there is no time, or `convert` refuses
+        them."""
         names = tuple(dict.fromkeys(patterns))
         if names not in self.done:
             start = time.monotonic()
@@ -227,7 +228,7 @@ def with_stream_tried(
 
 
 def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], Model | Graph]) -> Recipe | None:
-    """The recipe with which ``convert`` makes of the reference what ``model`` is, by what its metadata says, or by what
+    """The recipe with which ``convert`` makes ``model`` of its reference, by what the model's metadata says, or by what
     gives the same types; None for another tool's work, and where more was said than the file tells (patterns of
     `--low`, lists, measured ranges)."""
     wanted = _types(model)
@@ -242,8 +243,8 @@ def made_by(reference: OnnxGraph, model: OnnxGraph, convert: Callable[[Recipe], 
 
 
 def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
-    """Recipes by which a model may have been made of its reference: that in its metadata, else every level with its
-    types and opset; none where nothing is low."""
+    """Recipes by which a converted model may have been made of its reference: that in its metadata, else every level
+    with its types and opset; none where nothing is low."""
     flows = reference.dataflow(), model.dataflow()
     before, after = ([flow.values[v] for v in (*flow.scopes[0].inputs, *flow.scopes[0].outputs)] for flow in flows)
     given = {value.name for value in before if value.dtype in LOW}

@@ -58,7 +58,7 @@ class Mixlist(Shown):
         return {"black-list": {"to-add": list(self.black)}, "white-list": {"to-add": list(self.white)}}
 
     def to_json(self) -> str:
-        """The file's text."""
+        """The text of the mixlist's file."""
         return json.dumps(self.content(), indent=2) + "\n"
 
     def lines(self) -> list[str]:
@@ -118,7 +118,8 @@ def build_mixlist(policy: str, level: str | None = None, extra: Sequence[str | P
 
 
 def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
-    """By the operator's role; what a framework gives the type that comes is in neither list."""
+    """What a level of the lists does to an operator by its role; what a framework gives the type that comes is in
+    neither list."""
     inside = load_kernels("ascend", "MindIR").float32_inside
 
     def verdict(operator: Operator) -> Answer:

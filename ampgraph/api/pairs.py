@@ -63,27 +63,27 @@ class Pair(ABC):
 
     @abstractmethod
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """The outputs of both on one sample."""
+        """Runs reference and model on one sample; the outputs of both."""
 
     @abstractmethod
     def expected(self, feeds: Feeds) -> dict[str, Result]:
         """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
-        """What sees every value, or None where nodes cannot be distinguished."""
+        """What traces every value of both models, or None where nodes cannot be distinguished."""
         return None
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        """The feeds of both sides."""
+        """A sample as the reference and as the model of the pair take it."""
         return feeds, feeds
 
     def roles(self) -> dict[str, str]:
-        """What the reference's outputs are, where its operators are seen."""
+        """What kind of values each output of the reference holds; empty where its operators are not seen."""
         return {}
 
     def quantized(self) -> QuantizedParts | None:
-        """What the model has of the reference's integer operators, the same or changed; None where operators are not
-        seen."""
+        """Which of the reference's quantized operators the model still has, the same or changed; None where operators
+        are not seen."""
         return None
 
 
@@ -121,12 +121,12 @@ class OnnxPair(Pair):
 
     @property
     def source(self) -> OnnxGraph:
-        """The reference, for other runs of it."""
+        """The graph of the reference, for other runs of it."""
         return self._ours
 
     @property
     def result(self) -> OnnxGraph:
-        """What was made from it."""
+        """The graph of the model that was made from the reference."""
         return self._theirs
 
     def open(self) -> None:
@@ -169,7 +169,7 @@ class OnnxPair(Pair):
         return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
-        """What the outputs are (probabilities, rows, numbers), by name."""
+        """What kind of values each output holds (probabilities, rows, numbers), by name."""
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
@@ -228,17 +228,17 @@ class MindirPair(Pair):
         return dict(self._expected.run(feeds))
 
     def roles(self) -> dict[str, str]:
-        """What the outputs are (probabilities, rows, numbers), by name."""
+        """What kind of values each output holds (probabilities, rows, numbers), by name."""
         return self._roles
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """The outputs of reference and model on one sample."""
+        """Runs two MindIR models on one sample; the outputs of reference and model."""
         theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
 
 def paired(reference: Model, model: Model, device: str, target: str = "", runtime: str = "") -> Pair:
-    """The two sides in their runtime; ``target`` and ``runtime`` as `verify` takes them.
+    """Reference and model as a pair to run side by side; ``target`` and ``runtime`` as `verify` takes them.
 
     Raises AmpError AMP209 for models of two formats."""
     mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
@@ -279,7 +279,8 @@ def in_types_of(
 
 
 def same_interface(reference: Interface, model: Interface) -> None:
-    """Raises AmpError AMP209 where inputs or outputs differ in name, in kind or in shape; float types may differ."""
+    """Raises AmpError AMP209 where inputs or outputs of two models differ in name, in kind or in shape; float types may
+    differ."""
     optional = set(reference.optional) | set(model.optional)
     for sort, ours, theirs in (
         ("input", reference.inputs, model.inputs),
@@ -305,8 +306,8 @@ def _first_names(ports: Mapping[str, Port]) -> str:
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
-    """Raises AMP209 where an input or output differs by more than its float type: kind of type, rank or a fixed
-    size."""
+    """Raises AMP209 where an input or output of two models differs by more than its float type: kind of type, rank or a
+    fixed size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

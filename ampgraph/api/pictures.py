@@ -17,7 +17,7 @@ OPTION = "--html"
 
 
 def refuse_page(path: PathLike | None, *sources: object) -> None:
-    """Raises AmpError AMP105 for a place that can hold no file, AMP106 for one of the sources; before any work."""
+    """Raises AmpError AMP105 where no page can be written, AMP106 where it would replace a source; before any work."""
     if path is not None:
         refuse_output(Path(path), sources_of(*sources), OPTION)
 

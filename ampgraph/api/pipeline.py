@@ -51,7 +51,7 @@ def ranged(options: Options, rewrites: Sequence[Rewrite]) -> Options:
 
 
 def heeding(graph: Graph, options: Options) -> Options:
-    """The options with what the file says that it pins to float32."""
+    """The options of a conversion, with what the file's metadata pins to float32."""
     return replace(options, pinned=pinned_in(graph.metadata())) if isinstance(graph, DescribedGraph) else options
 
 
@@ -69,8 +69,7 @@ def planned(
 def settled_plan(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """The plan of a sorted graph whose shapes are not doubted, and the dataflow that it speaks of, as `planned` gives
-    them."""
+    """The plan of a sorted graph whose shapes are certain, and the dataflow that it speaks of."""
     digest = graph.digest() if options.ranges is not None or not passing else ""
     options = heeding(graph, options)
     if options.ranges is not None:
@@ -135,7 +134,7 @@ def applied(
     graph: Graph, plan: Plan, flow: Dataflow, given: bool = False, passes: Sequence[Pass] = (), check: bool = False,
     describe: bool = False,
 ) -> bool:  # fmt: skip
-    """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is.
+    """Runs the passes of a conversion over a graph and its fresh dataflow; False where the model stays as it is.
 
     ``given``: somebody else made the plan, so that its faults are not ours. ``passes``: the user's, behind ours.
     ``describe``: the file says what was done."""

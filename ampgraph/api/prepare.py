@@ -71,8 +71,8 @@ def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
 
 
 def frozen(graph: Graph, recipe: Recipe) -> int:
-    """Makes stored tensors that are inputs too constants, which can be stored low, where the recipe or the version of
-    the file says so: how many there were."""
+    """Turns stored tensors that are inputs too into constants, which can be stored low, where the recipe or the version
+    of the file says so; returns how many there were."""
     return adapters.freeze(graph, recipe.freeze_weights)
 
 
@@ -110,7 +110,8 @@ class Moved:
 
 
 def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozenset[str], progress: Progress) -> Moved:
-    """The model in the opset that the recipe names. ``options``: None where a plan is given. Raises AmpError AMP307."""
+    """The model in the opset that its conversion asks for. ``options``: None where a plan is given. Raises AmpError
+    AMP307."""
     unasked = recipe.opset is None and options is not None and options.dtype in options.kernels.raises_opset
     if options is not None and (recipe.opset == AUTO or unasked):
         return _at_least_opset(graph, replace(options, ranges=None), low_io, progress)
@@ -123,7 +124,7 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
-    """Operators that the target does not run at this opset."""
+    """Operators of a model that the target does not run at the model's opset."""
     from ..planner.opsets import off_target
 
     return off_target(_fresh_dataflow(graph, options, low_io), options)
@@ -251,7 +252,7 @@ def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
 
 
 def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[OnnxGraph, str]:
-    """The best of what the runtime's optimisers make of a model, and a note on it."""
+    """The best graph that the runtime's optimisers make of a model, and a note on it."""
     try:
         found = best_fused(
             _whole_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python
@@ -297,7 +298,7 @@ def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
 
 
 def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
-    """The model with its weights in it. Raises NotOptimized where they are too many."""
+    """The ONNX model with its weights in it, for an optimiser. Raises NotOptimized where they are too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     model = copied(graph.model)

@@ -45,7 +45,7 @@ def run(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, Result]:
-    """Runs a model once. Warns of inputs that hold NaN.
+    """Runs a model once, and gives its outputs by name. Warns of inputs that hold NaN.
 
     Args:
         model: a path (.onnx or .mindir) or onnx.ModelProto.
@@ -182,7 +182,8 @@ def lacking(target: str) -> AmpError:
 def executed(
     runtime: Runtime, model: Model, graph: object = None, *, threads: int = 0, hint: str = ""
 ) -> ExecutedSession:
-    """A model, open. ``graph``: the same, loaded. Raises AmpError AMP304 for MindIR, AMP502 where it is refused."""
+    """A model, open in a runtime's process. ``graph``: the same, loaded. Raises AmpError AMP304 for MindIR, AMP502
+    where it is refused."""
     path = path_of(model)
     if path is not None and is_mindir(path):
         raise AmpError("AMP304", f"{runtime.name} runs no MindIR models", where=str(path), hint="give an ONNX model")

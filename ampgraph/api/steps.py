@@ -193,7 +193,8 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
 
 
 def finished(done: Conversion, progress: Progress = silent) -> Conversion:
-    """Writes the model, and with it the plan and the ranges where asked for: all or none. With its summary."""
+    """The last step of a conversion: writes the model, and with it plan and ranges where asked for, all or none;
+    returns it with its summary."""
     done = replace(done, summary=report(done))
     progress("writing", 0, 0)
     job, output = done.job, done.output
@@ -231,7 +232,7 @@ def ready(
 
 
 def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that is given, or the options to make one with; contradictions raise before any work."""
+    """The plan that `convert` was given, or the options to make one with; contradictions raise before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = None
     if plan is None:
@@ -284,7 +285,7 @@ def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adap
 
 
 def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
-    """The inputs and outputs that are to be low; names of dimensions are checked too."""
+    """The inputs and outputs that a recipe makes low; names of dimensions are checked too."""
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
@@ -330,7 +331,7 @@ def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -
 
 @contextlib.contextmanager
 def _files_beside(done: Conversion) -> Iterator[None]:
-    """Opens what is written beside the model (plan, ranges): all appear with it, or none."""
+    """Opens the files that `convert` writes beside the model (plan, ranges): all appear with it, or none."""
     job = done.job
     with contextlib.ExitStack() as files:
         files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))

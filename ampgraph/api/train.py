@@ -62,7 +62,7 @@ class Trained(Shown):
         return self.rank == 0
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `train` did, as plain data for JSON."""
         report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
         report |= {"html": self.html} if self.html else {}
         return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
@@ -231,7 +231,7 @@ def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) ->
 
 
 def _write_reports(found: Trained, log: PathLike | None) -> None:
-    """Writes what was asked for: the log of steps and the page."""
+    """Writes what `train` was asked for beside the model: the log of steps and the page."""
     if found.log is None:
         return
     with text_file(log, found.log.to_csv, "--log"):

@@ -242,7 +242,7 @@ class Bench:
         return min((p for p in self.points if p.error <= tolerance), key=lambda p: p.size, default=None)
 
     def frontier(self) -> list[Point]:
-        """The candidates that no other one beats in size and in error, the smallest first."""
+        """The candidates of `tune` that no other one beats in size and in error, the smallest first."""
         kept: list[Point] = []
         for point in sorted(self.points, key=lambda p: (p.size, p.error)):
             if not kept or point.error < kept[-1].error:
@@ -279,7 +279,8 @@ class Bench:
         return tuple(dict.fromkeys(pattern for group in chosen for pattern in group.patterns))
 
     def convert(self, promoted: frozenset[int]) -> tuple[OnnxGraph, Plan, Dataflow]:
-        """A fresh graph, still as it was, with its plan and the dataflow that it speaks of.
+        """Converts a candidate of `tune`: a fresh graph, still as it was, with its plan and the dataflow that it speaks
+        of.
 
         What the level's plan has in float32 must not become low because its neighbours left: it is held too.
         """
@@ -301,14 +302,14 @@ class Bench:
         graph.save(output)
 
     def _tried(self, promoted: frozenset[int], step: str) -> Point:
-        """A candidate with these groups in float32; one that ran before does not run again."""
+        """Runs a candidate of `tune` with these groups in float32; one that ran before does not run again."""
         known = next((point for point in self.points if point.promoted == promoted), None)
         if known is None:
             self.points.append(known := self.run(promoted, step))
         return known
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
-        """One strict run of a candidate."""
+        """Runs a candidate of `tune` strictly over the samples, and measures its error."""
         low, size = self._candidate(promoted)
         session, seen = StrictSession(low, target=self.options.target), Compared(self.metric)
         types = {name: port.dtype for name, port in session.inputs.items()}
@@ -334,7 +335,7 @@ class Bench:
         return found.union(*(self._moves[i] for i in found))
 
     def _prediction(self, promoted: frozenset[int]) -> float:
-        """The error that the switched model shows with these groups in float32, the largest over the samples."""
+        """The error that the switched model of `tune` shows with these groups in float32, the largest over samples."""
         low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
         return max(self.start.error_of(self._expected[n], self._switched.run(feeds, low)) for n, feeds in self._seen())
 
@@ -355,7 +356,7 @@ class Bench:
         return weights
 
     def _seen(self) -> Iterator[tuple[int, Feeds]]:
-        """Samples for predictions, by number: those whose error decided about a candidate; all where a mean is
+        """Samples on which `tune` predicts, by number: those whose error decided about a candidate; all where a mean is
         judged."""
         for number, feeds in enumerate(self.samples):
             if number in self._shown or self.metric.over_all:
@@ -365,7 +366,7 @@ class Bench:
 
     @functools.cached_property
     def _switched(self) -> SwitchedSession:
-        """The level's plan as a strict run in which every node can be switched to float32; opened once."""
+        """A strict run of the level's plan in which every node can be switched to float32; opened once."""
         return SwitchedSession(self._reference, self._low, target=self.options.target)
 
     @functools.cached_property

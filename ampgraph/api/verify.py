@@ -167,7 +167,7 @@ class Comparison:
     cache: Sequence[str] = ()
 
     def of(self, pair: Pair, decoding: Decoding | None, progress: Progress | None = None) -> Outcome:
-        """Compares a pair that is open."""
+        """Compares the outputs of a pair of models that is open, sample by sample."""
         start = time.monotonic()
         runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
         seen = Compared(self.metric)
@@ -184,7 +184,7 @@ class Comparison:
         return Outcome(largest, ok, pair, seen, kept, by_step, time.monotonic() - start)
 
     def again(self, pair: OnnxPair) -> Outcome:
-        """How another model does, beside the same reference."""
+        """Compares another model, as a repair made it, with the same reference."""
         return self.of(pair, decoding_of(pair, self.steps, self.cache))
 
     def _one_by_one(self, pair: Pair, progress: Progress | None) -> Iterator[Run]:

@@ -123,7 +123,8 @@ class WebgpuPage:
         return {"name": name, "file": "model.onnx", "data": data, "bytes": sum(file.stat().st_size for file in files)}
 
     def _samples(self, drawn: Samples, folder: Path, progress: Progress | None) -> Iterator[JsonObject]:
-        """What each side is fed and what the reference gives, float32 on the CPU as `verify` runs it."""
+        """The samples of the page: what each side is fed and what the reference gives, float32 on the CPU as `verify`
+        runs it."""
         (folder / "samples").mkdir()
         session = StrictSession(self.pair.source)
         for number, feeds in enumerate(drawn):
@@ -147,7 +148,8 @@ class _TensorFile:
         self.places: dict[int, int] = {}
 
     def of(self, arrays: Mapping[str, Result]) -> list[Json]:
-        """What the page is told of some arrays by name. Raises AmpError AMP311 for what a browser has no type for."""
+        """Writes arrays into the page's file of tensors, and returns what the page is told of each. Raises AmpError
+        AMP311 for what a browser has no type for."""
         return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
 
     def _entry(self, name: str, array: Array) -> JsonObject:
@@ -231,7 +233,7 @@ def _refuse_place(folder: Path) -> None:
 
 
 def _is_our_folder(folder: Path) -> bool:
-    """Whether a folder was written by an earlier call, and may be written over."""
+    """Whether a folder was written by an earlier call of `webgpu_page`, and may be written over."""
     try:
         return "ampgraph" in json.loads((folder / DATA).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):

@@ -67,7 +67,7 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    """Prints the version and ends."""
+    """Prints the version of ampgraph and exits."""
     if wanted:
         print(f"ampgraph {__version__}")
         raise typer.Exit()

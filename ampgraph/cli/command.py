@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any
@@ -17,9 +17,74 @@ from ..core.metric_names import metrics_help
 from ..core.recipe import DEFAULTS, OPTIONS, Option
 from ..core.recipe_values import dims
 from ..core.shown import Shown, plain
-from ..core.spellings import KEEP_IO
-from .completion import completes
+from ..core.spellings import DTYPES, KEEP_IO, LEVELS
 from .terminal import Volume, guarded, ignore_interrupts, progress, set_volume, show, show_json
+
+# -- what a shell completes behind an option: words of the lists and levels, and nodes of the model that was named ----
+
+Complete = Callable[[typer.Context, str], list[str]]
+WORDS = {
+    "level": LEVELS,
+    "dtype": DTYPES,
+    "store_weights": ("low", "keep"),
+    "io": ("keep", "low"),
+    "opset": ("auto",),
+    "rewrite": ("none", "exact"),
+    "check": ("auto", "off", "require"),
+    "device": ("auto", "cpu", "cuda", "tensorrt", "cann", "ascend"),
+}
+SHOWN = 2000  # names: a shell shows no more
+
+
+def starting(words: Iterable[str], start: str) -> list[str]:
+    """The words that begin with ``start``, in order, without repetitions."""
+    found = dict.fromkeys(word for word in words if word.startswith(start))
+    return list(found)[:SHOWN]
+
+
+def completes(option: str) -> Complete | None:
+    """What completes an option or a field on the command line, by its name; None where only files do."""
+    if option in ("fp32", "low", "node"):
+        return patterns
+    known = option in WORDS or option in ("policy", "target")
+    return (lambda ctx, incomplete: starting(_words(option), incomplete)) if known else None
+
+
+def _words(option: str) -> Iterable[str]:
+    """The words that an option may be: those of the lists are read when somebody asks for them."""
+    if option == "policy":
+        from ..planner.policies.registry import names
+
+        return names()
+    if option == "target":
+        from ..oplists.kernels import TARGETS
+
+        return [target for targets in TARGETS.values() for target in targets]
+    return WORDS[option]
+
+
+def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the model's nodes, and ``op:Kind`` for its operators."""
+    names, kinds = _nodes(ctx)
+    return starting([*names, *(f"op:{kind}" for kind in kinds)], incomplete)
+
+
+def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
+    """Names and kinds of the nodes of the model on the command line, for completion; empty where it cannot be read."""
+    from ..core.errors import AmpError
+    from ..formats.adapters import load
+
+    model = ctx.params.get("model") or next(iter(ctx.args), "")  # left there by an option that lacks its word yet
+    if not model:
+        return [], []
+    try:
+        ops = load(model)[0].dataflow().ops
+    except AmpError:  # the command itself will say it
+        return [], []
+    return [op.name for op in ops if op.name], sorted({op.kind for op in ops})
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,12 +118,12 @@ def option(
 
 
 def switch(help: str, *flags: str, default: bool = False) -> Keyword:
-    """An option without a word."""
+    """An option of a command that takes no value: it is on or off."""
     return option("", help, default, flag=flags)
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, kind: Any = str) -> Keyword:
-    """A word at its place; ``...`` for one that must be given."""
+    """An argument of a command, by its place; ``...`` for one that must be given."""
     return Keyword(
         lambda name: typer.Argument(default, metavar=metavar, help=help, autocompletion=completes(name)),
         kind | None if default is None else kind,
@@ -116,7 +181,7 @@ class CommandOutput:
     code: int = 1
 
     def tell(self, as_json: bool) -> None:
-        """Prints as JSON or text, and ends with the code of a failure."""
+        """Prints the output of a command as JSON or text, and exits with the code of a failure."""
         for note in self.notes:
             print(note, file=sys.stderr)
         to = sys.stderr if self.aside else sys.stdout

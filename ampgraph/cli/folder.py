@@ -72,7 +72,7 @@ class Done:
         return "missed" if missed else {"ok": "right", "missed": "missed"}.get(verdict["outcome"], verdict["outcome"])
 
     def line(self, width: int) -> str:
-        """One line, its file's name as wide as ``width``."""
+        """The line that `convert` prints for a file of a folder, the file's name as wide as ``width``."""
         if self.state == "failed":
             return f"{self.file:<{width}}  FAILED {self.found['error']}"
         report: Any = self.found["report"]
@@ -158,7 +158,7 @@ def _options_digest(options: Mapping[str, Any], model: str) -> str:
 
 
 def _source_and_target(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The folder to read and the one to write."""
+    """The folder of models to read and the one to write."""
     given = [name for name in ONE_MODEL if options[name]]
     if given:
         message = f"{flags(given)[0]} is about one model, and {model} is a folder"
@@ -256,7 +256,7 @@ class Room:
 
 
 def free_memory() -> int:
-    """Bytes that programs can still have; without an end where the system does not say."""
+    """How many bytes of memory programs can still have; sys.maxsize where the system does not say."""
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -282,7 +282,7 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """The digests of the files that exist, by their names in the folder."""
+    """The digests of those files of a converted folder that exist, by their names in the folder."""
     there = (file for file in files if file.is_file())
     return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
 
@@ -303,7 +303,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str], list[AmpError]]:
-    """Copies files, each whole or not at all: what was, and why others could not be."""
+    """Copies files beside converted models, each whole or not at all: what was copied, and why others could not be."""
     copied, faults = [], []
     for name in names:
         try:

@@ -206,18 +206,18 @@ class TerminalDisplay(Display):
         self.task = bars.add_task("starting", total=None)
 
     def line(self, text: str) -> None:
-        """Prints above the bar."""
+        """Prints a line above the progress bar."""
         self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
         super().line(text)
         self.bars.start()
 
     def stage(self, text: str) -> None:
-        """Shows a bar without an end, for work that does not say how long it takes."""
+        """Shows a progress bar without an end, for work that does not say how long it takes."""
         self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Shows a bar at ``done`` of ``total``."""
+        """Shows the progress bar at ``done`` of ``total``."""
         if total:
             self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
@@ -238,7 +238,7 @@ class SpokenDisplay(Display):
             print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Prints the stage alone: its parts are too many for lines."""
+        """Prints the stage of the work alone: its parts are too many for lines."""
         self.stage(text)
 
 

@@ -21,7 +21,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @contextlib.contextmanager
 def of_ranks() -> Iterator[None]:
-    """A command as one of several processes runs it: all but the first are quiet but for errors of their own."""
+    """Runs a command as one rank of several that train together: all but the first print only errors of their own."""
     from ..training.run.ranks import SaidByFirst, launched
 
     rank, world = launched()

@@ -92,21 +92,26 @@ def has_float16(model: onnx.ModelProto) -> bool:
     return TensorProto.FLOAT16 in {*values, *casts, *(tensor.data_type for tensor in graph.initializer)}
 
 
-def float16_array(array: Array, smallest: float, largest: float) -> Array:
-    """Numbers as float16, clamped in their absolute value; zeros, infinities and NaN stay. Warns where it clamps."""
-    clamped = _clipped_magnitudes(array, smallest, largest)
-    changed = int(np.count_nonzero((clamped != array) & ~np.isnan(array)))
+def convert_np_to_float16(
+    np_array: Array, min_positive_val: float = SMALLEST, max_finite_val: float = LARGEST
+) -> Array:
+    """An array as float16, clamped to these absolute values; zeros, infinities and NaN stay. Warns where it clamps."""
+    clamped = _clipped_magnitudes(np_array, min_positive_val, max_finite_val)
+    changed = int(np.count_nonzero((clamped != np_array) & ~np.isnan(np_array)))
     if changed:
-        warnings.warn(f"{changed} of {array.size} numbers are clamped to {smallest:g} .. {largest:g}", stacklevel=3)
+        message = f"{changed} of {np_array.size} numbers are clamped to {min_positive_val:g} .. {max_finite_val:g}"
+        warnings.warn(message, stacklevel=2)
     return clamped.astype(np.float16)
 
 
-def float16_tensor(tensor: TensorProto, smallest: float, largest: float) -> TensorProto:
-    """A float32 tensor made float16 in place; any other stays. Raises NotConverted for what is no tensor."""
+def convert_tensor_float_to_float16(
+    tensor: TensorProto, min_positive_val: float = SMALLEST, max_finite_val: float = LARGEST
+) -> TensorProto:
+    """A float32 tensor made float16 in place, clamped so; any other stays. Raises ValueError for what is no tensor."""
     if not isinstance(tensor, TensorProto):
         raise NotConverted("AMP301", f"expected an onnx.TensorProto, not {type(tensor).__name__}", hint="give one")
     if tensor.data_type == TensorProto.FLOAT:
-        array = float16_array(numpy_helper.to_array(tensor), smallest, largest)
+        array = convert_np_to_float16(numpy_helper.to_array(tensor), min_positive_val, max_finite_val)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     return tensor
 
@@ -187,6 +192,6 @@ def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of bodies and functions too."""
+    """All nodes of an ONNX model, those of bodies and functions too."""
     yield from (node for graph in _graph_and_bodies(model.graph) for node in graph.node)
     yield from (node for function in model.functions for node in function.node)

@@ -16,17 +16,9 @@ from ..api.run import run
 from ..api.tune import tune
 from ..core.arrays import Array, Result
 from ..numerics.strict.session import StrictSession
-from .float16 import (
-    DEFAULT_OP_BLOCK_LIST,
-    CompatWarning,
-    NotConverted,
-    converted,
-    float16_array,
-    float16_tensor,
-    has_float16,
-    loaded,
-    not_done,
-)
+from .float16 import DEFAULT_OP_BLOCK_LIST, CompatWarning, NotConverted, converted, has_float16, loaded, not_done
+from .float16 import convert_np_to_float16 as numbers_in_float16
+from .float16 import convert_tensor_float_to_float16 as tensor_in_float16
 
 __all__ = [
     "DEFAULT_OP_BLOCK_LIST", "CompatWarning", "auto_convert_mixed_precision", "auto_convert_mixed_precision_model_path",
@@ -178,14 +170,14 @@ def _accepted(
 
 def convert_np_to_float16(np_array: Array, min_positive_val: float = 1e-7, max_finite_val: float = 1e4) -> Array:
     """An array as float16, clamped to these absolute values; zeros, infinities and NaN stay. Warns where it clamps."""
-    return float16_array(np_array, min_positive_val, max_finite_val)
+    return numbers_in_float16(np_array, min_positive_val, max_finite_val)
 
 
 def convert_tensor_float_to_float16(
     tensor: onnx.TensorProto, min_positive_val: float = 1e-7, max_finite_val: float = 1e4
 ) -> onnx.TensorProto:
     """A float32 tensor made float16 in place, clamped so. Raises ValueError for what is no tensor."""
-    return float16_tensor(tensor, min_positive_val, max_finite_val)
+    return tensor_in_float16(tensor, min_positive_val, max_finite_val)
 
 
 float16 = auto_mixed_precision = auto_mixed_precision_model_path = sys.modules[__name__]

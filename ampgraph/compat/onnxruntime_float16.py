@@ -7,16 +7,13 @@ from pathlib import Path
 
 import onnx
 
-from ..core.arrays import Array
 from .float16 import (
     DEFAULT_OP_BLOCK_LIST,
-    LARGEST,
-    SMALLEST,
     CompatWarning,
     all_float16,
+    convert_np_to_float16,
+    convert_tensor_float_to_float16,
     converted,
-    float16_array,
-    float16_tensor,
     not_done,
 )
 
@@ -69,17 +66,3 @@ def convert_float_to_float16(
     if force_fp16_initializers:
         all_float16(result)
     return result
-
-
-def convert_np_to_float16(
-    np_array: Array, min_positive_val: float = SMALLEST, max_finite_val: float = LARGEST
-) -> Array:
-    """An array as float16, clamped to these absolute values; zeros, infinities and NaN stay. Warns where it clamps."""
-    return float16_array(np_array, min_positive_val, max_finite_val)
-
-
-def convert_tensor_float_to_float16(
-    tensor: onnx.TensorProto, min_positive_val: float = SMALLEST, max_finite_val: float = LARGEST
-) -> onnx.TensorProto:
-    """A float32 tensor made float16 in place, clamped so. Raises ValueError for what is no tensor."""
-    return float16_tensor(tensor, min_positive_val, max_finite_val)

@@ -156,6 +156,8 @@ class CheckVerdict(Data):
             return f"ok: {size}{limit}{held} ({above}{SIMULATED})"
         some = 0 < self.exceeded < self.samples
         above = f", {self.exceeded} of {self.samples} above it" if some else ""
+        if above and self.doubtful and self.exceeded * 8 <= self.samples:  # so many may be: others say more
+            above += " by far" if (self.error or 0.0) > 2 * (self.tolerance or 0.0) else ", others close to it"
         error = f"{size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}{above}"
         if self.doubtful:
             close = not (self.exceeded or self.near or self.vanishing)

@@ -18,7 +18,7 @@ UNDECIDED = Why("cut", "no neighbour asks for low")
 
 
 def assemble(decided: DecidedModel, digest: str) -> Plan:
-    """Writes down what was decided of the model that has this digest."""
+    """The plan: what was decided of the model that has this digest, written down."""
     options, flow = decided.options, decided.flow
     plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     plan.decisions = _decisions(decided)

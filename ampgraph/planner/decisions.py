@@ -111,7 +111,32 @@ class Verdicts(NamedTuple):
 class Result(Protocol):
     """What a step gives: it knows what it wants of the ledger."""
 
-    def enter(self, ledger: Ledger) -> None: ...
+    def enter(self, ledger: Ledger) -> None:
+        """Enters into the ledger what the step found."""
+        ...
+
+
+class Ties:
+    """Numbers from 0 on, some of them tied to one another: the lowest of these represents them. ``parents``: what ties
+    each already, itself if nothing does."""
+
+    def __init__(self, parents: Iterable[int]) -> None:
+        self.parents = list(parents)
+
+    def find(self, number: int) -> int:
+        """What represents a number and all that it is tied to; paths are halved on the way."""
+        parents = self.parents
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    def tie(self, numbers: Iterable[int]) -> int:
+        """Ties numbers, and returns what represents them."""
+        roots = {self.find(number) for number in numbers}
+        first = min(roots)
+        for root in roots:
+            self.parents[root] = first
+        return first
 
 
 class Ledger:
@@ -123,7 +148,8 @@ class Ledger:
         self._sides = [FREE] * count
         self._ranks = [CUT] * count
         self._whys: list[Why | None] = [None] * count
-        self._parents = [flow.find(unit) for unit in range(count)]
+        self._ties = Ties(flow.find(unit) for unit in range(count))
+        self._find = self._ties.find
         self._roots: list[int] | None = None
         self.notes: list[Note] = []
         self.sources: list[Source] = []
@@ -133,15 +159,9 @@ class Ledger:
         for result in results:
             result.enter(self)
         if self._roots is None:
-            self._roots = [unit if unit == parent else self._find(unit) for unit, parent in enumerate(self._parents)]
+            parents = enumerate(self._ties.parents)
+            self._roots = [unit if unit == parent else self._find(unit) for unit, parent in parents]
         return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots, self.sources.copy())
-
-    def _find(self, unit: int) -> int:
-        """The representative of the units tied to this one; paths are halved on the way."""
-        parents = self._parents
-        while parents[unit] != unit:
-            parents[unit] = unit = parents[parents[unit]]
-        return unit
 
     def decide(self, unit: int, side: int, rank: int, why: Why) -> bool:
         """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""
@@ -171,10 +191,7 @@ class Ledger:
         """Ties units, and returns what represents them."""
         known = {self._find(unit) for unit in units}
         verdicts = [(self._sides[u], self._ranks[u], self._whys[u]) for u in known]
-        root = min(known)
-        for unit in known:
-            self._parents[unit] = root
-        self._roots = None
+        root, self._roots = self._ties.tie(known), None
         self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, None
         for side, rank, why in sorted(verdicts, key=lambda v: v[1]):
             if why is not None:

@@ -81,7 +81,7 @@ class Judgement:
     found: Findings
 
     def behind(self, settled: Decisions) -> Decisions:
-        """What is decided once the cut has."""
+        """The decisions once the rules behind the cut have spoken. ``settled``: those of the cut and before."""
         acting = [rule for rule in BEHIND if rule.name not in self.facts.options.off]
         return self.ledger.take(findings_of(acting, Sight.at(self.facts, self.regions), settled))
 

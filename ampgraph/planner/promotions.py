@@ -12,7 +12,7 @@ from ..core.selection import touched
 from ..oplists.options import Options
 from ..oplists.traits import has
 from .costs import Costs, CutTask
-from .decisions import Decisions
+from .decisions import Decisions, Ties
 
 HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
@@ -127,25 +127,17 @@ def _places(flow: Dataflow, op: Op) -> list[Place]:
 
 
 def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
-    """Operators that share a unit, or a name that a pattern would find them by."""
-    first: dict[object, int] = {}
-    parent: dict[int, int] = {}
-
-    def find(op: int) -> int:
-        while parent[op] != op:
-            parent[op] = op = parent[parent[op]]
-        return op
-
-    for op in flow.ops:
-        if not op.slots or has(op.role, "casts"):
-            continue
-        parent[op.id] = op.id
-        for key in (*decisions.units_of(op), *([op.name] if op.name else [])):
-            one, other = sorted((find(first.setdefault(key, op.id)), find(op.id)))
-            parent[other] = one
+    """The operators that have a type to decide, grouped by what they share: a unit, or a name that a pattern would find
+    them by."""
+    ties, named = Ties(decisions.roots), dict[str, int]()
+    ops = [op for op in flow.ops if op.slots and not has(op.role, "casts")]
+    for op in ops:
+        unit = ties.tie(op.slots.values())
+        if op.name:
+            ties.tie((unit, named.setdefault(op.name, unit)))
     found: dict[int, list[Op]] = {}
-    for number in parent:
-        found.setdefault(find(number), []).append(flow.ops[number])
+    for op in ops:
+        found.setdefault(ties.find(next(iter(op.slots.values()))), []).append(op)
     return list(found.values())
 
 

@@ -64,8 +64,8 @@ class Regions:
 
 
 def find_tied(facts: Facts, classes: Classes) -> Regions:
-    """One decision for each region, by the class of the operator that it stands for; with the streams that the recipe
-    keeps in float32, which are found by what the regions are."""
+    """The regions of a model, one decision for each, by the class of the operator that it stands for; with the streams
+    that the recipe keeps in float32, which are found by what the regions are."""
     regions = tie_regions(facts, classes)
     if not facts.options.recipe.fp32_stream or FP32_STREAM in facts.options.off:
         return regions

@@ -149,7 +149,7 @@ class StreamFinder:
         return list(moves.values()) if normed else None
 
     def _source(self, value: int) -> int:
-        """A value before what moves it."""
+        """What a value was before operators that only move it."""
         while (op := self.facts.flow.writer(value)) is not None and op.inputs and self._is_move(op):
             value = op.inputs[0]
         return value

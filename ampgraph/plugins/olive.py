@@ -58,7 +58,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
-        """The pass's options: the recipe's fields, and data."""
+        """The options of the Olive pass: the recipe's fields, and data."""
         params = {name: _param(name, option) for name, option in OPTIONS.items()}
         for name, (kind, default, text) in WORDS.items():
             params[name] = PassConfigParam(type_=kind, default_value=default, description=text)
@@ -107,7 +107,8 @@ def _param(name: str, option: Option) -> PassConfigParam:
 
 
 def _samples(config: DataConfig | dict[str, Any], model: ONNXModelHandler) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """What the data container gives for the model's inputs, without labels; what has no name is the one input."""
+    """The samples that Olive's data container gives for the model's inputs, without labels; what has no name is the one
+    input."""
     names = model.io_config["input_names"]
     for batch in validate_config(config, DataConfig).to_data_container().create_dataloader():
         values = batch[0] if isinstance(batch, (tuple, list)) else batch

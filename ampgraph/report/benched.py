@@ -37,7 +37,7 @@ class Timed(Data):
 
     @property
     def name(self) -> str:
-        """The model, and the precision that the runtime was told to take."""
+        """The name of a timed row: the model, and the precision that the runtime was told to take."""
         return f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
 
     def line(self, width: int) -> str:
@@ -69,7 +69,7 @@ class Benched(Shown):
         return lines
 
     def _overview(self) -> Iterable[Html]:
-        """For each runtime a table of its models, their speed as bars."""
+        """The top of the page on timings: for each runtime a table of its models, their speed as bars."""
         most = max((round(100 * (row.speed or 0.0)) for row in self.rows), default=1)
         for head, rows in self._places():
             yield heading(head, f": median of {plural(self.rounds, 'round')}")
@@ -78,13 +78,13 @@ class Benched(Shown):
             )
 
     def _places(self) -> Iterable[tuple[str, list[Timed]]]:
-        """The rows by runtime and threads, which its words say."""
+        """The timed rows by where they ran: runtime and threads, in words."""
         for (runtime, threads), rows in groupby(self.rows, lambda row: (row.runtime, row.threads)):
             yield f"{runtime}, {'one thread, CPU time' if threads == 1 else 'all threads'}", list(rows)
 
 
 def _cells(row: Timed, most: int) -> tuple[str, ...]:
-    """A row of a table; ``most``: the speed of a whole bar, in percent."""
+    """The cells of a timed row in the page's table; ``most``: the speed of a whole bar, in percent."""
     if row.seconds is None or row.speed is None:
         return row.name, "", "", "", "", row.refused
     quartiles = "" if row.spread is None else f"{row.spread[0]:.2f} to {row.spread[1]:.2f}"

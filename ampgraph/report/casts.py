@@ -36,7 +36,7 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
 
 
 def _report_of(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
-    """A Cast with its reason; ``before``: names in the file before the conversion."""
+    """What the report says of a Cast, and why it is there; ``before``: names in the file before the conversion."""
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
     floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
     made, sort = _maker_in_words(flow, lists, op.inputs[0])
@@ -86,7 +86,8 @@ def _readers_in_words(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, 
 
 
 def _node_in_words(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
-    """``LayerNormalization 'norm' (kept float32)``: with the class where it explains the type."""
+    """A node beside a Cast, in the report's words, with its class where that explains the type: ``LayerNormalization
+    'norm' (kept float32)``."""
     listing = lists.listing(flow, op)
     classes = lists.classes_of(FLOAT32 if dtype == FLOAT32 else "low") if dtype in (FLOAT32, *LOW) else ()
     message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""

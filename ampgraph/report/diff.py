@@ -83,7 +83,7 @@ class SideBySide(Shown):
         return named(self) | {"alike": self.alike}
 
     def lines(self) -> list[str]:
-        """The report of `diff`."""
+        """The text that `diff` prints, by lines."""
         errors = [f"{e.name}  {_error_text(e.first)} and {_error_text(e.second)}" for e in self.errors]
         rows = [
             ("first", self.first),
@@ -99,13 +99,14 @@ class SideBySide(Shown):
 
     @property
     def verdict(self) -> str:
-        """In how much they differ, in a line."""
+        """In how much the two sides of `diff` differ, in a line."""
         parts = [(len(self.decisions), "decision"), (len(self.nodes), "node"), (len(self.casts), "Cast")]
         counts = [plural(count, what) for count, what in (*parts, (len(self.weights), "weight")) if count]
         return f"they differ in {', '.join(counts)}" if counts else f"the {self.sort} are alike"
 
     def _overview(self) -> Iterable[Html]:
-        """The verdict, what differs between the sides, and decisions by operator, with the reasons of one."""
+        """The top of the comparison's page: the verdict, what differs between the sides, and decisions by operator,
+        with the reasons of one."""
         yield heading(self.verdict)
         sides = [("nodes", self.nodes), ("Casts", self.casts)]
         rows: list[tuple[str, ...]] = [(one.name, one.first, one.second) for one in self.settings]
@@ -154,7 +155,7 @@ def _node_name(key: tuple[str, str]) -> str:
 
 
 def _cast_texts(flow: Dataflow) -> Iterable[str]:
-    """A model's Casts, each as text: what is cast, from which type to which."""
+    """A model's Casts for the comparison, each as text: what is cast, from which type to which."""
     for op in flow.ops:
         if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
             source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
@@ -162,7 +163,7 @@ def _cast_texts(flow: Dataflow) -> Iterable[str]:
 
 
 def _weight_types(flow: Dataflow) -> dict[str, str]:
-    """Types of stored tensors by name."""
+    """The types of a model's stored tensors by name, for the comparison."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
@@ -175,7 +176,7 @@ def _different_entries(ours: Mapping[str, str], theirs: Mapping[str, str]) -> It
 
 
 def _one_sided(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
-    """What only the first has, and what only the second; what comes twice counts twice."""
+    """What only the first of two models has, and what only the second; what comes twice counts twice."""
     one, other = Counter(ours), Counter(theirs)
     return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
 
@@ -235,7 +236,7 @@ def _cast_edge_texts(plan: Plan) -> Iterable[str]:
 
 
 def _weight_storage(plan: Plan) -> dict[str, str]:
-    """How a plan stores tensors, by name."""
+    """The type in which a plan stores each tensor, by name."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 
@@ -264,7 +265,7 @@ def _decision_lines(decisions: tuple[Apiece, ...]) -> list[str]:
 
 
 def _weight_lines(found: SideBySide) -> list[str]:
-    """Bytes of either side, and the stored tensors whose types differ."""
+    """The report's lines on stored weights: bytes of either side, and the tensors whose types differ."""
     lines = []
     if found.bytes is not None and found.bytes[0] != found.bytes[1]:
         lines.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")

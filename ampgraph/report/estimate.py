@@ -1,9 +1,10 @@
 """How much faster a file may be than its float32 original: a roofline over what both compute and move.
 
-A kernel takes the time in which a device starts it, and the longer one of computing (two operations a multiplication,
-by the type of its operands) and moving what it reads and writes. Devices reach a part of the published peaks, which
-op_lists/devices.toml has as a range, and so is the answer one. Nothing is run. Source: Williams, Waterman, Patterson:
-Roofline, https://doi.org/10.1145/1498765.1498785.
+A kernel takes the longer one of computing (two operations a multiplication, by the type of its operands) and moving
+what it reads and writes, beside what any kernel takes. A GPU works while the host starts further kernels: the slower of
+both says how long a run takes. Devices reach a part of the published peaks, and hosts take some microseconds for a
+start, which op_lists/devices.toml has as ranges, and so is the answer one. Nothing is run. Source: Williams, Waterman,
+Patterson: Roofline, https://doi.org/10.1145/1498765.1498785.
 """
 
 from __future__ import annotations
@@ -63,24 +64,28 @@ class Device:
     name: str
     products: Mapping[str, float]
     memory: float
-    reached: float
+    reached: tuple[float, float]
     share: tuple[float, float]
     launch: tuple[float, float]
     casts: Mapping[str, tuple[float, float]]
     source: str
+    kernel: float | None = None
     measured: Mapping[str, str] = field(default_factory=dict)
 
-    def seconds(self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float) -> float:
-        """The time that kernels take. ``launch``: microseconds to start one; ``share``: the part of the float32
-        kernels' efficiency that low ones reach; ``casts``: the share of Casts that the runtime leaves."""
-        total = 0.0
+    def seconds(
+        self, kernels: Mapping[KernelWork, int], share: float, launch: float, casts: float, peaks: float
+    ) -> float:  # fmt: skip
+        """The time that kernels take. ``launch``: microseconds to start one; ``peaks``: the part of them that float32
+        kernels reach, ``share``: of that, low ones; ``casts``: the share of Casts that the runtime leaves."""
+        busy = starts = 0.0
         for one, count in kernels.items():
-            reached = self.reached * (1.0 if one.dtype == FLOAT32 else share)
+            reached = peaks * (1.0 if one.dtype == FLOAT32 else share)
             computing = one.operations / (1e12 * self.products.get(one.dtype, self.products[FLOAT32]))
             moving = one.moved / (1e9 * self.memory)
             left = count * one.times * (casts if one.casts else 1.0)
-            total += left * (max(computing, moving) / reached + 1e-6 * launch * one.starts)
-        return total
+            busy += left * max(computing, moving) / reached
+            starts += 1e-6 * left * one.starts
+        return busy + launch * starts if self.kernel is None else max(launch * starts, busy + self.kernel * starts)
 
 
 @dataclass(frozen=True)
@@ -107,17 +112,17 @@ class Speed(Data):
 
     @property
     def slower(self) -> bool:
-        """Whether every device is slower."""
+        """Whether every device is estimated to be slower with the converted file than in float32."""
         return bool(self.devices) and all(one.high < 1.0 for one in self.devices)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is gained, as far as that is known: no range lies more above 1 than below."""
+        """Whether the estimate is that nothing is gained: no device's range lies more above 1 than below."""
         return all(one.low * one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
 
     @property
     def gain(self) -> str:
-        """What is gained where that is nothing, with the range over all devices."""
+        """The estimated gain in words where that is nothing, with the range over all devices."""
         if not self.devices:
             return "no faster"
         low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)
@@ -152,7 +157,7 @@ class KernelWork(NamedTuple):
 
 
 def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) -> Speed | None:
-    """How much faster a file is than the same graph in float32; None where nothing of it is low.
+    """The estimate of how much faster a file is than the same graph in float32; None where nothing of it is low.
 
     ``options``: its low type, and the target. ``inside``: what `fused_values` found in its float32 original."""
     idle = options.kernels.no_gain.get(options.dtype, "")
@@ -171,7 +176,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
 
 
 def no_device(target: str) -> Speed:
-    """What is said for a target of which no device is known."""
+    """The estimate for a target of which no device is known: none, with the reason."""
     return Speed(reason=f"{NONE_MADE}no device of target {target} is in the tables")
 
 
@@ -179,8 +184,8 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
     """The range of the ratio of the times that both take on a device as files for a target."""
     alike, alike_after = Counter(before), Counter(after)  # layers repeat
     ways = [
-        device.seconds(alike, 1.0, launch, 1.0) / device.seconds(alike_after, share, launch, casts)
-        for share, launch, casts in product(device.share, device.launch, device.casts[target])
+        device.seconds(alike, 1.0, launch, 1.0, peaks) / device.seconds(alike_after, share, launch, casts, peaks)
+        for share, launch, casts, peaks in product(device.share, device.launch, device.casts[target], device.reached)
     ]
     low, high = min(ways), max(ways)
     excess = math.sqrt(max(high / low / WIDTH, 1.0))
@@ -210,7 +215,8 @@ def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] =
 
 
 def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
-    """What stays inside of pairs of operators."""
+    """Values of the dataflow that never reach memory, as a runtime computes the pair of operators around them in one
+    kernel."""
     for join, (first, then) in ((one, pair) for one in options.kernels.fused_pairs for pair in one.pairs):
         for op in flow.with_roles((first,)):
             reader = sole_reader(flow, op.outputs[0], op.scope)
@@ -224,7 +230,7 @@ def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
 
 
 def _place_in_plan(flow: Dataflow, value: int) -> Place:
-    """A value by scope and name, as the plan knows it."""
+    """The scope and name of a value, by which the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
@@ -251,8 +257,8 @@ class GraphWork:
         return found
 
     def _follow(self, value: int) -> list[int]:
-        """Sizes of a value: by the file, by shape inference from the inputs' sizes, else guessed and noted as
-        unknown."""
+        """The sizes of a value for the estimate: by the file, by shape inference from the inputs' sizes, else guessed
+        and noted as unknown."""
         item, shape = self.flow.values[value], self.flow.shape(value)
         known = self._known(shape)
         if known is None and item.scope == 0:
@@ -324,8 +330,8 @@ class GraphWork:
         return count
 
     def _multiplications(self, op: Op) -> int | None:
-        """Multiplications of a product, None where shapes do not tell; recurrent and other products: each row of data
-        times everything stored; attention: all keys, then all values."""
+        """How many multiplications a product takes, None where shapes do not tell; recurrent and other products: each
+        row of data times everything stored; attention: all keys, then all values."""
         first, *rest = shapes = [self.dims(v) for v in op.inputs if v != NONE]
         made = math.prod(self.dims(op.outputs[0]))
         if not rest:

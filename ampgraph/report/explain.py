@@ -132,7 +132,8 @@ class Explanation(Shown):
         return in_rows((name, text) for name, text in rows if text)
 
     def _overview(self) -> Iterable[Html]:
-        """The precision, where the node stands, and for each slot why it has its type and what either would cost."""
+        """The page's first part: the precision, where the node stands, and for each slot why it has its type and what
+        either would cost."""
         yield heading(f"{self.kind} '{self.node}' is {self.precision}", f" at {self.level} for {self.target}")
         places = [("scope", self.scope), ("layer", self.layer), ("region", self.region), ("class", self.listed)]
         yield table((), [(name, text) for name, text in places if text])
@@ -197,7 +198,7 @@ def _unique_name(flow: Dataflow, op: Op) -> str:
 
 
 def _hint_for(flow: Dataflow, wanted: str) -> str:
-    """What to write instead of a node that is not there: readers of a tensor of this name, or similar names."""
+    """What to ask `explain` for where no such node is: readers of a tensor of this name, or similar names."""
     for value in flow.values:
         if value.name == wanted and value.producer == NONE:
             readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
@@ -225,7 +226,8 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
-    """Explains the nodes that a name or pattern means. ``replaced``: what `replaced_nodes` finds."""
+    """Explains why the nodes that a name or pattern means have their precision. ``replaced``: what `replaced_nodes`
+    finds."""
     rewrite, result = (replaced or {}).get(wanted, (None, wanted))
     return [_explanation_of(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
 
@@ -310,8 +312,8 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
 
 
 def _cost(decided: DecidedModel, root: int) -> Cost:
-    """What low and float32 cost for one decision while all others stay: bytes, kernel starts, the Casts and tensors
-    that are paid for."""
+    """What low and float32 cost for one decision of the plan while all others stay: bytes, kernel starts, the Casts and
+    tensors that are paid for."""
     flow, undecided = decided.flow, Undecided(decided.task)
     settled, find = decided.settled, decided.settled.find
     touched = [
@@ -342,7 +344,7 @@ FOR_FLOAT32 = ("deny", "fp32")
 
 
 def explanation_lines(*found: Explanation) -> list[str]:
-    """The report of `explain`: one node in full, or a line each."""
+    """The text that `explain` prints, by lines: one node in full, or a line each."""
     if len(found) == 1:
         return found[0].lines()
     table = [(f"{one.kind} '{one.node}'", one.precision, one.short) for one in found]

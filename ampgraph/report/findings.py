@@ -75,7 +75,7 @@ class Checked(Shown):
         return lines
 
     def _overview(self) -> Iterable[Html]:
-        """The verdict, and each rule with what came of it."""
+        """The top of the page of `check`: the verdict, and each rule with what came of it."""
         yield heading(f"{self.model}: {'ok' if self.ok else 'wrong'}")
         skipped, rows = dict(self.skipped), list[tuple[str, ...]]()
         for rule, holds in RULES.items():
@@ -118,7 +118,7 @@ def junit(found: Sequence[Checked]) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Without the characters that XML cannot hold."""
+    """A finding's text without the characters that XML cannot hold."""
     return _NO_XML.sub("?", text)
 
 

@@ -49,7 +49,7 @@ class TargetGraph:
 
     @staticmethod
     def of(found: Optimized) -> TargetGraph:
-        """The counts of a graph."""
+        """Counts the nodes of a graph that the target's runtime optimised."""
         providers, copies, casts, fused = (
             dict(sorted(count.items())) for count in (found.providers(), found.copied(), found.cast(), found.fused())
         )
@@ -95,7 +95,7 @@ class Fusions:
         return self.provider.removesuffix("ExecutionProvider")
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What a runtime fuses of a model, as plain data for JSON."""
         return named(self, "runtime", "provider", "after", "before", "note")
 
     @property
@@ -177,7 +177,7 @@ def _why_not_here(provider: str) -> str:
 
 
 def _optimised_graph(model: Runnable, python: str, provider: str) -> _Side:
-    """The graph that ONNX Runtime would run of a model."""
+    """The graph that ONNX Runtime would run of a model, as counts."""
     proto, folder = (model, "") if isinstance(model, str) else _serialized(model)
     try:
         found = optimized(proto, provider, python=python, folder=folder)

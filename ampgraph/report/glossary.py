@@ -201,7 +201,7 @@ def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> M
 
 
 def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: bool = False) -> dict[str, str]:
-    """The terms that match, with their meanings; ``begun``: those that begin with the words."""
+    """The terms of the glossary that match, with their meanings; ``begun``: those that begin with the words."""
     wanted = {_plain(word) for term in terms for word in (term, dtype_word(term) or "") if word}
     return {
         name if kind == "word" else f"{kind} {name}": text
@@ -212,7 +212,7 @@ def _found(terms: set[str], every: list[tuple[str, Mapping[str, str]]], begun: b
 
 
 def overview() -> Meanings:
-    """The terms, by their kind."""
+    """All terms that `ampgraph help` explains, by their kind."""
     return Meanings({f"{kind}s": ", ".join(entries) for kind, entries in sections()})
 
 
@@ -230,5 +230,5 @@ def page() -> str:
 
 
 def _plain(term: str) -> str:
-    """A term to be compared: lower case, without digits and punctuation."""
+    """A term of the glossary as it is compared: lower case, without digits and punctuation."""
     return " ".join(re.sub(r"[^a-z0-9]+", " ", term.lower()).split()).removesuffix("s")

@@ -100,7 +100,7 @@ class Inspection(Shown):
                      "casts", "layers", "unknown", "difference", "fusions", "speed")  # fmt: skip
 
     def lines(self) -> list[str]:
-        """The report of `inspect`."""
+        """The text that `inspect` prints, by lines."""
         size = f"{plural(self.file_nodes, 'node')}, {self.version}, {self.weight_bytes:,} bytes of weights"
         lines = [f"{self.model}: {size}", "", f"{'':12}{'nodes':>9}{'products':>9}{'weights':>9}{'bytes':>17}"]
         names = [n for n in (*PRECISIONS, OTHER) if self.nodes.get(n) or self.weights.get(n)]
@@ -244,7 +244,7 @@ def _count_in_layers(layers: Layer, path: str, found: str) -> None:
 
 
 def _changes_since(seen: Seen, original: Seen) -> Changes:
-    """What changed since the original: nodes by precision, Casts, bytes."""
+    """What changed in a model since its original: nodes by precision, Casts, bytes."""
     now, before = named_precisions(seen.flow), named_precisions(original.flow)
     differs = [
         ((key[0], before[key][1], found), name)
@@ -329,7 +329,7 @@ def _layer_content(layer: Layer) -> object:
 
 
 def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
-    """Layers in the order of the graph, as deep as there is room; empty where the exporter named none."""
+    """The page's bars of layers, in the graph's order, as deep as there is room; none where no layer is named."""
     found = _layers_within(top, "", DEPTH)
     found = found if len(found) <= LAYERS else _layers_within(top, "", 1)
     most = max((sum(layer.nodes.values()) for _, layer in found), default=1)
@@ -338,7 +338,7 @@ def _layer_bars(top: Layer) -> list[tuple[str, str, Html]]:
 
 
 def _layers_within(layer: Layer, path: str, depth: int) -> list[tuple[str, Layer]]:
-    """Layers within a layer with their paths, down to ``depth``."""
+    """The layers of a model within a layer, with their paths, down to ``depth``."""
     found: list[tuple[str, Layer]] = []
     for name, inner in layer.children.items() if depth else ():
         found += [(f"{path}{name}", inner), *_layers_within(inner, f"{path}{name}.", depth - 1)]

@@ -17,7 +17,7 @@ def plural(count: int, word: str) -> str:
 
 
 def rewrite_line(what: str, count: int) -> str:
-    """``3 groups of nodes written as one LayerNormalization each (norm)``."""
+    """The report's line on a rewrite: ``3 groups of nodes written as one LayerNormalization each (norm)``."""
     done, _, name = what.rpartition(" (")
     name = name.removesuffix(")")
     if name == "exponent":
@@ -35,7 +35,7 @@ def rewrite_line(what: str, count: int) -> str:
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
-    """Rows of "name text"; lines that continue a text have no name. ``width``: of the names."""
+    """Lines of a report, in rows of "name text"; lines that continue a text have no name. ``width``: of the names."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
 
 
@@ -53,7 +53,7 @@ def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
 
 
 def first(names: Sequence[str], most: int, more: str = "") -> str:
-    """The first of some names, and ``more``, or how many more there are."""
+    """The first of some names in a line of text, and ``more``, or how many more there are."""
     left = (more or f" and {len(names) - most:,} more") if len(names) > most else ""
     return f"{', '.join(names[:most])}{left}"
 

@@ -28,7 +28,7 @@ class ListRows(Shown, list[ListRow]):
         return {"level": self.level, "operators": [row.to_dict() for row in self]}
 
     def lines(self) -> list[str]:
-        """A table, or one operator in full."""
+        """The text that `list` prints: a table, or one operator in full."""
         if len(self) == 1:
             return _one_operator(self[0], self.level)
         head = ("operator", "class", f"at {self.level}", "source", "reason")

@@ -48,7 +48,7 @@ def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
 
 
 def maps_in(value: object) -> list[Mapping[object, float]]:
-    """The maps that an output is: one, or a sequence of them; none for anything else."""
+    """The maps (label to probability) that an output of a model is, one or a sequence; none for anything else."""
     items = value if isinstance(value, list) else [value]
     maps = [item for item in items if isinstance(item, Mapping)]
     return maps if len(maps) == len(items) else []

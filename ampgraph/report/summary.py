@@ -169,7 +169,7 @@ class Summary(Shown):
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of all stored tensors in the result."""
+        """How many bytes all stored tensors take in the converted model."""
         return sum(stored.bytes for stored in self.weights_after.values())
 
     @property
@@ -201,7 +201,7 @@ class Summary(Shown):
         return self.lines(every=True)
 
     def _overview(self) -> Iterable[Html]:
-        """The verdict and what to do next, nodes and weights by precision as bars."""
+        """The top of the summary's page: the verdict and what to do next, nodes and weights by precision as bars."""
         weights = [
             (title, {name: of.bytes for name, of in stored.items()})
             for title, stored in (("weights before", self.weights_before), ("weights after", self.weights_after))
@@ -343,14 +343,14 @@ def summarize(
 
 
 def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
-    """How many products are low, and which are not and why."""
+    """How many matrix products a plan makes low, and which it does not and why."""
     products = [node for node in made.chosen if node.role in lists.products]
     float32 = [node for node in products if node.dtype == FLOAT32]
     return Products(len(products) - len(float32), made.existing, len(float32), _pinned(float32, lists, plan))
 
 
 def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned, ...]:
-    """Nodes in float32 in groups of one rule and one kind, the largest group first."""
+    """Nodes that stay float32, in groups of one rule and one kind, the largest group first."""
     return tuple(
         Pinned(rule, kind, len(group), group[0].name, group[0].why.text, _meaning(group[0], lists, plan))
         for (rule, kind), group in grouped(nodes, lambda node: (node.why.rule, node.kind))
@@ -358,7 +358,7 @@ def _pinned(nodes: Iterable[Chosen], lists: OpLists, plan: Plan) -> tuple[Pinned
 
 
 def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
-    """Why a node is float32, without the place in the lists that says so."""
+    """Why a node stays float32, without the place in the operator lists that says so."""
     rule, text = node.why.rule, node.why.text
     if rule == "list" and (listing := lists.of(node.role)):
         return f"level {plan.level} keeps {node.kind} in float32: {listing.reason}"
@@ -382,7 +382,7 @@ def _plainly(text: str) -> str:
 
 
 def no_guard(summary: Summary) -> str:
-    """What is said where no rule fired: nothing was found, but nobody looked at values unless ranges were measured."""
+    """The summary's words where no rule fired: nothing was found, but values were seen only if ranges were measured."""
     if not _policy(summary.policy).ours:
         return "none: the policy is its framework's"
     if not summary.changed:
@@ -448,7 +448,7 @@ def _casts(summary: Summary) -> str:
 
 
 def _nothing_gained(summary: Summary) -> str:
-    """What a conversion is worth that made nothing low."""
+    """What the summary says of a conversion that made nothing low."""
     if summary.products.existing:
         return f"nothing more to lower: the file has products in {summary.dtype} already"
     checked = "" if summary.check else ", and nothing to check"
@@ -494,7 +494,8 @@ def _group_line(count: int, group: Sequence[Pinned], policy: str) -> str:
 
 
 def _notes_in_short(summary: Summary, most: int) -> Rows:
-    """One of each topic, in so many lines, but of nodes that are counted by their rules."""
+    """The summary's rows on notes in short: one of each topic, in so many lines, but of nodes that are counted by their
+    rules."""
     rules = {held.rule for held in summary.float32} - {summary.policy}
     left = [note for note in summary.notes if not (note["where"] and note["topic"] in rules | COUNTED)]
     rows = []
@@ -509,7 +510,8 @@ def _notes_in_short(summary: Summary, most: int) -> Rows:
 
 
 def _range_rows(summary: Summary, every: bool) -> Rows:
-    """What was measured on which samples: the values that pass the limit, and how many nodes are float32 for it."""
+    """The summary's rows on measured ranges: on which samples, the values that pass the limit, and how many nodes are
+    float32 for it."""
     samples = [note["text"] for note in summary.notes if note["topic"] == "samples"]
     if not samples:
         return []
@@ -521,7 +523,7 @@ def _range_rows(summary: Summary, every: bool) -> Rows:
 
 
 def _note_rows(summary: Summary) -> Rows:
-    """Notes by topic; what the rows above said already is left out."""
+    """The summary's rows on notes, by topic; what the rows above said already is left out."""
     topics: dict[str, list[str]] = {}
     for note in summary.notes:
         if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
@@ -535,12 +537,12 @@ def _note_rows(summary: Summary) -> Rows:
 
 
 def _in_words(rule: str, chosen: str) -> str:
-    """The rule that decided, as `ampgraph help` takes it."""
+    """The rule that decided a node's precision, in the words that `ampgraph help` takes."""
     return f"{_policy(chosen).framework}'s rules" if rule == chosen else rule
 
 
 def _policy(name: str) -> Policy:
-    """A policy by name."""
+    """A policy by its name."""
     from ..planner.policies.registry import policy  # a plan is applied where there is no planner
 
     return policy(name)

@@ -49,7 +49,7 @@ class StepReport(Shown):
     notes: list[dict[str, str]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """The report of `build-step`."""
+        """The text that `build-step` prints, by lines."""
         told = self.options
         clip = told.get("clip_norm")
         extra = [(name.replace("_", " "), str(told[name])) for name in ("clip_value", "ema", "penalty") if name in told]
@@ -103,7 +103,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _untrained_parameters(step: TrainingStep) -> list[str]:
-    """Parameters of the forward graph that the step does not train."""
+    """Parameters of the forward graph that a training step leaves as they are."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -116,7 +116,7 @@ def _untrained_parameters(step: TrainingStep) -> list[str]:
 
 
 def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
-    """Nodes and products of a step, by type."""
+    """How many nodes and products of a training step are of each type, in words."""
     of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
     return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 
@@ -139,7 +139,7 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
 
 
 def history_dict(history: History) -> JsonObject:
-    """The report of `train` as data."""
+    """The report of `train` as plain data for JSON."""
     return {
         "epochs": [epoch.to_dict() for epoch in history.epochs],
         "steps": len(history.losses),

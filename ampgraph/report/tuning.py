@@ -86,7 +86,7 @@ class Sensitivity(Shown):
         return columns([head, *rows], ">") + and_more(self.units, SHOWN)
 
     def to_json(self) -> str:
-        """The table as JSON."""
+        """The table of sensitivities as JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
@@ -149,7 +149,7 @@ class Tuning(Shown):
 
     @property
     def verdict(self) -> str:
-        """Whether the tolerance is met, and with what, in a line."""
+        """Whether `tune` met the tolerance, and with what, in a line."""
         return _verdict_line(self)
 
     def to_dict(self) -> JsonObject:
@@ -160,7 +160,7 @@ class Tuning(Shown):
         )  # fmt: skip
 
     def lines(self) -> list[str]:
-        """The report of `tune`."""
+        """The text that `tune` prints, by lines."""
         over = "on average" if self.metric in OVER_ALL else "for 9 of 10 samples"
         rows = [
             ("model", self.model),
@@ -195,7 +195,7 @@ class Tuning(Shown):
 
 
 def _verdict_line(found: Tuning) -> str:
-    """Whether the tolerance was met and with how much float32; where not, how far the error comes down."""
+    """Whether `tune` met the tolerance and with how much float32; where not, how far the error comes down."""
     if not found.met:
         error = f"the error stays {found.error:.3g}" if math.isfinite(found.error) else "the result stays not finite"
         best = f"{error}, however much is float32"

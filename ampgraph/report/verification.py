@@ -61,7 +61,7 @@ class QuantizedParts(Data):
         return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """The quantized nodes that stayed as they were and those that changed, as plain data for JSON."""
         return with_old_names(self, {"unchanged": dict(self.unchanged), "changed": list(self.changed)})
 
 
@@ -104,13 +104,13 @@ class Verification(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether the tolerance is met, see `all_within`, and at every step."""
+        """Whether `verify` found the error within the tolerance, see `all_within`, and at every step."""
         late = any(step.error > self.tolerance for step in self.steps)
         return not late and all_within(self.outputs, self.overall, self.tolerance)
 
     @property
     def verdict(self) -> str:
-        """Whether the tolerance is met, and where it is not, in a line."""
+        """Whether a model computes what its reference does within the tolerance, and where it does not, in a line."""
         return _last_line(self)
 
     def to_dict(self) -> JsonObject:
@@ -164,7 +164,7 @@ class Verification(Shown):
 
 
 def _repair_rows(found: Verification) -> Rows:
-    """What was tried and mends it, or why nothing is known to."""
+    """The report's rows on repairs: what was tried and mends the model, or why nothing is known to."""
     if found.repair is not None:
         said = f"tried with {found.repair.recipe}: error {_error_text(found.repair.error)} on the same inputs"
         return [("repair", listed(found.repair.options)), ("", said)]
@@ -261,8 +261,8 @@ def _output_lines(output: Agreement) -> list[str]:
 
 
 def _details(output: Agreement) -> list[str]:
-    """What else is said of an output: of numbers the largest difference, cosine, argmax and what is not finite; of
-    anything else the share of elements that differ, which is its error (`Apart`).
+    """What else the report says of an output: of numbers the largest difference, cosine, argmax and what is not finite;
+    of anything else the share of elements that differ, which is its error (`Apart`).
 
     The largest difference says nothing where no two numbers could be compared: no cosine, and elements that are finite
     on one side alone.
@@ -294,7 +294,7 @@ def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
 
 
 def _operand_line(operand: TracedValue) -> str:
-    """One line of an operand: name, type and range, and the reference's where that is another."""
+    """A line of the report on an operand: name, type and range, and the reference's range where that is another."""
     message = f"{operand.name}  {operand.dtype}  {_range_in_words(operand.range)}"
     if operand.reference is not None and _range_in_words(operand.reference) != _range_in_words(operand.range):
         message += f"; reference {_range_in_words(operand.reference)}"
@@ -302,7 +302,7 @@ def _operand_line(operand: TracedValue) -> str:
 
 
 def _range_in_words(found: object) -> str:
-    """A range in words, and how much in it is not finite."""
+    """The range of a tensor in words, and how much in it is not finite."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
@@ -366,13 +366,13 @@ def _is_part(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_output_name(flow: Dataflow, op: Op) -> str:
-    """An operator by its first output."""
+    """An operator's name for the report: that of its first output."""
     return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
 
 
 def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """What tells a quantized operator from others where names changed: kind, what it reads and from whom, who reads
-    it."""
+    """What tells a quantized operator from others where conversion changed names: kind, what it reads and from whom,
+    who reads it."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

@@ -38,7 +38,7 @@ def import_onnxruntime() -> ModuleType:
 
 
 def choose(device: str) -> tuple[str, tuple[str, ...]]:
-    """The device, ``auto`` resolved, and its providers in order.
+    """The device that a session runs on, ``auto`` resolved, and ONNX Runtime's providers for it in order.
 
     Raises AmpError AMP321 for an unknown word, AMP505 for a device that is not here.
     """

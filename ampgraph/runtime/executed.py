@@ -105,7 +105,7 @@ class Runtime:
         return self._child.poll() is None
 
     def _answer(self) -> dict[str, Any] | None:
-        """The next answer of the process, as JSON; None where the process ended."""
+        """The next answer of the runtime's process, as JSON; None where the process ended."""
         assert self._child.stdout is not None
         timer = threading.Timer(SECONDS, self._child.kill)
         timer.start()
@@ -125,12 +125,12 @@ class Runtime:
 
 
 def is_here(kind: str) -> bool:
-    """Whether a kind of runtime is installed in this Python."""
+    """Whether a kind of runtime (OpenVINO, WebGPU) is installed in this Python."""
     return importlib.util.find_spec(session_one.KINDS[kind].module) is not None
 
 
 def _end_process(child: subprocess.Popen[str], errors: Any, folder: tempfile.TemporaryDirectory[str]) -> None:
-    """Ends the process, closes its pipes, and removes the folder of arrays."""
+    """Ends a runtime's process, closes its pipes, and removes the folder of arrays."""
     child.kill()
     child.wait()
     for pipe in (child.stdin, child.stdout, errors):
@@ -165,7 +165,7 @@ class ExecutedSession:
         return {name: value for name, value in self.results().items() if name in wanted}
 
     def feed(self, feeds: Feeds) -> None:
-        """Sets what the next runs are fed."""
+        """Sends the runtime's process the arrays, by input, that the next runs read."""
         checked = check_feeds(self.inputs, feeds, ())
         arrays = {str(self._fed[name]): array for name, array in checked.items() if name in self._fed}
         path = self.runtime.scratch / "feeds.npz"  # which takes bfloat16 as 16-bit words
@@ -187,16 +187,16 @@ class ExecutedSession:
         return {name: array.view(low) if array.dtype.kind == "V" else array for name, array in found.items()}
 
     def close(self) -> None:
-        """Frees what the runtime holds of the model."""
+        """Frees what the runtime's process holds of the model."""
         self._ask("close")
 
     def layers(self) -> tuple[ExecutedLayer, ...]:
-        """What the runtime made of the model; empty where it does not tell."""
+        """The layers that the runtime made of the model, with their types; empty where it does not tell."""
         rows = self._ask("layers")["layers"]
         return tuple(ExecutedLayer(r["name"], r["kind"], r["dtype"], tuple(r["nodes"]), r.get("on", "")) for r in rows)
 
     def _ask(self, asked: str, contradiction: str = "", **question: object) -> dict[str, Any]:
-        """Asks the process about this session; what it answers, AMP504 where the model does not run."""
+        """Asks the runtime's process about this session; its answer, AMP504 where the model does not run."""
         try:
             return self.runtime.ask(asked, session=self._session, **question)
         except RuntimeError as error:
@@ -205,7 +205,8 @@ class ExecutedSession:
 
 
 def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]:
-    """The place of each name among the runtime's ports, given by their names: several, or others than the file's."""
+    """The place of each name among the ports of a runtime, which has several names for a port, or others than the
+    file's."""
     by_name = {name: place for place, port in enumerate(ports) for name in port}
     if len(ports) == len(names):
         return {name: by_name.get(name, place) for place, name in enumerate(names)}
@@ -221,7 +222,7 @@ def refused(runtime: str, error: str, where: str) -> AmpError:
 
 
 def said(error: str) -> str:
-    """The words of an error that say most: the last line that is no trace of C++ calls."""
+    """The words of a runtime's error that say most: the last line that is no trace of C++ calls."""
     lines = [line.strip() for line in error.splitlines()]
     told = [
         line for line in lines if line and not line.startswith(("Exception from ", "Check '", "While ", "Summary:"))

@@ -71,7 +71,7 @@ def _port(name: str, dtype: str, dims: tuple[int, ...]) -> Port:
 
 
 def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
-    """What a file takes and gives, and its ModelProto.
+    """The inputs and outputs of a MindIR file, and its ModelProto.
 
     Raises AmpError AMP1xx for the file, AMP502 for an input that is not a tensor.
     """
@@ -90,7 +90,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
-    """The low types that a model's parameters and constants have."""
+    """The low types that the parameters and constants of a MindIR model have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)
@@ -175,7 +175,7 @@ def select_device(ms: ModuleType, device: str) -> str:
 
 
 def _what_is_there(error: BaseException) -> str:
-    """The devices that this MindSpore runs on, from its own error."""
+    """The devices that the MindSpore installed here runs on, from its own error."""
     found = re.search(r"only supports one of the \[(.*?)\]", str(error))
     return "it runs on " + found[1].replace("'", "") + " only" if found else error_words(error)
 
@@ -215,7 +215,7 @@ def error_words(error: BaseException) -> str:
 
 
 def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
-    """The nn.GraphCell of a file. Raises AmpError AMP502."""
+    """The nn.GraphCell that MindSpore makes of a MindIR file. Raises AmpError AMP502."""
     if Path(path).suffix != ".mindir":
         hint = "rename it, with its data folder"
         raise AmpError("AMP502", "MindSpore reads files named *.mindir only", where=str(path), hint=hint)
@@ -249,12 +249,12 @@ def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
 
 @functools.cache
 def _dump_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what MindSpore writes beside a run, one a process."""
+    """A temporary folder for what MindSpore writes beside a run, one for each process."""
     return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
 
 
 def tensors_of(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Tensor]:
-    """Checked feeds as MindSpore takes them."""
+    """Checked feeds as tensors of MindSpore."""
     return [a if hasattr(a, "asnumpy") else ms.Tensor(np.asarray(a, order="C")) for a in arrays.values()]
 
 
@@ -281,7 +281,7 @@ class MindsporeSession:
         self._cell = load_cell(self._ms, path)
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """The outputs by name, all or some.
+        """Runs MindSpore once; the outputs by name, all or some.
 
         Raises AmpError AMP503 for feeds that do not fit and an output that is not there, AMP504 when MindSpore stops.
         """
@@ -297,7 +297,7 @@ class MindsporeSession:
 
 
 def _flat_results(results: Any) -> Iterator[Tensor]:
-    """The tensors of nested results, in order."""
+    """The tensors of MindSpore's nested results, in order."""
     if isinstance(results, (tuple, list)):
         for result in results:
             yield from _flat_results(result)

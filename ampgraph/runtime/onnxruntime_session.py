@@ -136,7 +136,7 @@ def device_value(array: Array, memory: str) -> OrtTensor:
 
 
 def _port_of(item: Any) -> Port:
-    """An input or output as the session describes it; the type is "" for what is no tensor."""
+    """An input or output of a session of ONNX Runtime, as a port; the type is "" for what is no tensor."""
     kind = item.type
     if not kind.startswith("tensor("):
         return Port(item.name, "", ())
@@ -145,7 +145,7 @@ def _port_of(item: Any) -> Port:
 
 
 def refused(error: Exception, where: str) -> AmpError:
-    """What the runtime says against a model."""
+    """The error that a session raises where ONNX Runtime refuses a model, in the runtime's words."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
@@ -203,7 +203,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error where the runtime ran out of memory."""
+    """The error that a session raises where ONNX Runtime ran out of memory."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 
@@ -215,7 +215,7 @@ SEARCHES = ["TransposeOptimizer", "CommonSubexpressionElimination"]
 
 
 def quiet_options(folder: str = "", threads: int = 0) -> SessionOptions:
-    """The runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
+    """ONNX Runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
     options = import_onnxruntime().SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
@@ -242,7 +242,7 @@ def opened(
     model: str | bytes, options: SessionOptions, providers: tuple[str, ...] = CPU, kept_out: Sequence[str] = SEARCHES,
     where: str = "model",
 ) -> InferenceSession:  # fmt: skip
-    """A session of the runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
+    """A session of ONNX Runtime, without the optimisers ``kept_out``. Raises AmpError AMP502 for what it refuses."""
     try:
         return _make_session(model, options, providers, kept_out)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault

@@ -69,7 +69,7 @@ def open_each(paths: Sequence[PathLike]) -> list[Opening]:
 
 
 def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
-    """Opens files one after the other in a child; where it dies, the next child goes on with the file behind."""
+    """Opens files one after the other in a child process; where it dies, the next goes on with the file behind."""
     found: list[Opening] = []
     while len(found) < len(names):
         left = names[len(found) :]
@@ -83,7 +83,7 @@ def _open_in_children(names: list[str], *, optimised: bool) -> list[Opening]:
 
 
 def _open_here(asked: tuple[list[str], bool], answer: Answer) -> None:
-    """Runs in the child: opens each file, and answers what ONNX Runtime says against it, "" for nothing."""
+    """Runs in the child process: opens each file with ONNX Runtime, and answers its refusal, "" for none."""
     import onnxruntime
 
     names, optimised = asked
@@ -123,7 +123,8 @@ def refusal(model: str) -> Opening | None:
 
 
 def fault(reference: str, model: str, target: str) -> Opening | None:
-    """Why a converted file does not open although its reference does; None where it opens, or neither does."""
+    """Why ONNX Runtime does not open a converted file although it opens the reference; None where it opens, or neither
+    does."""
     found = refusal(model)
     return found if found is not None and is_fault(found, reference, model, target) else None
 

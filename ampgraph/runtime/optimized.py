@@ -23,7 +23,8 @@ _TENSOR_TYPES = {
 
 
 def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """The outputs of ``node`` that ``types`` lacks, each with the element type that follows, if one does."""
+    """Outputs of an optimised node that have no type in ``types``, each with the element type that follows, if one
+    does."""
     for index, name in enumerate(node.output):
         if name and not types.get(name):
             found = _cast_type(node, kind) or _followed_type(node, index, types)
@@ -32,12 +33,12 @@ def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iter
 
 
 def _cast_type(node: onnx.NodeProto, kind: str) -> int:
-    """The element type that a Cast names; 0 for any other operator."""
+    """The element type to which a Cast of the optimised graph casts; 0 for any other operator."""
     return next((item.i for item in node.attribute if item.name == "to"), 0) if has(kind, "casts") else 0
 
 
 def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
-    """The type that an output of a node has, by those of its inputs; 0 for unknown."""
+    """The element type of an output of a node of the optimised graph, by the types of its inputs; 0 for unknown."""
     given = [types.get(name, 0) for name in node.input]
     sources = _type_sources(node.op_type, node.domain, len(given), index)
     if isinstance(sources, int):
@@ -155,7 +156,7 @@ class OptimizedNode:
 
     @property
     def copies(self) -> bool:
-        """Whether the node is a copy between a device and the host."""
+        """Whether this node of the optimised graph is a copy between a device and the host."""
         return self.kind.startswith(COPY)
 
     @property
@@ -174,11 +175,11 @@ class Optimized:
     """The operators of the file."""
 
     def providers(self) -> Counter[str]:
-        """Provider -> nodes."""
+        """How many nodes of the optimised graph each provider runs."""
         return Counter(node.provider for node in self.nodes)
 
     def copied(self) -> Counter[str]:
-        """Copies between device and host, by kind."""
+        """How many copies between device and host ONNX Runtime inserted, by kind."""
         return Counter(node.kind for node in self.nodes if node.copies)
 
     def cast(self) -> Counter[str]:
@@ -215,7 +216,8 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
 
 
 def placements(log: str) -> dict[tuple[str, str], str]:
-    """(operator, node's name) -> provider; ("", "") -> the one provider of all nodes, where the log says that."""
+    """Which of ONNX Runtime's providers runs each node, by its log: (operator, node's name) -> provider; ("", "") ->
+    the one provider of all nodes, where the log says that."""
     found: dict[tuple[str, str], str] = {}
     current = ""
     for line in log.splitlines():
@@ -241,7 +243,7 @@ def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds."""
+    """The graphs that a node (If, Loop, Scan) holds."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -270,7 +272,7 @@ def walk(
 
 
 def _float_type(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:
-    """The float type of a node, of a Cast "from->to"; "" for a node of other types."""
+    """The float type in which an optimised node computes, of a Cast "from->to"; "" for a node of other types."""
     floats = [FLOATS.get(types.get(name, 0), "") for name in (*node.input, *node.output) if name]
     if has(kind, "casts"):
         made = FLOATS.get(_cast_type(node, kind), "")

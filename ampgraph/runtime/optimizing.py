@@ -65,7 +65,7 @@ def optimized(
 def written_out(
     model: onnx.ModelProto, provider: str, *, python: str = "", level: Level = "ENABLE_EXTENDED"
 ) -> onnx.ModelProto:
-    """A model, its weights in it, as the runtime writes it out when it has optimised it; as `optimized` otherwise."""
+    """A model, its weights in it, as ONNX Runtime writes it out when it has optimised it; as `optimized` otherwise."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         return onnx.load(_optimised_in_child(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
 
@@ -73,7 +73,8 @@ def written_out(
 def _optimised_in_child(
     proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
 ) -> tuple[Path, str, str]:
-    """The file that a session wrote of its graph, the runtime's name, and what it logged."""
+    """The file to which ONNX Runtime, in a child process, wrote the graph that it optimised, the runtime's name, and
+    what it logged."""
     if proto.ByteSize() > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     given, made = scratch / "model.onnx", scratch / "optimized.onnx"
@@ -112,7 +113,7 @@ def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple
 
 
 def _ask(python: str, *words: str) -> tuple[dict[str, Any], str]:
-    """What the child process answered, and what the runtime logged."""
+    """What a child process that optimises a model answered, and what ONNX Runtime logged there."""
     lacking = "that has onnxruntime-gpu"
     try:
         said, log = run_python(python, [optimize_one.__file__, *words], SECONDS, lacking)
@@ -197,7 +198,7 @@ class FusedModel:
 
 
 def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python: str = "") -> FusedModel:
-    """The best of what is tried; equals of the graph are told apart by the nodes of their files.
+    """The best of the fused models that are tried; equals of the graph are told apart by the nodes of their files.
 
     Args:
         proto: with its weights in it.
@@ -235,8 +236,8 @@ def _node_counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter
 
 
 def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
-    """Ways to fuse a model: as the target's session writes it out, and as the transformers optimizer makes it, without
-    repetitions."""
+    """Ways to fuse a model: as the target's session of ONNX Runtime writes it out, and as the transformers optimizer
+    makes it, without repetitions."""
     if counter.level == "ENABLE_ALL":
         yield written_out(proto, counter.provider, python=python), "a session"
     seen: set[tuple[str, ...]] = set()

@@ -32,7 +32,7 @@ class Port:
         return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
 
     def admits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of this shape may be fed. Symbolic sizes are left to the runtime."""
+        """Whether an array of this shape may be fed to an input. Symbolic sizes are left to the runtime."""
         if not (self.shape or self.ranked):
             return True
         pairs = zip(shape, self.shape, strict=False)
@@ -63,7 +63,8 @@ def check_feeds(ports: Mapping[str, Port], feeds: Feeds, optional: Collection[st
 
 
 def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str:
-    """Where one symbolic size is two in what is fed; empty if nowhere. Exporters reuse names: it may be no mistake."""
+    """Where a symbolic size has two values in the arrays that a session is fed; empty if nowhere. Exporters reuse
+    names: it may be no mistake."""
     sizes: dict[str, tuple[int, str]] = {}
     for name, port in ports.items():
         given_shape = np.shape(feeds[name]) if port.shape and name in feeds else ()

@@ -49,8 +49,8 @@ class OpenVino:
         return {"runtime": f"OpenVINO {version}", "low": [low[word] for word in here if word in low]}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        """Compiles a model for the CPU; gives its number and the names of its ports. ``hint``: "" for the types of the
-        file."""
+        """Compiles a model with OpenVINO for the CPU; returns the session's number and the names of its ports.
+        ``hint``: "" for the types of the file."""
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": HINTS[hint], "NUM_STREAMS": 1}
         if threads:
             settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
@@ -61,7 +61,7 @@ class OpenVino:
         return {"session": number, "inputs": inputs, "outputs": outputs}
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
-        """Puts arrays, by the place of the input."""
+        """Puts arrays into a session of OpenVINO, by the place of the input."""
         compiled, request = self.opened[session]
         for place, array in feeds.items():
             if array.dtype == WORDS:  # numpy has no name for it, so that the tensor is filled, not made of an array
@@ -72,11 +72,11 @@ class OpenVino:
             request.set_tensor(compiled.inputs[place], tensor)
 
     def infer(self, session: int) -> None:
-        """Runs once."""
+        """Runs a session of OpenVINO once on what it was fed."""
         self.opened[session][1].infer()
 
     def results(self, session: int) -> list[Any]:
-        """Arrays in the order of the outputs, bfloat16 as words."""
+        """The outputs of a session's last run, as arrays in the order of the outputs, bfloat16 as words."""
         compiled, request = self.opened[session]
         tensors = [request.get_tensor(port) for port in compiled.outputs]
         low = self.ov.Type.bf16
@@ -84,7 +84,7 @@ class OpenVino:
         return [array.reshape(tuple(tensor.shape)) for array, tensor in zip(words, tensors, strict=True)]
 
     def layers(self, session: int) -> list[dict[str, Any]]:
-        """What runs: each layer's kind and type, and the nodes of the file that it computes."""
+        """The layers that OpenVINO runs: each one's kind and type, and the nodes of the file that it computes."""
         rows = []
         for op in self.opened[session][0].get_runtime_model().get_ordered_ops():
             info = op.get_rt_info()
@@ -115,15 +115,15 @@ class OnnxRuntime:
         self.made: dict[int, list[Any]] = {}
 
     def about(self) -> dict[str, Any]:
-        """The version, and the low types for which this machine has kernels; ``note`` says of an emulator that times
-        mean nothing."""
+        """The version of ONNX Runtime, and the low types for which this machine has kernels; ``note`` says of an
+        emulator that times mean nothing."""
         arm = platform.machine() in ARM64
         name = f"ONNX Runtime {self.ort.__version__}{' on Arm64' if arm else ''}"
         note = EMULATED if os.environ.get("AMPGRAPH_EMULATED") else ""
         return {"runtime": name, "low": ["float16"] if arm else [], "note": note}
 
     def open(self, model: str, threads: int, hint: str) -> dict[str, Any]:
-        """Opens a model; gives its number and the names of its ports."""
+        """Opens a model with ONNX Runtime; returns the session's number and the names of its ports."""
         options = self.options()
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         number, providers = next(self.numbers), [self.provider] if self.provider else None
@@ -132,11 +132,11 @@ class OnnxRuntime:
         return {"session": number, "inputs": inputs, "outputs": outputs}
 
     def options(self) -> Any:
-        """Options of a session; subclasses add their provider."""
+        """Options of a session of ONNX Runtime; subclasses add their provider."""
         return self.ort.SessionOptions()
 
     def feed(self, session: int, feeds: dict[int, Any]) -> None:
-        """Keeps arrays for the next run, by the place of the input."""
+        """Keeps arrays for the next run of ONNX Runtime, by the place of the input."""
         taken = self.opened[session].get_inputs()
         self.fed[session] = {taken[place].name: array for place, array in feeds.items()}
 
@@ -175,13 +175,13 @@ class WebGpu(OnnxRuntime):
             raise ImportError("WebGPU finds no device here")
 
     def about(self) -> dict[str, Any]:
-        """The version; ``note`` where a software driver stands for the GPU."""
+        """The version of the runtime; ``note`` where a software driver stands for the GPU."""
         software = self.devices[0].device.type == self.ort.OrtHardwareDeviceType.CPU
         name = f"WebGPU of ONNX Runtime {self.ort.__version__}"
         return {"runtime": name, "low": ["float16"], "note": SOFTWARE if software else ""}
 
     def options(self) -> Any:
-        """Options with the provider, and with a profile, by which `layers` knows what ran where."""
+        """Session options with the WebGPU provider, and with a profile, by which `layers` knows what ran where."""
         options = super().options()
         options.add_provider_for_devices(self.devices, {})
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -190,7 +190,7 @@ class WebGpu(OnnxRuntime):
         return options
 
     def layers(self, session: int) -> list[dict[str, Any]]:
-        """The kernels that ran, with copies between devices; empty before the first run."""
+        """The kernels that ran, with copies between devices; before the first run, each node with its provider."""
         opened = self.opened[session]
         if session in self.made:
             return self._executed(opened.end_profiling())

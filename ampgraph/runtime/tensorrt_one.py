@@ -19,7 +19,7 @@ GUESSED = 2  # for a dimension that nobody has said: 1 would let axes be dropped
 
 
 def main(jobs: str, answers: str) -> None:
-    """Reads the jobs, and writes an answer for each: ``jobs`` and ``answers`` are the two files."""
+    """Reads TensorRT's jobs, and writes an answer for each: ``jobs`` and ``answers`` are the two files."""
     with open(jobs, encoding="utf-8") as file:
         asked = json.load(file)
     os.dup2(2, 1)  # the compiler prints now and then
@@ -67,13 +67,13 @@ def _answer_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(by: str, node: str, operator: str, words: str) -> dict[str, str]:
-    """What the parser or the builder refuses, and of which node."""
+    """An operator that TensorRT's parser or builder refuses, in its words, and of which node."""
     return {"by": by, "node": node, "operator": operator, "words": words}
 
 
 def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -> Any:
-    """The builder's settings: layers in detail, GPUs to build for, the sizes of open dimensions and values of shape
-    inputs."""
+    """The settings of TensorRT's builder: layers in detail, GPUs to build for, the sizes of open dimensions and values
+    of shape inputs."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capabilities = job.get("capabilities") or []
@@ -98,7 +98,7 @@ def _builder_config(trt: Any, builder: Any, network: Any, job: dict[str, Any]) -
 
 
 def _profile_shapes(tensor: Any, sizes: dict[str, Any]) -> list[list[int]]:
-    """The least, the best and the largest shape of an input, for the optimisation profile."""
+    """The least, the best and the largest shape of an input, for TensorRT's optimisation profile."""
     shapes = []
     for which in range(3):
         shape = []

@@ -77,7 +77,7 @@ class Kernel:
 
     @property
     def attends(self) -> bool:
-        """Whether the kernel is a whole attention."""
+        """Whether this kernel of a TensorRT engine computes a whole attention."""
         return ATTENTION in self.name
 
     @property
@@ -87,7 +87,8 @@ class Kernel:
 
     @property
     def dtype(self) -> str:
-        """The kernel's float types as a report names them: `float16`, `float16->float32`, or an empty string."""
+        """The float types of a TensorRT kernel as a report names them: `float16`, `float16->float32`, or an empty
+        string."""
         reads, makes = "/".join(sorted(self.reads)), "/".join(sorted(self.makes))
         return reads if reads == makes or not makes else makes if not reads else f"{reads}->{makes}"
 
@@ -101,17 +102,17 @@ class Engine:
 
     @cached_property
     def attentions(self) -> int:
-        """Kernels that are a whole attention each."""
+        """How many kernels of a TensorRT engine compute a whole attention each."""
         return sum(kernel.attends for kernel in self.kernels)
 
     @cached_property
     def casts(self) -> int:
-        """Kernels that are Casts and nothing else."""
+        """How many kernels of a TensorRT engine are Casts and nothing else."""
         return sum(kernel.casts for kernel in self.kernels)
 
     @property
     def said(self) -> str:
-        """The engine in a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
+        """A TensorRT engine in a few words: `28 kernels (24 float16, 4 float16->float32), 2 attentions, 1.2 MB`."""
         types = ", ".join(f"{count} {dtype}" for dtype, count in sorted(self.types.items()))
         return f"{len(self.kernels)} kernels ({types}), {self.attentions} attentions, {self.size / 1e6:.1f} MB"
 
@@ -235,7 +236,7 @@ def _answers_of(written: list[dict[str, Any]], python: str, scratch: Path) -> li
 
 
 def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
-    """What TensorRT said, with kernels by the nodes that they compute; AMP501 where it is not installed."""
+    """What TensorRT said of a build, with kernels by the nodes that they compute; AMP501 where it is not installed."""
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
@@ -252,7 +253,7 @@ def _read_answer(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], pyt
 
 
 def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
-    """A refusal with the node that the builder's words name, if they name one."""
+    """An operator that TensorRT's builder refuses, with the node that the builder's words name, if they name one."""
     node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
     return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
 

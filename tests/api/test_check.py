@@ -634,6 +634,10 @@ def test_how_many_meet_the_error_is_said() -> None:
         "ok: relative error 0.001 or less on 22 of 24 generated inputs, tolerance 0.01 (1 above it, "
     )
     assert "above it, as one of eight may be; simulated" in many
+    far, close = (watched(errors).verdict(1e-2, generated=True).finding for errors in (
+        [1e-3] * 22 + [5e-2] * 2, [1e-3] * 20 + [8e-3] * 3 + [1.5e-2],
+    ))  # fmt: skip
+    assert "2 of 24 above it by far" in far and "1 of 24 above it, others close to it" in close
 
 
 def test_what_samples_are_held_to():

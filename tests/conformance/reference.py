@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoP
 
 from conformance.cases import Case, cache_folder, case, read, write
 from near import Tolerance, difference
+from typed import every_node, graphs
 
 FLOAT16_MAX = 65504.0
 _RANDOM = frozenset(
@@ -77,15 +78,20 @@ def run(opened: Any, feeds: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return dict(zip(names, opened.run(names, fed), strict=True))
 
 
+def is_valid(model: ModelProto) -> bool:
+    """Whether onnx's own checker finds nothing wrong."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception:
+        return False
+    return True
+
+
 def _compute(one: Case) -> Reference:
     found = Reference(feeds=[feeds for feeds, _ in one.data])
     model = one.proto()
     names = [v.name for v in model.graph.output]
-    try:
-        onnx.checker.check_model(model, full_check=True)
-        found.checked = True
-    except Exception:
-        found.checked = False
+    found.checked = is_valid(model)
     try:
         opened = session(model)
         found.outputs = [run(opened, feeds, names) for feeds in found.feeds]
@@ -117,33 +123,18 @@ def _disagree(expected: Any, got: Any, rtol: float, atol: float) -> str:
     return "" if np.allclose(got, expected, rtol, atol, equal_nan=True) else "is not close"
 
 
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and those inside it."""
-    yield graph
-    for node in graph.node:
-        for a in node.attribute:
-            for body in (a.g, *a.graphs) if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) else ():
-                yield from graphs(body)
-
-
-def _nodes(model: ModelProto) -> Iterator[onnx.NodeProto]:
-    for g in graphs(model.graph):
-        yield from g.node
-    for f in model.functions:
-        yield from f.node
-
-
 def _random(model: ModelProto) -> list[str]:
-    found = {n.op_type for n in _nodes(model) if n.op_type in _RANDOM}
-    found |= {"Dropout in training mode" for n in _nodes(model) if n.op_type == "Dropout" and len(n.input) > 2}
+    found = {n.op_type for n in every_node(model) if n.op_type in _RANDOM}
+    found |= {"Dropout in training mode" for n in every_node(model) if n.op_type == "Dropout" and len(n.input) > 2}
     return [f"random: {', '.join(sorted(found))}"] if found else []
 
 
 def _constants(model: ModelProto) -> Iterator[TensorProto]:
     """Every float32 tensor stored in the model."""
     for g in graphs(model.graph):
+        assert isinstance(g, GraphProto)
         yield from (t for t in g.initializer if t.data_type == TensorProto.FLOAT)
-    for node in _nodes(model):
+    for node in every_node(model):
         for a in node.attribute:
             if a.type == AttributeProto.TENSOR and a.t.data_type == TensorProto.FLOAT:
                 yield a.t

@@ -69,14 +69,10 @@ def _arguments() -> argparse.Namespace:
     p.add_argument("--levels", nargs="+", default=list(LEVELS))
     p.add_argument("--case", action="append", help="substring of a name; several may be given")
     p.add_argument("--op", help="only cases whose first node is this operator")
-    p.add_argument("--limit", type=int, help="at most so many cases")
     p.add_argument("--sample", type=int, help="the stratified sample of so many cases")
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--converter", default=CONVERTER, help="module:function or file.py:function")
-    p.add_argument("--excused", action="store_true", help="print excused cases")
-    p.add_argument("--ineffective", action="store_true", help="print cases in which nothing was lowered")
-    p.add_argument("--skipped", action="store_true", help="print cases that are not in the suite, and why")
-    p.add_argument("--out", help="write the failures to this file too")
+    p.add_argument("--also", action="store_true", help="print what is excused, not lowered or not in the suite, too")
     return p.parse_args()
 
 
@@ -87,7 +83,7 @@ def choose(args: argparse.Namespace) -> list[str]:
         names = [n for n in names if any(c in n for c in args.case)]
     if args.op:
         names = [n for n in names if found.ops[n] == args.op]
-    return names[: args.limit]
+    return names
 
 
 def main() -> int:
@@ -102,18 +98,12 @@ def main() -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     results = sorted((r for o in outcomes for r in o.results), key=lambda r: (r.stage, r.case, r.level))
-    print(failures := table(results))
-    if args.out:
-        Path(args.out).write_text(failures + "\n")
-    for r in results if args.excused else ():
-        if r.excuse and not r.stage:
-            print(f"excused  {r.case:<60} {r.level:<5} {r.excuse}")
-    for r in results if args.ineffective else ():
-        if r.can_lower and not r.low_nodes and not r.held and not r.stage:
-            print(f"nothing lowered  {r.case:<60} {r.level}")
-    for o in outcomes if args.skipped else ():
-        if o.skipped:
-            print(f"skipped  {o.case:<60} {o.skipped}")
+    print(table(results))
+    for r in (r for r in results if args.also and not r.stage):
+        if r.excuse or (r.can_lower and not r.low_nodes and not r.held):
+            print(f"{r.case:<60} {r.level:<5} {r.excuse or 'nothing lowered'}")
+    for o in (o for o in outcomes if args.also and o.skipped):
+        print(f"{o.case:<60} skipped: {o.skipped}")
     skipped = sum(bool(o.skipped) for o in outcomes)
     found = index()
     print(

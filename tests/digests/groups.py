@@ -15,6 +15,7 @@ from digests.table import Row
 
 MODELS = TESTS.parent / "models"
 WRITING = ("onnx", "onnx-ir", "numpy", "ml_dtypes", "protobuf")
+TRAINING = (*WRITING, "onnxruntime", "zlib")
 TORCH = ("torch", "transformers", "onnxscript")
 PEERS = ("bert", "gpt2", "llama", "vit", "resnet50", "swin", "convnext", "t5enc", "whisperenc", "cond")
 SMALL = ("decoder", "vision", "residual", "branching")
@@ -38,10 +39,6 @@ def _both(path: Path) -> tuple[str, ...]:
 
 def committed() -> list[str]:
     return sorted(path.name for path in MODELS.iterdir() if path.suffix in (".onnx", ".mindir"))
-
-
-def of_committed(name: str) -> Iterator[Row]:
-    yield from conversions.conversions(name, MODELS / name, _both(MODELS / name))
 
 
 def backend() -> list[str]:
@@ -70,11 +67,7 @@ def small() -> Path:
 
 def of_export(name: str) -> Iterator[Row]:
     folder = peers() if name in PEERS else small()
-    yield from conversions.conversions(name, folder / f"{name}.onnx")
-
-
-def nets() -> list[str]:
-    return list(networks())
+    return conversions.conversions(name, folder / f"{name}.onnx")
 
 
 def of_net(name: str) -> Iterator[Row]:
@@ -84,20 +77,20 @@ def of_net(name: str) -> Iterator[Row]:
         yield from conversions.conversions(name, path, _both(path))
 
 
-def forward_graphs() -> Path:
-    return exported("training", TESTS / "training" / "models.py")
+def of_committed(name: str) -> Iterator[Row]:
+    return conversions.conversions(name, MODELS / name, _both(MODELS / name))
 
 
 def of_strict(name: str) -> Iterator[Row]:
     return runs.of_example(name, MODELS, small)
 
 
-def of_step(name: str) -> Iterator[Row]:
-    return steps.built(name, MODELS, forward_graphs)
-
-
 def of_trained(name: str) -> Iterator[Row]:
     return steps.trained(name, MODELS)
+
+
+def of_step(name: str) -> Iterator[Row]:
+    return steps.built(name, MODELS, lambda: exported("training", TESTS / "training" / "models.py"))
 
 
 GROUPS = {
@@ -106,10 +99,10 @@ GROUPS = {
         Group("models", conversions.COLUMNS, WRITING, committed, of_committed),
         Group("backend", conversions.COLUMNS, (*WRITING, "onnxruntime"), backend, of_backend),
         Group("exports", conversions.COLUMNS, (*WRITING, *TORCH), lambda: [*PEERS, *SMALL], of_export),
-        Group("mindir", conversions.COLUMNS, WRITING, nets, of_net),
+        Group("mindir", conversions.COLUMNS, WRITING, lambda: list(networks()), of_net),
         Group("strict", runs.COLUMNS, (*WRITING, *TORCH, "onnxruntime"), runs.names, of_strict, False),
         Group("strict-backend", runs.BACKEND_COLUMNS, (*WRITING, "onnxruntime"), backend, runs.of_backend, False),
-        Group("steps", steps.COLUMNS, (*WRITING, *TORCH, "zlib"), steps.names, of_step),
-        Group("trained", steps.COLUMNS, (*WRITING, "onnxruntime", "zlib"), steps.trained_names, of_trained, False),
+        Group("steps", steps.COLUMNS, (*WRITING, *TORCH, "zlib"), lambda: list(steps.ALL), of_step),
+        Group("trained", steps.COLUMNS, TRAINING, lambda: list(steps.DIGITS), of_trained, False),
     )
 }

@@ -46,10 +46,6 @@ ARCHITECTURES = {name: Configuration(name, "adamw:lr=1e-3") for name in GRAPHS}
 ALL = {**DIGITS, **WRITTEN, **ARCHITECTURES}
 
 
-def names() -> list[str]:
-    return list(ALL)
-
-
 def built(name: str, models: Path, forward_graphs: Callable[[], Path]) -> Iterator[Row]:
     """The file of a step at every level, in both low types."""
     with tempfile.TemporaryDirectory() as folder:
@@ -89,10 +85,6 @@ def build(source: Path, configuration: Configuration, level: str, dtype: str, **
     return ampgraph.build_training_step(
         source, loss=configuration.loss, optimizer=configuration.optimizer, level=level, dtype=dtype, **options
     )
-
-
-def trained_names() -> list[str]:
-    return list(DIGITS)
 
 
 def trained(name: str, models: Path) -> Iterator[Row]:

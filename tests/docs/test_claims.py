@@ -29,6 +29,14 @@ MASKED = """g (float[2, 4] x, bool[2, 4] m) => (float[2, 4] y) <float floor = {-
 }"""
 
 
+CLAIMS: list[tuple[str, str, Callable[[], None]]] = []
+
+
+def claim(page: str, sentence: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """What holds a sentence of a page."""
+    return lambda holds: CLAIMS.append((page, sentence, holds)) or holds
+
+
 def converted(model: object, **fields: Any) -> onnx.ModelProto:
     return proto(ampgraph.convert(model, check="off", **fields))  # type: ignore[call-overload]
 
@@ -46,6 +54,7 @@ def low_nodes(model: object, **fields: Any) -> set[str]:
     return {decision.kind for decision in plan.decisions if decision.dtype == "float16"}
 
 
+@claim("limits", "A Loop that carries no value has no gradient.")
 def loops_have_gradients() -> None:
     for carried, refused in (("h", False), ("", True)):
         out = "(bool more, float[N, 2] next)" if carried else "(bool more, float[N, 2] row)"
@@ -62,12 +71,14 @@ def loops_have_gradients() -> None:
             assert ampgraph.build_training_step(model, loss="mse", optimizer="sgd").layout.states
 
 
+@claim("limits", "`--rewrite none` leaves it all")
 def rewrites_can_be_switched_off() -> None:
     assert (
         ampgraph.plan(TRANSFORMER, rewrite="all").rewrites and not ampgraph.plan(TRANSFORMER, rewrite="none").rewrites
     )
 
 
+@claim("limits", "without the option the opset changes for bfloat16 on `--target tensorrt` and `openvino` alone")
 def the_opset_stays() -> None:
     before = parse("g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=(4, 3, 3, 3), opset=18)
     found = {
@@ -79,52 +90,62 @@ def the_opset_stays() -> None:
     assert set(found.values()) == {18}
 
 
+@claim("faq", "`tune` makes three to six strict runs as a rule and twenty at most")
 def tune_has_a_budget() -> None:
     assert BUDGET == 20
 
 
+@claim("faq", "`--no-metadata` omits that")
 def files_say_what_was_done() -> None:
     nodes = converted(onnx.load(TRANSFORMER)).graph.node
     assert any(entry.key == "ampgraph.reason" for node in nodes for entry in node.metadata_props)
     assert b"ampgraph.reason" not in converted(onnx.load(TRANSFORMER), metadata=False).SerializeToString()
 
 
+@claim("faq", "That is the default. `--io low` or `--io NAME=low` changes them; `keep_io_types` is")
 def the_border_stays() -> None:
     assert input_type(converted(onnx.load(MODEL))) == onnx.TensorProto.FLOAT
     assert input_type(converted(onnx.load(MODEL), keep_io_types=False)) == onnx.TensorProto.FLOAT16
 
 
+@claim("faq", "An operator in no list stays float32.")
 def unknown_operators_stay() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { h = MatMul (x, w)  y = mine.Own (h) }"
     assert low_nodes(parse(text, w=(4, 4), domains=["mine"])) == {"MatMul"}
 
 
+@claim("faq", "the same model, options and version give the same file")
 def two_runs_are_the_same() -> None:
     first, second = (converted(onnx.load(MODEL)).SerializeToString(deterministic=True) for _ in range(2))
     assert first == second
 
 
+@claim("faq", "a float64 model (only float32 is lowered)")
 def double_stays() -> None:
     text = "g (double[2, 4] x) => (double[2, 4] y) { y = MatMul (x, w) }"
     assert not low_nodes(parse(text, w=np.ones((4, 4))))
 
 
+@claim("design", "O0 changes nothing")
 def nothing_at_o0() -> None:
     before = onnx.load(MODEL).SerializeToString(deterministic=True)
     assert converted(onnx.load(MODEL), level="O0").SerializeToString(deterministic=True) == before
 
 
+@claim("design", "-inf is never changed.")
 def minus_infinity_stays() -> None:
     found = converted(parse(MASKED, w=(4, 4)), level="O3")
     stored = [onnx.numpy_helper.to_array(tensor).astype(np.float32) for tensor in found.graph.initializer]
     assert any(np.isneginf(array).all() for array in stored)
 
 
+@claim("design", "a plan applied to another model is refused")
 def a_plan_of_another_model_is_refused() -> None:
     with pytest.raises(AmpError, match="AMP403"):
         ampgraph.apply(onnx.load(TRANSFORMER), ampgraph.plan(MODEL))
 
 
+@claim("faq", "norms are in class *fp32*")
 def norms_stay() -> None:
     assert all("LayerNormalization" not in low_nodes(TRANSFORMER, level=level, target="cpu") for level in ("O1", "O2"))
 
@@ -136,6 +157,7 @@ def level_rows(page: str, start: str) -> dict[str, list[str]]:
     return {cells[0].split()[0]: cells[1:6] for cells in rows if len(cells) > 5}
 
 
+@claim("design", "| auto | low | by the cut | by the cut | by the cut | as O2 |")
 def the_levels_are_these() -> None:
     words = {"low": "low", "float32": "float32", "by the cut": "cut", "float32*": "float32"}
     said = {}
@@ -153,11 +175,13 @@ def the_levels_are_these() -> None:
     ]
 
 
+@claim("design", "rule of validity > the user's pattern > measured range > guard > list > cut")
 def what_wins_is_ordered() -> None:
     wins = decisions.VALIDITY, decisions.USER, decisions.RANGE, decisions.ACCURACY, decisions.LIST, decisions.CUT
     assert list(wins) == sorted(wins, reverse=True)
 
 
+@claim("design", "a given float32 -> low -> float32 is a rounding and stays")
 def a_given_rounding_stays() -> None:
     """A pair of Casts to float16 and back is arithmetic of the file, at every level."""
     rounds = """g (float[2, 4] x) => (float[2, 4] y) {
@@ -170,6 +194,7 @@ def a_given_rounding_stays() -> None:
 LOWEST = np.float32(-3.4e38)
 
 
+@claim("design", "becomes half the low minimum only if every path from it ends in Softmax")
 def masks_below_the_range_become_half_of_it() -> None:
     for end, dtype in (("y = Softmax (s)", "float16"), ("y = Relu (s)", "float32")):
         nodes = f"h = MatMul (x, w)  s = Where (m, h, f)  {end}"
@@ -180,6 +205,7 @@ def masks_below_the_range_become_half_of_it() -> None:
         assert least == (-65504 / 2 if dtype == "float16" else LOWEST), (end, least)
 
 
+@claim("design", "Unknown dimensions: batch-like 1, sequence-like 128; `--dim` overrides.")
 def sizes_are_guessed_so() -> None:
     text = "g (float[batch, length, 4] x) => (float[batch, length, 4] y) { y = MatMul (x, w) }"
     flow = adapters.load(parse(text, w=(4, 4)))[0].dataflow()
@@ -187,11 +213,13 @@ def sizes_are_guessed_so() -> None:
     assert flow.dims(value) == [1, 128, 4] and flow.dims(value, {"length": 9}) == [1, 9, 4]
 
 
+@claim("design", "else there are more, up to 24, as errors have long tails.")
 def a_check_runs_so_many() -> None:
     assert (check.GENERATED, check.MORE) == (6, 24)
     assert (verdict.EIGHT, verdict.CLOSE, verdict.UNSURE) == (8, 0.6, 0.25)
 
 
+@claim("faq", "`--level auto` never has more than O2")
 def auto_has_no_more_casts() -> None:
     for target in ("cuda", "tensorrt", "cpu"):
         for model in (MODEL, TRANSFORMER):
@@ -199,6 +227,7 @@ def auto_has_no_more_casts() -> None:
             assert auto <= most
 
 
+@claim("limits", "Sequences and optionals at the border of a model stay float32")
 def sequences_stay() -> None:
     text = (
         "g (float[2, 4] x, seq(float[2, 4]) s) => (seq(float[2, 4]) t) { h = MatMul (x, w)  t = SequenceInsert (s, h) }"
@@ -210,6 +239,7 @@ def sequences_stay() -> None:
     assert kinds == [onnx.TensorProto.FLOAT] * 2 and input_type(found) == onnx.TensorProto.FLOAT16
 
 
+@claim("limits", "weights that a later version lists stay inputs")
 def weights_as_inputs_are_constants() -> None:
     text = "g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) { y = MatMul (x, w) }"
     kept: dict[tuple[int, bool | None], list[str]] = {}
@@ -221,6 +251,7 @@ def weights_as_inputs_are_constants() -> None:
     assert frozen == {(3, None), (3, True), (8, True)}
 
 
+@claim("faq", "computed in floating point stay float32, whatever a list says: the guard *index*")
 def floats_that_count_stay() -> None:
     text = """g (float[2, 64] x, float[1] n) => (float[2, K] y) { h = MatMul (x, w)  m = Mul (n, half)  f = Floor (m)
         i = Cast <to = 7> (f)  y = Slice (h, zero, i, one) }"""
@@ -230,6 +261,7 @@ def floats_that_count_stay() -> None:
     assert low_nodes(parse(text, **stored), level="O3") >= {"MatMul"}
 
 
+@claim("faq", "a weight that low and float32 nodes read is stored in both types or cast once.")
 def a_shared_weight_is_both() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { [a] h = MatMul (x, w)  [b] y = MatMul (h, w) }"
     found = converted(parse(text, w=(4, 4)), fp32=["a"])
@@ -237,6 +269,7 @@ def a_shared_weight_is_both() -> None:
     assert types == [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16]
 
 
+@claim("faq", "What is written is sorted, what is added has names that nothing else has")
 def what_is_written_is_sorted() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { [n] y = Relu (h)  [n] h = MatMul (x, w) }"
     found = converted(parse(text, w=(4, 4)))
@@ -245,6 +278,7 @@ def what_is_written_is_sorted() -> None:
     assert len(set(added)) == len(added) == 2 and "n" not in added
 
 
+@claim("faq", "a function that is called with different types is copied once for each")
 def a_function_is_copied_for_each_type() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) {
         h = MatMul (x, w)  [a] b = loc.f (h)  [c] d = loc.f (b)  y = MatMul (d, w) }"""
@@ -253,6 +287,7 @@ def a_function_is_copied_for_each_type() -> None:
     assert len(converted(model).functions) == 1 and len(converted(model, fp32=["c"]).functions) == 2
 
 
+@claim("faq", "The report says so: a level O0, a float64 model (only float32 is lowered)")
 def why_nothing_changes() -> None:
     said: dict[str, tuple[str, dict[str, Any]]] = {
         "nothing to lower": ("float[2, 4] x) => (float[2, 4] y) { y = MatMul (x, w)", {"level": "O0"}),
@@ -266,6 +301,7 @@ def why_nothing_changes() -> None:
         assert words in str(report) and not report.changed, str(report)
 
 
+@claim("how-to", "of most such files nothing becomes low, and the summary says so.")
 def a_scikit_learn_classifier_stays() -> None:
     text = """g (float[n, 4] x) => (float[n, 3] y) { s = ai.onnx.ml.Scaler <offset = [0.0], scale = [0.5]> (x)
         l, y = ai.onnx.ml.LinearClassifier <coefficients = [%s], classlabels_ints = [0, 1, 2]> (s) }"""
@@ -274,50 +310,6 @@ def a_scikit_learn_classifier_stays() -> None:
     assert not report.changed and "does not admit float16" in str(report) and "in no list" not in str(report)
     text = "g (float[n, 4] x) => (float[n, 3] y) { h = MatMul (x, w)  a = Add (h, b)  y = Softmax (a) }"
     assert low_nodes(parse(text, w=(4, 3), b=(3,))) >= {"MatMul", "Add"}
-
-
-CLAIMS: list[tuple[str, str, Callable[[], None]]] = [
-    ("limits", "A Loop that carries no value has no gradient.", loops_have_gradients),
-    ("limits", "`--rewrite none` leaves it all", rewrites_can_be_switched_off),
-    (
-        "limits",
-        "without the option the opset changes for bfloat16 on `--target tensorrt` and `openvino` alone",
-        the_opset_stays,
-    ),
-    ("faq", "norms are in class *fp32*", norms_stay),
-    ("faq", "`tune` makes three to six strict runs as a rule and twenty at most", tune_has_a_budget),
-    ("faq", "That is the default. `--io low` or `--io NAME=low` changes them; `keep_io_types` is", the_border_stays),
-    ("faq", "An operator in no list stays float32.", unknown_operators_stay),
-    ("faq", "the same model, options and version give the same file", two_runs_are_the_same),
-    ("faq", "a float64 model (only float32 is lowered)", double_stays),
-    ("faq", "`--no-metadata` omits that", files_say_what_was_done),
-    ("faq", "`--level auto` never has more than O2", auto_has_no_more_casts),
-    ("faq", "computed in floating point stay float32, whatever a list says: the guard *index*", floats_that_count_stay),
-    ("faq", "a weight that low and float32 nodes read is stored in both types or cast once.", a_shared_weight_is_both),
-    ("faq", "What is written is sorted, what is added has names that nothing else has", what_is_written_is_sorted),
-    (
-        "faq",
-        "a function that is called with different types is copied once for each",
-        a_function_is_copied_for_each_type,
-    ),
-    ("faq", "The report says so: a level O0, a float64 model (only float32 is lowered)", why_nothing_changes),
-    ("how-to", "of most such files nothing becomes low, and the summary says so.", a_scikit_learn_classifier_stays),
-    ("limits", "Sequences and optionals at the border of a model stay float32", sequences_stay),
-    ("limits", "weights that a later version lists stay inputs", weights_as_inputs_are_constants),
-    ("design", "| auto | low | by the cut | by the cut | by the cut | as O2 |", the_levels_are_these),
-    ("design", "rule of validity > the user's pattern > measured range > guard > list > cut", what_wins_is_ordered),
-    ("design", "a given float32 -> low -> float32 is a rounding and stays", a_given_rounding_stays),
-    (
-        "design",
-        "becomes half the low minimum only if every path from it ends in Softmax",
-        masks_below_the_range_become_half_of_it,
-    ),
-    ("design", "Unknown dimensions: batch-like 1, sequence-like 128; `--dim` overrides.", sizes_are_guessed_so),
-    ("design", "else there are more, up to 24, as errors have long tails.", a_check_runs_so_many),
-    ("design", "O0 changes nothing", nothing_at_o0),
-    ("design", "-inf is never changed.", minus_infinity_stays),
-    ("design", "a plan applied to another model is refused", a_plan_of_another_model_is_refused),
-]
 
 
 @pytest.mark.parametrize(("page", "sentence", "holds"), CLAIMS, ids=lambda part: getattr(part, "__name__", None))

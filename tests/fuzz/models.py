@@ -13,7 +13,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper, nump
 
 from fuzz.forms import DTYPES, Use, Want, draw, operators, schema
 from fuzz.runtime import compute, is_tame, opened, type_of
-from planner.test_regions import FORMS, LOG_SOFTMAX, MORE_FORMS, WEIGHTS
+from planner.test_regions import FORMS, LOG_SOFTMAX, WEIGHTS
 from share import number_of
 
 NAMES = ("v{}", "x.{}", "/layer/{}", "a:{}", "{}", "ünï {}")
@@ -262,8 +262,7 @@ STORED = {
 @cache
 def texts() -> list[str]:
     """All bodies, from x of 4 by 8 to y."""
-    forms = [text for group in MORE_FORMS.values() for text in group.values()]
-    return [*forms, *(text for _, _, text in FORMS), *LOG_SOFTMAX.values(), *OTHERS.values()]
+    return [text for group in (*FORMS.values(), LOG_SOFTMAX, OTHERS) for text in group.values()]
 
 
 def _constant(body: Body, value: np.ndarray) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.numerics.strict.session import StrictSession
+from typed import every_node
 
 HEAVY_ONLY = Path(__file__).with_name("heavy_only.toml")
 HEAVY = ("MatMul", "Gemm", "Conv", "LSTM")
@@ -92,16 +93,6 @@ def _is_low_quotient(name: str, writers: dict[str, onnx.NodeProto]) -> bool:
     return quotient is not None and quotient.op_type == "Div"
 
 
-def graphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
-    """A graph or function and its bodies, at any depth."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from graphs(attribute.g)
-
-
 def casts(model: ModelProto) -> int:
     """Cast nodes at any depth, those of functions too."""
-    owners: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    return sum(node.op_type == "Cast" for owner in owners for graph in graphs(owner) for node in graph.node)
+    return sum(node.op_type == "Cast" for node in every_node(model))

@@ -359,12 +359,13 @@ def test_values_by_hand() -> None:
     # added casts stand for what they cast
     model = planted.chain()
     feeds = planted.feed(scale=0.1)
-    trace = Tracer(model, trace_low(model)).run(feeds, feeds)
+    tracer = Tracer(model, trace_low(model))
+    trace = tracer.run(feeds, feeds)
     assert trace.values["a"].error and trace.values["x"].error == 0
-    casts = [site for site in trace.sites if site.kind == "Cast"]
-    assert casts and all(trace.twins[site.outputs[0]] == trace.twins[site.inputs[0]] for site in casts)
+    casts = [site for site in tracer.sites if site.kind == "Cast"]
+    assert casts and all(tracer.twins[site.outputs[0]] == tracer.twins[site.inputs[0]] for site in casts)
     assert all(trace.values[site.outputs[0]].error is not None for site in casts)
-    assert trace.dtypes["a"] == "float16"
+    assert tracer.dtypes["a"] == "float16"
     assert trace.values["a"].range.absmax == pytest.approx(feeds["x"].max() * 300, rel=1e-3)
 
 
@@ -382,8 +383,8 @@ def test_pieces_change_nothing(name: str, limit: int) -> None:
     pieces = cut.run(feeds, feeds)
     assert len(cut._runs[1]) > 2 and len(whole._runs[1]) == 1
     assert first.values == again.values == pieces.values
-    growth = [suspect.node for suspect in Inquest(first, whole.weights).growth(8)]
-    assert growth == [suspect.node for suspect in Inquest(pieces, cut.weights).growth(8)] and growth
+    growth = [suspect.node for suspect in Inquest(first).growth(8)]
+    assert growth == [suspect.node for suspect in Inquest(pieces).growth(8)] and growth
 
 
 def test_odd_models_are_traced() -> None:

@@ -262,7 +262,7 @@ PIXELS = "of 0 to 255"
 
 def drawn(text: str, weights: dict[str, Any], count: int = 3) -> tuple[str, list[Any]]:
     """What is said of the first input, and its samples."""
-    samples = load_samples(parse(text, opset=17, **weights), count=count)
+    samples = load_samples(parse(text, known=weights), count=count)
     return samples.notes[1], [next(iter(item.values())) for item in samples]
 
 
@@ -386,6 +386,21 @@ def test_states_are_those_that_the_model_reaches(state: str, after: str) -> None
     assert [len(list(fitted.first(n))) for n in (1, 3)] == [1, 3]
 
 
+def test_states_whose_outputs_are_called_anything_are_paired_by_order() -> None:
+    text = """g (float[1, 4] x, float[1, 4] state_in_0, float[1, 2] state_in_1, float[1, 4] state_in_2)
+              => (float[1, 1] y, float[1, 4] id_1, float[1, 2] id_2, float[1, 4] id_3) {
+      y = ReduceSum (x, one)  id_1 = Add (state_in_0, x)  id_2 = Neg (state_in_1)  id_3 = Sub (state_in_2, x) }"""
+    model = parse(text, {"one": np.array([1])}, opset=17)
+    ports = load_samples(model, count=2).fitted(StrictSession(model).run)
+    assert ports.notes[-1].startswith("'state_in_0' and 'state_in_1' and 'state_in_2': zero at first")
+    first, second = ports
+    assert np.array_equal(second["state_in_0"], first["x"]) and np.array_equal(second["state_in_2"], -first["x"])
+    # one output of their shapes more leaves open which
+    for body, output in (("z = Neg (x)", "float[1, 4] z, float[1, 1] y"), ("", "float[1, 1] y")):
+        other = text.replace("float[1, 1] y", output).replace("y = ReduceSum", f"{body}  y = ReduceSum")
+        assert (load_samples(parse(other, {"one": np.array([1])}, opset=17), count=2)._states == ()) == bool(body)
+
+
 def test_each_state_is_computed_once_and_has_the_type_of_its_input() -> None:
     ran = list[Any]()
 
@@ -452,8 +467,7 @@ TABLES = {"m": MEANS, "s": DEVIATIONS, "v": DEVIATIONS**2, "g": 1 / DEVIATIONS, 
     ],
 )
 def test_rows_of_a_table_have_the_means_and_deviations_that_the_model_expects(body: str) -> None:
-    ones = {"one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)}
-    weights = {name: array for name, array in {**TABLES, **ones}.items() if name in body.replace("(", " ( ")}
+    weights = {**TABLES, "one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)}
     note, arrays = drawn(f"g (float[64, 3] x) => (float[64, 3] y) {{ {body} }}", weights, count=1)
     assert "means that the model takes off" in note
     assert np.all(np.abs(arrays[0].mean(0) - MEANS) <= 0.5 * DEVIATIONS)
@@ -476,7 +490,7 @@ def test_pictures_of_a_sensor_have_the_mean_and_deviation_that_the_model_expects
     body: str, shape: tuple[int, ...], edge: int
 ) -> None:
     numbers = {"m": 20005, "s": 24645, "g": 1 / 24645, "v": 24645**2, "one": 1, "zero": 0}
-    weights = {name: np.full(shape, n, np.float32) for name, n in numbers.items() if name in body.replace("(", " ( ")}
+    weights = {name: np.full(shape, n, np.float32) for name, n in numbers.items()}
     size = f"float[2, 3, {edge}, {edge}]"
     note, arrays = drawn(f"g ({size} x) => ({size} y) {{ {body} }}", weights, count=1)
     assert "means that the model takes off" in note
@@ -517,7 +531,7 @@ NAMES = "g (float[batch, n, width] x, int64[batch, n, width] i) => (float[b, c, 
 
 
 def shapes(text: str, weights: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    model = parse(text, opset=17, **weights)
+    model = parse(text, known=weights)
     samples = load_samples(model, count=1).fitted(StrictSession(model).run)
     return {name: array.shape for name, array in next(iter(samples)).items()}
 
@@ -546,6 +560,37 @@ def test_sizes_are_learnt() -> None:
     message = "Status Message: /a/b.h:51 Dimension of input 2 must be 1 instead of 4. shape={1,288,4,16}"
     proposed = list(changes(message, {("x", 2): 128, ("x", 0): 1}))
     assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
+
+
+def test_sides_of_a_square_picture_are_learnt_together() -> None:
+    text = """g (float[N, c, h, w] x) => (float[a, b] y) {{ {0} p = Conv <strides = [8, 8]> ({1}, k)
+      q = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (p)  f = Flatten (q)  y = Gemm (f, m) }}"""
+    weights = {"k": np.ones((4, 3, 8, 8), np.float32), "m": np.ones((4 * 5 * 5, 2), np.float32)}
+    side = shapes(text.format("", "x"), weights)["x"]
+    assert side[:2] == (1, 3) and side[2] == side[3] and side[2] // 16 == 5
+    last = shapes(text.format("t = Transpose <perm = [0, 3, 1, 2]> (x)", "t"), weights)["x"]
+    assert last == (1, *side[2:], 3)
+
+
+def test_a_size_reaches_the_last_part_that_is_taken() -> None:
+    """A part that begins behind the end is empty: a mean of it is anything."""
+    parts = " ".join(
+        f"p{i} = Slice (x, s{i}, s{i + 1}, axis)  m{i} = ReduceMean <axes = [1], keepdims = 1> (p{i})" for i in range(4)
+    )
+    text = f"g (float[1, steps, 3] x) => (float[1, 4, 3] y) {{ {parts} y = Concat <axis = 1> (m0, m1, m2, m3) }}"
+    bounds = {f"s{i}": np.array([32 * i]) for i in range(5)}
+    assert shapes(text, {**bounds, "axis": np.array([1])})["x"] == (1, 128, 3)
+    near = {**bounds, "s1": np.array([4]), "s2": np.array([8]), "s3": np.array([9])}  # all begin within the guess
+    assert shapes(text, {**near, "axis": np.array([1])})["x"] == (1, 16, 3)
+
+
+def test_a_picture_of_one_channel_and_a_step_of_time() -> None:
+    text = """g (float[1, 64, 64] x, float[1] dt) => (float[1, 2, 62, 62] y) {
+      u = Unsqueeze (x, axis)  r = Reshape (u, shape)  c = Conv (r, k)  y = Mul (c, dt) }"""
+    weights = {"axis": np.array([3]), "shape": np.array([1, 1, 64, 64]), "k": np.ones((2, 1, 3, 3), np.float32)}
+    found = generated(text, weights, count=3)
+    assert "pictures" in told(found, "x") and all(item["x"].shape == (1, 64, 64) for item in found)
+    assert all(1 / 32 <= float(item["dt"][0]) < 1 / 16 for item in found)
 
 
 PADDED = """g (float[b, n] x, float[b, m] s, int64 rate) => (float[b, t] y) {

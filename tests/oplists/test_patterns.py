@@ -16,7 +16,7 @@ from ampgraph.oplists import pattern_files
 from ampgraph.oplists.files import read_file
 from ampgraph.oplists.patterns import Region, find_biases, find_regions, region_patterns
 from onnx_text import parse
-from planner.test_regions import LAYER_NORMS, RMS_NORMS, TORCH, between, used
+from planner.test_regions import LAYER_NORMS, RMS_NORMS, TORCH, WEIGHTS, between
 
 PYTHON = """
 region = "LayerNormalization"
@@ -150,7 +150,7 @@ OTHERS = {  # the text of a region, and a model that has it
 def test_other_regions_are_a_text_too(file: tuple[str, str, str], body: str, tmp_path: Path) -> None:
     region, anchors, text = file
     path = written(tmp_path, FILE.format(region=region, anchor=anchors, text=text))
-    graph, _ = adapters.load(between(body, 17, {"quick": np.array(1.7, np.float32)}))
+    graph, _ = adapters.load(between(body, 17, quick=np.array(1.7, np.float32)))
     flow = graph.dataflow("float16")
     kinds = {
         (found.kind, flow.values[found.result.outputs[0]].name) for found in find_regions(flow, load_patterns(path))
@@ -192,7 +192,7 @@ BIASES = {
 @pytest.mark.parametrize(("body", "biases"), BIASES.values(), ids=BIASES.keys())
 def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
     text = f"g (float[4,8] x) => (float[4,8] y) {{ {body} }}"
-    model = parse(text, used(text, {"rows": np.ones((4, 8), np.float32)}))
+    model = parse(text, known={**WEIGHTS, "rows": np.ones((4, 8), np.float32)})
     graph, _ = adapters.load(model)
     flow = graph.dataflow("float16")
     regions: list[Region] = list(find_biases(flow, {"MatMul"}))

@@ -21,16 +21,12 @@ def model(body: str, opset: int = 16) -> ModelProto:
     """A region between two products."""
     rng = np.random.default_rng(1)
     numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
-    stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items() if name in body}
-    body = (
-        body.replace("<axes = [-1]> (x)", "(x, last)").replace("<axes = [-1]> (q)", "(q, last)")
-        if opset >= 18
-        else body
-    )
+    stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
+    stored |= {"w": rng.standard_normal((8, 8)).astype(np.float32), "g": np.linspace(0.5, 2, 8, dtype=np.float32)}
+    if opset >= 18:
+        body = body.replace("<axes = [-1]> (x)", "(x, last)").replace("<axes = [-1]> (q)", "(q, last)")
     graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
-    stored |= {"last": np.array([-1])} if opset >= 18 else {}
-    stored |= {"g": np.linspace(0.5, 2, 8, dtype=np.float32)} if "g)" in body else {}
-    return parse(graph, {"w": rng.standard_normal((8, 8)).astype(np.float32), **stored}, opset=opset)
+    return parse(graph, known={**stored, "last": np.array([-1])}, opset=opset)
 
 
 def gelu(end: str) -> ModelProto:
@@ -80,9 +76,8 @@ def embeddings(norm: str = "n = LayerNormalization <axis = -1> (e, g, b)", atten
         **{"g": np.ones(16, np.float32), "b": np.zeros(16, np.float32)},
         **{"one": np.int64(1), "zero": np.int64(0), "first": np.array([0])},
     }
-    stored |= {"w_in": (16, 48), "b_in": (48,)} if attention else {}
-    stored |= {"square": np.float32(2), "eps": np.float32(1e-5)} if "square" in norm else {}
-    return parse(graph, stored, opset=17, domains=["com.microsoft"])
+    stored |= {"w_in": (16, 48), "b_in": (48,), "square": np.float32(2), "eps": np.float32(1e-5)}
+    return parse(graph, known=stored, domains=["com.microsoft"])
 
 
 WRITTEN_OUT = """m = ReduceMean <axes = [-1]> (e)  d = Sub (e, m)  q = Pow (d, square)  v = ReduceMean <axes = [-1]> (q)

@@ -573,26 +573,13 @@ EPS = [
     )
 ]
 EPS += [
-    Case(
-        "log(x + 1e-9)",
-        "eps",
-        "g (float[1,4] x) => (float[1,4] y) { a = Add (x, eps)  y = Log (a) }",
-        X4,
-        {"eps": F(1e-9)},
-    ),
-    Case(
-        "x / max(|x|, eps)",
-        "eps",
-        "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Max (n, eps)  y = Div (x, m) }",
-        X4,
-        {"eps": F(1e-12)},
-    ),
-    Case(
-        "x / clip(|x|, eps)",
-        "eps",
-        "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Clip (n, eps)  y = Div (x, m) }",
-        X4,
-        {"eps": F(1e-12)},
+    *(
+        Case(name, "eps", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}", X4, {"eps": eps})
+        for name, body, eps in (
+            ("log(x + 1e-9)", "a = Add (x, eps)  y = Log (a)", F(1e-9)),
+            ("x / max(|x|, eps)", "n = Abs (x)  m = Max (n, eps)  y = Div (x, m)", F(1e-12)),
+            ("x / clip(|x|, eps)", "n = Abs (x)  m = Clip (n, eps)  y = Div (x, m)", F(1e-12)),
+        )
     ),
     Case(
         "x / clip(|x|, eps), the bound an attribute",
@@ -620,20 +607,19 @@ EPS += [
 ]
 
 SUMS = [
-    Case(
-        "Exp into ReduceSum without its maximum",
-        "exp-sum",
-        "g (float[1,4] x) => (float[1,4] y) { e = Exp (x)  s = ReduceSum (e, axes)  y = Div (e, s) }",
-        {"x": rows(12, 11, 1, 0)},
-        {"axes": np.array([1])},
-    ),
-    Case(
-        "log-sum-exp",
-        "exp-sum",
-        "g (float[1,4] x) => (float[1,1] y) { e = Exp (x)  s = ReduceSum (e, axes)  y = Log (s) }",
-        {"x": rows(12, 11, 1, 0)},
-        {"axes": np.array([1])},
-    ),
+    *(
+        Case(
+            name,
+            "exp-sum",
+            f"g (float[1,4] x) => (float[1,A] y) {{ e = Exp (x)  s = ReduceSum (e, axes)  {end} }}",
+            {"x": rows(12, 11, 1, 0)},
+            {"axes": np.array([1])},
+        )
+        for name, end in (
+            ("Exp into ReduceSum without its maximum", "y = Div (e, s)"),
+            ("log-sum-exp", "y = Log (s)"),
+        )
+    ),  # fmt: skip
     Case(
         "70,000 ones",
         "long-sum",

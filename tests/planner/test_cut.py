@@ -19,7 +19,7 @@ from ampgraph.core.dataflow import NONE
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.planner.costs import CutTask
+from ampgraph.planner.costs import LAUNCH, CutTask, same_size_roots
 from ampgraph.planner.cut import INFINITE, Net, Undecided
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.facts.facts import Facts
@@ -224,9 +224,8 @@ DRAWN = {  # models, and what is not low beside q; a Log is taken into one kerne
 
 @pytest.mark.parametrize(("text", "given"), DRAWN.values(), ids=DRAWN)
 def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str, int]) -> None:
-    sizes = {"w": (4, 4), "u": (4, 900), "v": (1, 4)}
-    stored = {name: np.ones(size, np.float32) for name, size in sizes.items() if f", {name})" in text}
-    task = judged(parse(f"g {text}", stored, opset=13), "auto")
+    stored = {"w": np.ones((4, 4), np.float32), "u": np.ones((4, 900), np.float32), "v": np.ones((1, 4), np.float32)}
+    task = judged(parse(f"g {text}", known=stored, opset=13), "auto")
     flow, find = task.flow, task.decisions.find
     unit_of = {value.name: find(value.unit) for value in flow.values if value.unit != NONE}
     sides = [LOW] * len(task.decisions.sides)
@@ -280,3 +279,30 @@ def test_what_is_moved_has_a_price_of_its_own() -> None:
         "LayerNormalization:f32 Cast>f16 Sigmoid:f16 Cast>f32 Concat:f32 "
         "Cast>f16 MatMul:f16 Cast>f32 LayerNormalization:f32"
     )
+
+
+# What the cut is told of sizes and bytes, in numbers that follow from the model.
+
+
+def test_values_of_one_size_have_one_root_and_one_guess() -> None:
+    """Also where the shape is known on one side of a Transpose alone, whichever that is."""
+    text = "g (float[N, 4] x, float[8, 6] k) => (float[P, Q] y, float[R, S, T] z)"
+    text += "{ a = Relu (x)  b = Transpose (a)  y = Neg (b)  c = Transpose (k)  z = Unsqueeze (c, one) }"
+    task = judged(parse(text, one=np.array([0])), "O2")
+    ids = {value.name: value.id for value in task.flow.values}
+    roots = same_size_roots(task.flow, task.options)
+    assert {roots[ids[name]] for name in "xaby"} == {ids["x"]} and {roots[ids[name]] for name in "kcz"} == {ids["k"]}
+    costs = task.costs
+    assert len({costs.elements(ids[name]) for name in "xaby"}) == 1
+    assert [costs.elements(ids[name]) for name in "kcz"] == [48, 48, 48]
+
+
+def test_bytes_of_casts_and_of_float32() -> None:
+    """A Cast reads 4 bytes of an element and writes 2, or the reverse; float32 moves 2 more of each, in and out."""
+    text = "g (float[8, 4] x) => (float[8, 4] y) { p = MatMul (x, w)  s = Sigmoid (p)  y = MatMul (s, w) }"
+    task = judged(parse(text, w=(4, 4)), "O2")
+    product = next(value.id for value in task.flow.values if value.name == "p")
+    assert task.costs.cast(product) == 6 * 32 + LAUNCH
+    [sigmoid] = [op for op in task.flow.ops if op.role == "Sigmoid"]
+    [unit] = {task.decisions.roots[slot] for slot in sigmoid.slots.values()}
+    assert Undecided(task).extra(unit) == 2 * 32 + 2 * 32

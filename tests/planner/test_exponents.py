@@ -71,7 +71,7 @@ def stream(
     weights |= {"massive": (1 + normal(3, WIDTH)) * np.float32(300)}
     weights["zero"] = np.array(0, np.float32)
     text = f"g (int64[1,t] x) => ({outputs}) {{ {body}  {norm.format(i=3)}  {end} }}"
-    return parse(text, {name: value for name, value in weights.items() if name in text}, opset=opset)
+    return parse(text, known=weights, opset=opset)
 
 
 def convolutions() -> ModelProto:

@@ -159,5 +159,5 @@ def test_a_mean_of_few_elements_is_no_sum_to_fear(sizes: str, strides: int, coun
 def test_a_mean_of_squares_is_held(square: str) -> None:
     text = f"""g (float[1,8,7,7] x) => (float[1,8,1,1] y) {{
         c = Conv (x, w)  s = {square}  p = ReduceMean <axes = [2, 3]> (s)  y = Conv (p, w) }}"""
-    model = parse(text, {"w": W, "two": np.float32(2)} if "two" in square else {"w": W}, opset=13)
+    model = parse(text, known={"w": W, "two": np.float32(2)}, opset=13)
     assert dtype_of(converted(model, "auto"), "ReduceMean") == "f32"

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def model_of_case(case: Case) -> Any:
-    weights = {k: v for k, v in case.weights.items() if k in case.graph}
-    return parse(case.graph, weights, opset=case.opset, domains=["local"] if "local." in case.graph else [])
+    domains = ["local"] if "local." in case.graph else []
+    return parse(case.graph, known=case.weights, opset=case.opset, domains=domains)
 
 
 def agree(case: Case, reference: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -261,8 +261,8 @@ def test_scales_are_computed_in_float32_at_every_opset(kind: str, opset: int, in
     ],
 )
 def test_an_opset_is_named_only_where_the_target_has_a_kernel_of_it(graph: str, said: str) -> None:
-    stored = {name: np.full((1, 32, 8), 0.1, np.float32) for name in ("w", "r") if f", {name}" in graph}
-    plan = ampgraph.plan(parse(graph, stored, opset=17), "O3", dtype="bfloat16", target="cuda")
+    stored = dict.fromkeys(("w", "r"), np.full((1, 32, 8), 0.1, np.float32))
+    plan = ampgraph.plan(parse(graph, known=stored), "O3", dtype="bfloat16", target="cuda")
     assert [one.why.text for one in plan.decisions if said in one.why.text], [one.why for one in plan.decisions]
 
 
@@ -278,8 +278,7 @@ WEIGHTS = {
 
 def model_of(body: str, opset: int = 18) -> ModelProto:
     text = f"g (float[2,8] f) => (float[2,8] o) {{ x = MatMul (f, w)  {body}  m = Sub (x, y)  o = MatMul (m, w) }}"
-    words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
-    return parse(text, {name: array for name, array in WEIGHTS.items() if name in words}, opset=opset)
+    return parse(text, known=WEIGHTS, opset=opset)
 
 
 @pytest.mark.parametrize(
@@ -425,13 +424,8 @@ MODEL = "g (float[1,64] {x}, bool k, int64 times) => (float[?] y) {{ {body} }}"
 
 def spectrum_model_of(body: str, domains: tuple[str, ...] = ()) -> ModelProto:
     text = body if body.startswith("g ") else MODEL.format(x="x0" if "x0" in body else "x", body=body)
-    words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
     rank = "?,?,?" if "Conv (" in text else "?,?"
-    return parse(text.replace("float[?] y", f"float[{rank}] y"), domains=domains, **_used(words))
-
-
-def _used(words: set[str]) -> dict[str, Any]:
-    return {name: array for name, array in SPECTRUM_WEIGHTS.items() if name in words}
+    return parse(text.replace("float[?] y", f"float[{rank}] y"), domains=domains, known=SPECTRUM_WEIGHTS)
 
 
 def feeds(model: ModelProto) -> dict[str, Any]:

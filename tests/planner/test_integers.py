@@ -159,15 +159,13 @@ def test_floats_beside_islands() -> None:
     assert casts(result) == 2
     # quantized weights of a float product are no island
     text = "g (float[8,64] x) => (float[8,64] y) { j = DequantizeLinear (w, s, z2)  y = MatMul (x, j) }"
-    weights = {name: QDQ_WEIGHTS[name] for name in ("s", "z2", "w")}
-    assert dtype_of(converted(parse(text, weights), "O2"), "MatMul") == "f16"
-    assert kinds(converted(parse(text, weights, opset=21), "O2")).count("Cast") == 2  # scale and all: input and output
+    older, newer = (converted(parse(text, known=QDQ_WEIGHTS, opset=opset), "O2") for opset in (17, 21))
+    assert dtype_of(older, "MatMul") == "f16" and kinds(newer).count("Cast") == 2  # scale and all: input and output
     # floats among quantized operators are not cast
     text = f"""g (float[8,64] x) => (float[8,64] y) {{ {QDQ} t = Tanh (m)  r = Mul (t, x)
         k = QuantizeLinear (r, s, z)  y = DequantizeLinear (k, s, z) }}"""
-    weights = {name: array for name, array in QDQ_WEIGHTS.items() if name != "f"}
     for opset in (13, 21):
-        assert casts(converted(parse(text, weights, opset=opset), "O2")) == 0, opset
+        assert casts(converted(parse(text, known=QDQ_WEIGHTS, opset=opset), "O2")) == 0, opset
 
 
 INTEGERS = """g (float[4,64] x) => (float[4,64] y) {

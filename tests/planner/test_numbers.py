@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -288,9 +287,7 @@ BODIES = {
 
 def factor_model(body: str, **more: Any) -> ModelProto:
     known = {"w": W, "b": B, "s": S, "v": V, "one": np.array([1]), **more}
-    text = f"{body}  y = MatMul (t, v)"
-    used = {name: array for name, array in known.items() if any(f"{c}{name}{e}" in text for c in "( " for e in "),")}
-    return parse(f"g (float[16,64] x) => (float[16,64] y) {{ {text} }}", used)
+    return parse(f"g (float[16,64] x) => (float[16,64] y) {{ {body}  y = MatMul (t, v) }}", known=known)
 
 
 def scaled_by(given: ModelProto, dtype: str) -> float:
@@ -456,7 +453,7 @@ def computed(body: str) -> ModelProto:
     text = f"""g (float[N,4,8] x) => (float[N,4,A] y) {{ q = MatMul (x, w)  k1 = MatMul (x, w2)
         k = Transpose <perm = [0, 2, 1]> (k1)  {body}  t = MatMul (q, k)  s = Div (t, c)  p = Softmax (s)
         y = MatMul (p, k1) }}"""
-    return parse(text, {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", text)}, opset=17)
+    return parse(text, known=stored)
 
 
 @pytest.mark.parametrize("body", COMPUTED.values(), ids=COMPUTED)
@@ -499,8 +496,8 @@ def two_sided(body: str, low: bool = False, seed: int = 0) -> ModelProto:
     if low:
         stored = {name: array.astype(np.float16).astype(np.float32) for name, array in stored.items()}
     stored |= {"w3": np.eye(16, dtype=np.float32), "c": np.array(0.537285, np.float32)}
-    stored |= {"d": rng.standard_normal(WIDTH).astype(np.float32)} if "d)" in body else {}
-    return parse(text, {**stored, **({"r": np.array([16, WIDTH])} if "r)" in body else {})})
+    stored |= {"d": rng.standard_normal(WIDTH).astype(np.float32), "r": np.array([16, WIDTH])}
+    return parse(text, known=stored)
 
 
 @pytest.mark.slow

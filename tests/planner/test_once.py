@@ -17,11 +17,14 @@ TEXT = """g (float[4,16] x) => (float[4,16] y) {{
     a = MatMul (x, w)  b = MatMul (x, u)  {}  y = MatMul (s, w) }}"""
 RNG = np.random.default_rng(0)
 STORED = {name: RNG.standard_normal((16, 16), np.float32) for name in "wu"}
+NUMBERS = {"half": np.float32(0.5), "third": np.float32(1 / 3)}
 DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 
 
-def model(middle: str = "s = Add (a, b)", **stored: np.generic) -> ModelProto:
-    return parse(TEXT.format(middle), {**STORED, **stored}, opset=22)
+def model(middle: str = "s = Add (a, b)") -> ModelProto:
+    text = TEXT.format(middle)
+    text = text.replace("=> (", "=> (float[4,16] left, ") if "left" in middle else text
+    return parse(text, STORED, known=NUMBERS, opset=22)
 
 
 def converted(source: ModelProto, **options: Any) -> ModelProto:
@@ -38,8 +41,7 @@ def converted(source: ModelProto, **options: Any) -> ModelProto:
     ],
 )
 def test_the_same_bits(kind: str, middle: str, dtype: str) -> None:
-    stored = {"half": np.float32(0.5)} if "half" in middle else {}
-    source = model(middle, **stored)
+    source = model(middle)
     low, wide = converted(source, dtype=dtype), converted(source, dtype=dtype, rule="no-once")
     assert dtype_of(low, kind) == DTYPES[dtype] and dtype_of(wide, kind) == "f32"
     assert sum(node.op_type == "Cast" for node in low.graph.node) == 2  # of the model's input and output
@@ -61,12 +63,7 @@ def test_the_same_bits(kind: str, middle: str, dtype: str) -> None:
     ids=["an input", "a number that is rounded", "a float32 sum", "a float32 reader", "a float32 writer"],
 )
 def test_what_would_be_rounded_more_often_stays(middle: str) -> None:
-    source = model(middle, **({"third": np.float32(1 / 3)} if "third" in middle else {}))
-    if "left" in middle:
-        text = TEXT.format(middle).replace("=> (", "=> (float[4,16] left, ")
-        source = parse(text, STORED, opset=22)
-    made = converted(source)
-    assert dtype_of(made, "Mul" if "third" in middle else "Add") == "f32"
+    assert dtype_of(converted(model(middle)), "Mul" if "third" in middle else "Add") == "f32"
 
 
 def test_the_users_words_stand(tmp_path: Any) -> None:

@@ -66,6 +66,18 @@ def test_a_stream_that_norms_read_in_float32_stays_float32(monkeypatch: pytest.M
     assert errors[0] < 0.9 * errors[1]
 
 
+def test_the_first_sum_of_two_low_values_stays_low_where_casts_are_taken_in() -> None:
+    """TensorRT takes a Cast to float32 into the kernel behind it: no Cast tells that what begins a stream is handed on
+    in float32, of twice the bytes. A stream that begins in float32 stays so."""
+    model = root_mean_squares(4)
+    low = converted(model, target="tensorrt")
+    types = element_types(low)
+    assert [types[f"x{n}"] for n in range(1, 5)] == [TensorProto.FLOAT16, *[TensorProto.FLOAT] * 3]
+    assert decisions(converted(low, target="tensorrt")) == decisions(low)
+    types = element_types(converted(model, target="tensorrt", fp32="op:Gather"))
+    assert [types[f"x{n}"] for n in range(1, 5)] == [TensorProto.FLOAT] * 4
+
+
 def test_what_ends_a_stream() -> None:
     plan = ampgraph.plan(stream(12), "O2", target=WIDE)
     (text,) = {d.why.text for d in plan.decisions if d.why.rule == "stream"}

@@ -136,10 +136,14 @@ def test_the_roofline() -> None:
         "casts": {"cuda": (1.0, 1.0), "tensorrt": (0.0, 0.0)},
         "source": "",
     }
-    device = Device("a", {"float32": 1.0, "float16": 2.0}, 100.0, 0.5, **fixed)  # type: ignore[arg-type]
-    assert device.seconds({KernelWork(2e12, 1e9, "float16", 1, 1): 1}, 1.0, 0.0, 1.0) == 2.0  # computing takes longer
-    assert device.seconds({KernelWork(1.0, 100e9, "float16", 3, 2): 2}, 1.0, 1e6, 1.0) == 2 * 2 * (2.0 + 3.0)
-    assert device.seconds({KernelWork(0.0, 100e9, "float32", 1, 1, True): 1}, 1.0, 0.0, 0.5) == 1.0
+    device = Device("a", {"float32": 1.0, "float16": 2.0}, 100.0, (0.5, 0.5), **fixed)  # type: ignore[arg-type]
+    # computing takes longer
+    assert device.seconds({KernelWork(2e12, 1e9, "float16", 1, 1): 1}, 1.0, 0.0, 1.0, 0.5) == 2.0
+    assert device.seconds({KernelWork(1.0, 100e9, "float16", 3, 2): 2}, 1.0, 1e6, 1.0, 0.5) == 2 * 2 * (2.0 + 3.0)
+    assert device.seconds({KernelWork(0.0, 100e9, "float32", 1, 1, True): 1}, 1.0, 0.0, 0.5, 0.5) == 1.0
+    gpu, work = replace(device, kernel=1e6), {KernelWork(0.0, 100e9, "float32", 1, 1): 4}  # two seconds each, and one
+    assert gpu.seconds(work, 1.0, 2e6, 1.0, 0.5) == 4 * (2.0 + 1.0)  # the host starts the next ones in the meantime
+    assert gpu.seconds(work, 1.0, 5e6, 1.0, 0.5) == 4 * 5.0  # and takes longer than the device does
     high, low = [KernelWork(1e12, 0.0, "float32", 1, 1)], [KernelWork(1e12, 0.0, "float16", 1, 1)]
     found = estimate(high, low, device, "cuda")
     assert (found.low, found.high) == (2.0, 2.0)
@@ -235,7 +239,7 @@ def test_a_float32_model_has_none() -> None:
 def test_each_device_says_where_its_figures_stand() -> None:
     for device in devices():
         assert device.source and device.casts.keys() <= TARGETS["ONNX"].keys() and device.products["float32"] > 0
-        assert device.memory > 0 and 0 < device.reached <= 1
+        assert device.memory > 0 and 0 < device.reached[0] <= device.reached[1] <= 1
         assert device.share[0] < device.share[1] and device.launch[0] < device.launch[1]
 
 

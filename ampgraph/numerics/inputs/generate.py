@@ -19,7 +19,7 @@ from ...core.low_types import numpy_type
 from ...oplists.traits import has, traits
 from .painted import Numbers, is_line, is_picture, pictures, sound, spectrum
 from .roles import InputReader, Reading
-from .sizes import GraphInput, Place, Sizes, reads_text_lines, sounds
+from .sizes import GraphInput, Place, Sizes, channels_last, last_parts, reads_text_lines, sounds
 
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
 HIDDEN = -1e4  # in a mask that is added: zero after Softmax, and within float16
@@ -41,6 +41,7 @@ class InputFill:
     pad: int | None = None
     inverted: bool = False
     table: Table | None = None
+    seen: tuple[int, ...] = ()  # the shape that makes it a picture, for the first product, if that is another
 
 
 class Generator:
@@ -52,7 +53,8 @@ class Generator:
     ) -> None:  # fmt: skip
         """``dims`` and ``learnt``: as `Sizes` has them."""
         self.seed, self.flow = seed, flow
-        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text_lines(flow))
+        turned = {port.name for port in ports if len(port.shape) == 4 and channels_last(flow, port.value)}
+        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text_lines(flow), last_parts(flow), turned)
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
 
@@ -114,12 +116,17 @@ class Generator:
             return InputFill(port, shape, "constant", f"{last}, a limit from {found.limit}", last, last)
         if found.positive:
             return InputFill(port, shape, "uniform", "uniform in (0, 1)")
+        if name == "dt" or name.endswith("_dt"):
+            return InputFill(port, shape, "step", "a step of time, 1/32 to 1/16")
         if "timestep" in name:
             return InputFill(port, shape, "integer", f"whole numbers below {SCHEDULE}", 0, SCHEDULE - 1)
         if found.bounded:  # a float that becomes an index
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
         kind, note = _kind_of(self.flow, port, shape)
+        if kind == PLAIN and (seen := _as_picture(self.flow, port, shape)):
+            kind, note = _kind_of(self.flow, port, seen)
+            return InputFill(port, shape, kind, note, seen=seen)
         table = table_of(self.flow, port.value, shape) if shape and kind in REACHED else None
         if table is not None and (table.reaches(REACHED[kind]) or (kind == PLAIN and len(shape) <= 3)):
             note = "about the means that the model takes off, with its deviations, 4 and 1/16 of them"
@@ -175,12 +182,14 @@ class Generator:
         numbers = Numbers(self.seed, index, zlib.crc32(source.port.name.encode()))
         if kind == "uniform":
             array = numbers.uniform(shape) + np.float32(2.0**-25)
+        elif kind == "step":  # forward, and of part of a second
+            array = (numbers.uniform(shape) + 1) / 32
         elif kind == "boolean":
             array = numbers.integers(0, 1, shape)
         elif source.table is not None:
             array = source.table.rows(numbers, shape, SCALES[index % len(SCALES)])
         elif kind in KINDS:
-            array = made(kind, numbers, shape, index)
+            array = made(kind, numbers, source.seen or shape, index)
         elif kind in ("mask", "added"):
             kept = self._padding_mask(shape, index) != source.inverted
             array = np.where(kept, 0.0, HIDDEN) if kind == "added" else kept
@@ -247,6 +256,20 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
     if length and (length >= SOUND or named or _is_sound(flow, port.value)):
         return "sound", "speech-like sound, tones, noise and silence"
     return PLAIN, "about standard normal, and of 4 and 1/16 times that"
+
+
+def _as_picture(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in which a product reads an input as a picture of one channel, where moves alone lie between; () for
+    none."""
+    for op, read in _first_readers(flow, port.value):
+        found = tuple(size for size in flow.shape(read) or () if isinstance(size, int))
+        if (
+            has(op.role, "products")
+            and is_picture(found)
+            and math.prod(found) == math.prod(shape) == found[-1] * found[-2]
+        ):
+            return found
+    return ()
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import time
@@ -23,6 +24,7 @@ from ...formats.kinds import Model, is_graph
 from ...runtime.data import by_input, cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator
+from .painted import EDGE
 from .sizes import GraphInput, Place
 from .states import CachePair, ReachedStates, told_pairs
 
@@ -451,6 +453,7 @@ def _refuse_nan(name: str, array: Result, where: str) -> None:
 TRIALS = 48  # runs that fail early, mostly
 LARGEST, ROWS = 4096, 64  # of a size, and of one in front
 SECONDS = 60.0  # for all of them
+MARGINS = (1, 1.02, 1.05, 1.08, 1.12, 1.16, 1.2, 1.25, 1.3, 1.4)  # of the sides of a picture
 COMMON = (32, 1, 2, 8, 16, 48, 224, 256, 80, 128, 512, 640)  # tried where no number in a message helps
 
 _SOURCE = re.compile(r"\S*\.(?:h|cc|cpp|cu)\b\S*|0x[0-9a-fA-F]+|'[^']*'")
@@ -502,6 +505,7 @@ def changes(message: str, places: Learnt, hints: Sequence[int] = ()) -> Iterator
     for some in (inner, rows):
         if some is rows and len(rows) > 1:
             yield from (dict.fromkeys(rows, n) for n in (*numbers, *COMMON[:4]) if 1 < n <= ROWS)
+        yield from _scaled_squares(some, numbers)
         for propose in (_as_named, _scaled_down, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = LARGEST if some is inner else ROWS
@@ -518,6 +522,20 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
     it say, had ``got`` elements where ``wanted`` were to be. Whole ones only, and only smaller ones."""
     pairs = [(got, wanted) for got in numbers for wanted in numbers if got > wanted > 0]
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
+
+
+def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
+    """Both sides of square pictures, such that their area is in the ratio of two numbers of a message, or larger by
+    some `MARGINS`: what Convs and pools leave of a side is rounded down."""
+    sides = [pair for pair in itertools.combinations(places, 2) if pair[0][0] == pair[1][0]]
+    largest = sorted(set(numbers), reverse=True)
+    for one, other in (pair for pair in sides if places[pair[0]] == places[pair[1]] >= EDGE):
+        counts = [
+            (got, wanted) for got, wanted in itertools.combinations(largest, 2) if got > places[one] and wanted > 0
+        ]
+        for got, wanted in counts:  # of elements, more than a side has
+            least = places[one] * math.sqrt(wanted / got)
+            yield from ({one: side, other: side} for more in MARGINS if (side := int(least * more)) >= EDGE)
 
 
 def _stage(message: str) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Dataflow
+from ...oplists.traits import has, traits
 from ...runtime.ports import Port
 from ..metrics.roles import LOGARITHMS, PROBABILITIES, roles_of
 
 BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 256, 3
 SECOND = 16000  # of sound, in samples
 LINE, ASPECT = 64, 5  # a picture of a fixed height up to LINE is a line of text: so many times as wide
+LONGEST, FEW = 4096, 16  # of a size that a part tells, and of numbers that say parts
+CHANNELS_FIRST = [0, 3, 1, 2]
 TEXT = 48  # the height of a line where nothing says it
 SOUND_NAMES = ("audio", "wav", "pcm", "speech", "signal", "sound", "samples")
 
@@ -37,12 +40,16 @@ class Sizes:
         given: the user's, by name.
         learnt: sizes of single places, of which a run has shown that the model wants them: names may lie.
         text: whether pictures of open sizes are lines of text.
+        parts: by name, where the last part begins and ends that the model takes: it must not be empty.
+        turned: inputs whose pictures have their channels last, though no size says so.
     """
 
     ports: Sequence[GraphInput]
     given: Mapping[str, int] = field(default_factory=dict)
     learnt: Mapping[Place, int] = field(default_factory=dict)
     text: bool = False
+    parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    turned: Collection[str] = ()
     known: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,7 +62,8 @@ class Sizes:
         later = [name for name in places if _is_sum(name) or self._is_total(name)]
         for name, (port, axis) in places.items():
             if name not in self.known and name not in later:
-                self.known[name] = self._guess(name, port, axis)
+                guess, (start, end) = self._guess(name, port, axis), self.parts.get(name, (0, 0))
+                self.known[name] = guess if start < guess else end
         for name in later:
             if name not in self.known:
                 self.known[name] = self._summed_size(name)
@@ -138,7 +146,9 @@ class Sizes:
             return BATCH
         pictured = rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past")
         if pictured or (rank >= 4 and ("height" in word or "width" in word)):
-            return self._picture_side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
+            last = isinstance(port.shape[-1], int) or port.name in self.turned
+            channels = axis == (rank - 1 if port.name in self.turned else 0 if last else 1)
+            return CHANNELS if channels else self._picture_side(port, axis)
         return SEQUENCE
 
     def _picture_side(self, port: GraphInput, axis: int) -> int:
@@ -182,6 +192,33 @@ def _evaluate(text: str) -> int | None:
             return None
         total += -product if sign == "-" else product
     return total
+
+
+def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
+    """By name of a dimension, where the last part begins and ends that the model takes of it. A part behind a size is
+    empty, and of an empty operand runtimes give what lies in memory."""
+    found: dict[str, tuple[int, int]] = {}
+    for op in flow.with_roles(traits().operators("slices")):
+        shape, bounds = flow.shape(op.inputs[0]), [_whole(flow, value) for value in op.inputs[1:4]]
+        if shape is None or len(bounds) < 3 or any(bound is None for bound in bounds):
+            continue
+        for start, end, axis in zip(*filter(None, bounds), strict=False):
+            name = shape[axis] if -len(shape) <= axis < len(shape) else None
+            if isinstance(name, str) and 0 < start < end <= LONGEST:
+                found[name] = max(found.get(name, (0, 0)), (start, end))
+    return found
+
+
+def _whole(flow: Dataflow, value: int) -> list[int] | None:
+    """A few stored whole numbers; None for others."""
+    item = flow.values[value] if value != NONE else None
+    array = flow.weights.array(item, FEW) if item is not None and item.weight else None
+    return None if array is None or array.dtype.kind != "i" else [int(n) for n in array.reshape(-1)]
+
+
+def channels_last(flow: Dataflow, value: int) -> bool:
+    """Whether an input is turned from [batch, height, width, channels] to channels first at once."""
+    return any(flow.integers(op, "perm") == CHANNELS_FIRST for op in flow.readers(value) if has(op.role, "permutes"))
 
 
 # -- what a model is for ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""States: which output of a model is its input of the next step, by names and shapes, and those that it reaches."""
+"""States: which output of a model is its input of the next step, by names, shapes and order; states that it reaches."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ PLAIN = frozenset(["in", "out", "ins", "outs", "input", "output"])  # other inpu
 DIRECTIONS = PLAIN | {
     "past", "present", "new", "next", "old", "prev", "previous", "last", "updated", "init", "initial",
 }  # fmt: skip
+HOLDS = frozenset(["state", "states", "cache", "hidden", "cell", "memory", "mem"])  # what nothing but memory is called
 REMEMBERS = frozenset(["state", "states", "cache", "hidden", "cell", "memory", "mem", "kv", "key", "value", "h", "c"])
 
 
@@ -52,7 +53,7 @@ def find_pairs(
 
 
 def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple[CachePair, ...]:
-    """The pairs that names and shapes tell."""
+    """The pairs that names and shapes tell; of states that no name pairs, order and shapes."""
     known: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
         known.setdefault(_words(name), []).append(name)
@@ -63,7 +64,20 @@ def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple
         fits = [out for out in named if _are_paired_names(name, out) and _alike(port, outputs[out])]
         if len(fits) == 1:
             pairs.append(CachePair(name, fits[0], _axis(port, outputs[fits[0]])))
-    return tuple(pairs)
+    return (*pairs, *_in_order(inputs, outputs, pairs))
+
+
+def _in_order(
+    inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: Sequence[CachePair]
+) -> Iterator[CachePair]:  # fmt: skip
+    """The states that are left, where the outputs that are left and have a shape of theirs are as many, of the same
+    types and shapes in the same order."""
+    done = {name for pair in pairs for name in (pair.past, pair.present)}
+    held = {n: (p.dtype, p.shape) for n, p in inputs.items() if n not in done and HOLDS & {*_WORD.findall(_spelled(n))}}
+    kinds = list(held.values())
+    given = {n: (p.dtype, p.shape) for n, p in outputs.items() if n not in done and (p.dtype, p.shape) in kinds}
+    if len(held) < len(inputs) and list(given.values()) == kinds:
+        yield from (CachePair(past, present, None) for past, present in zip(held, given, strict=True))
 
 
 def _spelled(name: str) -> str:

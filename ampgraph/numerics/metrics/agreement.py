@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-import ml_dtypes
 import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
+from ...core.low_types import numpy_type
 from ...core.shown import Data, with_old_names
 from ...core.verdict import QUANTILE
 from .parts import PART, OutputPart, Slices, parts_of, slices_of
@@ -51,12 +51,6 @@ class Judged:
         that is larger."""
         size = max(self.size, self.least, SCALE_SHARE * scale if self.scaled else 0.0)
         return self.off / size if size else 0.0 if not self.off else math.inf
-
-
-def scale_of(sizes: Iterable[float]) -> float:
-    """The scale of an output: the median of what its samples have, 0 for none."""
-    known = [size for size in sizes if math.isfinite(size)]
-    return float(median(known)) if known else 0.0
 
 
 def quantile(errors: Sequence[float], share: float) -> float:
@@ -309,7 +303,7 @@ class Agreement(Spread):
 
     @property
     def cosine(self) -> float | None:
-        """The smallest."""
+        """The smallest cosine of a sample; None where no sample has one."""
         return min((part.cosine for part in self.parts if part.cosine is not None), default=None)
 
     @property
@@ -356,7 +350,8 @@ class Agreement(Spread):
     def scale(self) -> float:
         """The output's scale by the metric: the median over the samples that have something to compare."""
         both = zip(self.judged, self.parts, strict=False)
-        return scale_of(judged.size for judged, part in both if part.compared)
+        sizes = [judged.size for judged, part in both if part.compared and math.isfinite(judged.size)]
+        return float(median(sizes)) if sizes else 0.0
 
     @property
     def held(self) -> Scores:
@@ -448,9 +443,8 @@ def _rounded(value: Result, dtype: str) -> Result:
     """A float array rounded to a low type and back to its own; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
-    low = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
     with np.errstate(over="ignore"):
-        return value.astype(low).astype(value.dtype)
+        return value.astype(numpy_type(dtype)).astype(value.dtype)
 
 
 def _finite(value: Result) -> bool:

@@ -65,7 +65,7 @@ def paired(reference: Array, result: Array, ours: Sequence[Array] = (), theirs: 
     """
     start = box_columns(reference) if len(reference) else None
     if start is not None:
-        classes = [i for i in range(reference.shape[1]) if not start <= i < start + 4 and _whole(reference[:, i])]
+        classes = [i for i in range(reference.shape[1]) if not start <= i < start + 4 and whole(reference[:, i])]
         ours = (*ours, *(reference[:, i] for i in classes))
         theirs = (*theirs, *(result[:, i] for i in classes))
     span = np.maximum(np.ptp(reference, 0), 1e-12) if len(reference) else 1.0
@@ -96,9 +96,9 @@ def _greedy(candidates: list[tuple[float, int, int, int]]) -> tuple[tuple[int, i
     return tuple(sorted(pairs))
 
 
-def _whole(column: Array) -> bool:
-    """Whether a column holds whole numbers alone, as classes do."""
-    return bool((column == np.round(column)).all())
+def whole(array: Array) -> bool:
+    """Whether an array holds whole numbers alone, as classes do."""
+    return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
 
 
 def _overlap(box: Array, others: Array) -> Array:

@@ -20,7 +20,7 @@ from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
 from ...core.metric_names import CUSTOM, METRICS, OVER_ALL
 from .agreement import FLOOR, Apart, Judged, apart, is_float
-from .detections import WIDTHS, Pairing, paired
+from .detections import WIDTHS, Pairing, paired, whole
 from .roles import LOGARITHMS, NUMBERS, PROBABILITIES, ROWS
 
 Outputs = Mapping[str, Result]
@@ -261,7 +261,7 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
         if all(a.shape[:depth] == s for a, s in zip(both, sizes, strict=True))
     }
     flat = {n: [a if depth == 2 else a[None] for a in both] for n, both in beside.items()}
-    classes = [n for n, (want, got) in beside.items() if want.ndim == depth and _whole(want) and _whole(got)]
+    classes = [n for n, (want, got) in beside.items() if want.ndim == depth and whole(want) and whole(got)]
     ours, theirs = flat[boxes]
     pairings = [
         paired(
@@ -277,19 +277,14 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
     return judged
 
 
-def _whole(array: Array) -> bool:
-    """Whether all numbers are whole."""
-    return array.dtype.kind in "iu" or bool((array == np.round(array)).all())
-
-
 def _aligned(both: list[Array], pairings: Iterable[Pairing]) -> Judged:
     """Detections judged by relative error after rows of either side were paired, batch by batch; zeros stand beside a
     row without partner."""
     parts = [pairing.aligned(both[0][b], both[1][b]) for b, pairing in enumerate(pairings)]
     found = apart(*(np.concatenate(side) for side in zip(*parts, strict=True)))
     rows = [pairing.paired for pairing in pairings]
-    whole = sum(pair[0] for pair in rows), sum(pair[1] for pair in rows)
-    return replace(_judged_as("l2", found, None, None), sort="detections", paired=whole)
+    together = sum(pair[0] for pair in rows), sum(pair[1] for pair in rows)
+    return replace(_judged_as("l2", found, None, None), sort="detections", paired=together)
 
 
 def _counts(want: Array, got: Array, pairings: list[Pairing]) -> bool:

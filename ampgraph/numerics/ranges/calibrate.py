@@ -39,8 +39,14 @@ def measured_ranges(
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
     runner = _RangeRunner(flat, flow, _names(flow, flat), device, limit)
-    for number, feeds in enumerate(samples):
-        for name, array in runner.run(feeds, _progress(progress, number, len(samples))):
+
+    def told(done: int, parts: int) -> None:
+        """The progress of one sample's run as a part of that of all samples."""
+        if progress is not None:
+            progress("measuring ranges", ranges.samples * parts + done, len(samples) * parts)
+
+    for feeds in samples:
+        for name, array in runner.run(feeds, told):
             found = range_of_rows(array) if name in runner.rows else measure(array)
             for key in runner.keys[name]:
                 ranges.values.setdefault(key, Range()).add(found)
@@ -50,7 +56,15 @@ def measured_ranges(
     order = {value_key(flow, value.id): None for value in _wanted(flow)}
     ranges.values = {key: ranges.values[key] for key in order if key in ranges.values}
     never = len(order) - len({key for row in runner.keys.values() for key in row})
-    ranges.notes = (*samples.notes, *_unseen_notes(never), *_odd(ranges))
+    odd = [key for key, found in ranges.values.items() if found.nonfinite]  # infinities may be masks: said, not judged
+    ranges.notes = samples.notes
+    if never:
+        are = "value was" if never == 1 else "values were"
+        text = f"{never:,} float32 {are} not measured: in bodies within functions, or not to be told apart"
+        ranges.notes += (text,)
+    if odd:
+        text = f"{len(odd):,} values hold infinities or NaN in float32 already, the first is '{odd[0]}'"
+        ranges.notes += (text,)
     return ranges
 
 
@@ -75,30 +89,6 @@ class _RangeRunner:
         fed = {n: v.astype(np.float32) if n in self._low else v for n, v in feeds.items()}
         yield from ((name, fed[name]) for name in fed if name in self._inputs)
         yield from self._model.run(fed, progress)
-
-
-def _progress(progress: Progress | None, number: int, count: int) -> Callable[[int, int], None] | None:
-    """The progress of one sample's run as a part of that of all samples."""
-    if progress is None:
-        return None
-    return lambda done, parts: progress("measuring ranges", number * parts + done, count * parts)
-
-
-def _unseen_notes(count: int) -> list[str]:
-    """A note that some values were not measured, and why."""
-    if not count:
-        return []
-    are = "value was" if count == 1 else "values were"
-    return [f"{count:,} float32 {are} not measured: in bodies within functions, or not to be told apart"]
-
-
-def _odd(ranges: Ranges) -> list[str]:
-    """Notes on values that held NaN or infinity in float32; infinities may be masks, so that they are said and not
-    judged."""
-    odd = [key for key, found in ranges.values.items() if found.nonfinite]
-    if not odd:
-        return []
-    return [f"{len(odd):,} values hold infinities or NaN in float32 already, the first is '{odd[0]}'"]
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -204,7 +194,7 @@ class _BodyRows:
         return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
     def _constant(self, body: Scope, array: Array) -> Value:
-        """A Constant in a body."""
+        """The value of a Constant that is added to a body."""
         return self._add(body, "Constant", str(array.dtype), value=array)
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
@@ -225,7 +215,8 @@ class _BodyRows:
     def _rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
         """The rows of a body's own values, and of those in bodies below."""
         made = [i for op in self._ops.get(body.id, ()) for i in op.outputs]
-        own = [value for value in (self._flow.values[i] for i in (*body.inputs, *made)) if _is_float32(value)]
+        held = [self._flow.values[i] for i in (*body.inputs, *made)]
+        own = [v for v in held if v.dtype == FLOAT32 and not v.container and v.name]  # what is left out has no name
         below = self.lift(body, path)
         return [*((self._row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
 
@@ -257,11 +248,11 @@ class _BodyRows:
         return self._joined(body, numbers)
 
     def _double(self, body: Scope, value: Value) -> Value:
-        """A value in float64, in which ranges travel out of a body."""
+        """A value in float64, in which ranges travel out of a body, by a Cast that is added."""
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:
-        """Rows [k, 4] of a body that runs k times as one row."""
+        """One row of what the rows [k, 4] of a body that runs k times say, by nodes that are added."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
@@ -273,12 +264,7 @@ class _BodyRows:
         return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, body: Scope, numbers: list[Value]) -> Value:
-        """Four scalars as a row [1, 4]."""
+        """Four scalars as a row [1, 4], by nodes that are added."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
         return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)
-
-
-def _is_float32(value: Value) -> bool:
-    """Whether a value is a float32 tensor; outputs that are left out have no name."""
-    return value.dtype == FLOAT32 and not value.container and bool(value.name)

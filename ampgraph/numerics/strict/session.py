@@ -213,7 +213,7 @@ def rewrite(graph: OnnxGraph, *, keep_interface: bool, target: str = "") -> None
     for op in flow.ops:
         ops[op.scope].append(op)
     for value in flow.values:
-        if value.weight and value.producer == NONE and _low(value):
+        if value.weight and value.producer == NONE and _is_low(value):
             weights[value.scope].append(value)
     given_out = {i for scope in flow.scopes for i in scope.outputs}
     sums = (
@@ -261,7 +261,7 @@ def _in_front(flow: Dataflow, op: Op, kernels: Kernels) -> Sums | None:
     return _sums(flow, conv, kernels) if stored else None
 
 
-def _low(value: Value) -> bool:
+def _is_low(value: Value) -> bool:
     """Whether a value is a low tensor."""
     return value.dtype in LOW and not value.container
 
@@ -278,7 +278,7 @@ class _Writer:
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
                 self._edit.store_float32(value)  # the default of an input turns float32 with it
-            elif _low(value):
+            elif _is_low(value):
                 self._edit.read_float32(value)
 
     def weight(self, value: Value, *, outside: bool, given_out: bool) -> None:
@@ -292,10 +292,10 @@ class _Writer:
     def op(self, op: Op) -> None:
         """Makes one operator compute in float32, with its low results rounded."""
         made = [self._flow.values[i] for i in op.outputs]
-        low = [value for value in made if value.name and _low(value)]
+        low = [value for value in made if value.name and _is_low(value)]
         if op.kind == "BitCast":  # its meaning is the bits: it reads, and makes, the low type itself
             for position, source in enumerate(op.inputs):
-                if source != NONE and _low(self._flow.values[source]):
+                if source != NONE and _is_low(self._flow.values[source]):
                     self._edit.read_low(op, position, self._flow.values[source].dtype)
         if has(op.kind, "converts"):
             for value in low:

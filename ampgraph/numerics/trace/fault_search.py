@@ -85,7 +85,7 @@ class FaultSearch:
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """All that were found."""
+        """All nodes that were found, those at which values stop being finite first."""
         return self.growth if self.first_nonfinite is None else (self.first_nonfinite, *self.also_nonfinite)
 
     def chaotic(self, notes: list[str], mended: Mended | None) -> list[str]:
@@ -136,12 +136,12 @@ class FaultSearch:
         ``run``: the feeds of either side, and what is expected."""
         ours, theirs, expected = run
         trace = tracer.run(ours, theirs, progress)
-        inquest = Inquest(trace, tracer.weights)
-        for site in trace.sites:
+        inquest = Inquest(trace)
+        for site in tracer.sites:
             self.errors[site.label] = max((trace.error(name) or 0.0 for name in site.outputs), default=0.0)
         if not named:
             return
-        self.first_nonfinite = inquest.nonfinite_input() or self._descended(inquest, tracer, ours, theirs)
+        self.first_nonfinite = inquest.nonfinite_input() or self._descended(inquest, ours, theirs)
         self.also_nonfinite = tuple(
             inquest.nonfinite_at(i) for i in itertools.islice(inquest.nonfinite_sites(), 1, MOST_SITES)
         )
@@ -150,7 +150,7 @@ class FaultSearch:
             output.nonfinite_mismatches for output in self.compared.outputs
         )
         measured = not reached and self.pair.strict and self.runs > 0
-        if not measured or not self._caused(_UnitNames(tracer, inquest), theirs, expected, least):
+        if not measured or not self._caused(_UnitNames(inquest), theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
     def _caused(self, names: _UnitNames, fed: Feeds, expected: Feeds, least: float) -> bool:
@@ -165,7 +165,7 @@ class FaultSearch:
             return self.compared.error_of(expected, session.run(fed, low))
 
         try:
-            session = SwitchedSession(*names.tracer.graphs)
+            session = SwitchedSession(*names.inquest.tracer.graphs)
             units = session.units
             found = attribute(of, len(units), self.count, least, self.runs, late)
         except AmpError as refused:
@@ -184,21 +184,20 @@ class FaultSearch:
         self.patterns = lambda unit: names.patterns(units[unit])
         return bool(found.causes)
 
-    def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
+    def _descended(self, inquest: Inquest, ours: Feeds, theirs: Feeds) -> Suspect | None:
         """The node where values stop being finite; where that is an If, the node inside its body, or the If and a note
         where the body cannot be looked at."""
         place = next(inquest.nonfinite_sites(), None)
         if place is None:
             return None
-        site = tracer.sites[place]
+        site = inquest.tracer.sites[place]
         if site.kind == "If":
             inside = "/".join(filter(None, (inquest.inside, site.scope, site.label)))
             try:
-                body = tracer.branch(site, ours, theirs)
+                body = inquest.tracer.branch(site, ours, theirs)
                 if body is not None:
                     inner, ours, theirs = body
-                    within = Inquest(inner.run(ours, theirs), inner.weights, inside)
-                    found = self._descended(within, inner, ours, theirs)
+                    found = self._descended(Inquest(inner.run(ours, theirs), inside), ours, theirs)
                     if found is not None:
                         return found
             except AmpError as error:  # the If itself is still a good answer
@@ -211,7 +210,6 @@ class _UnitNames:
     """What names the nodes that a run can switch: those of the main graph as a trace knows them, others by their name
     in the reference."""
 
-    tracer: Tracer
     inquest: Inquest
 
     def patterns(self, unit: Switched) -> list[str]:
@@ -239,6 +237,6 @@ class _UnitNames:
         """Patterns by the names that the reference has for a node and its moves."""
         found = []
         for each in (unit, *unit.moves):
-            named = (self.tracer.named(output) for output in each.outputs)
+            named = (self.inquest.tracer.named(output) for output in each.outputs)
             found += [pattern_for(name, value) for name, value in itertools.islice(filter(lambda n: n[1], named), 1)]
         return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ...core.arrays import Array
 from ...core.graph import LOW
 from ...core.json_types import JsonObject
 from ...core.low_types import low_type
@@ -21,8 +20,6 @@ from .values import HUGE, Extremes, Trace
 MASK = -1e30
 AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
 FLOOR = 1e-6  # an error below it is float32's own noise
-
-Weights = Callable[[Site], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -64,24 +61,23 @@ class Suspect:
 
 
 class Inquest:
-    """Finds nodes to blame in one trace. ``weights`` gives the stored numbers that a node reads; ``inside``: the branch
-    of an If that the trace is of."""
+    """Finds nodes to blame in one trace. ``inside``: the branch of an If that the trace is of."""
 
-    def __init__(self, trace: Trace, weights: Weights, inside: str = "") -> None:
-        self.trace, self._weights, self.inside = trace, weights, inside
-        self.maker = {out: i for i, site in enumerate(trace.sites) for out in site.outputs if out}
+    def __init__(self, trace: Trace, inside: str = "") -> None:
+        self.trace, self.tracer, self.inside = trace, trace.tracer, inside
+        self.maker = {out: i for i, site in enumerate(self.tracer.sites) for out in site.outputs if out}
         self.readers: dict[str, list[int]] = {}
-        for i, site in enumerate(trace.sites):
+        for i, site in enumerate(self.tracer.sites):
             for name in site.inputs:
                 self.readers.setdefault(name, []).append(i)
-        self.low_type = next((d for d in trace.dtypes.values() if d in LOW), "float16")
+        self.low_type = next((d for d in self.tracer.dtypes.values() if d in LOW), "float16")
 
     # -- infinities and NaN -------------------------------------------------------------------------------------------
 
     def nonfinite_sites(self) -> Iterator[int]:
         """The nodes, in file order, that make something infinite or NaN of finite inputs where the reference stays
         finite."""
-        for i, site in enumerate(self.trace.sites):
+        for i, site in enumerate(self.tracer.sites):
             if any(self.trace.mismatches(out) for out in site.outputs) and not any(
                 self.trace.mismatches(name) for name in site.inputs
             ):
@@ -89,10 +85,10 @@ class Inquest:
 
     def nonfinite_input(self) -> Suspect | None:
         """An input that becomes infinite by being cast to low, if there is one."""
-        for name in self.trace.inputs:
+        for name in self.tracer.inputs:
             seen = self.trace.values.get(name)
             if seen is not None and seen.mismatches and seen.reference is not None:
-                dtype = self.trace.dtypes[name]
+                dtype = self.tracer.dtypes[name]
                 largest = low_type(dtype).largest
                 why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {largest:,.0f}"
                 hint = f"keep it in float32: convert without --io {name}=low"
@@ -102,7 +98,7 @@ class Inquest:
 
     def nonfinite_at(self, i: int) -> Suspect:
         """The report on a node at which values stop being finite."""
-        site, limit = self.trace.sites[i], low_type(self.low_type).largest
+        site, limit = self.tracer.sites[i], low_type(self.low_type).largest
         spoiled = self._spoiled_weight(site)
         reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
         hints = ("--dtype bfloat16",) if self.low_type == "float16" else ()
@@ -111,7 +107,7 @@ class Inquest:
         if reached > limit:
             ends = (HUGE, float("inf")) if reached >= HUGE else (limit, HUGE)  # masks, or numbers
             near = {n for n in self.trace.values if ends[0] < self.trace.reach(n) <= ends[1]}
-            carries = [not near.isdisjoint((*each.inputs, *each.outputs)) for each in self.trace.sites]
+            carries = [not near.isdisjoint((*each.inputs, *each.outputs)) for each in self.tracer.sites]
             nodes = sorted((j for j, so in enumerate(carries) if so and self._is_low(j)), key=lambda j: j != i)
             why = f"its result reaches {reached:.4g} in the reference; {self.low_type} ends at {limit:,.0f}"
             lowest = min((self.trace.lowest(out) for out in site.outputs), default=0.0)
@@ -128,7 +124,7 @@ class Inquest:
 
     def _upstream(self, i: int) -> int:
         """The node, back through values that the reference has not, at which the first of them stops being finite."""
-        for name in self.trace.sites[i].inputs:
+        for name in self.tracer.sites[i].inputs:
             seen, j = self.trace.values.get(name), self.maker.get(name)
             odd = seen is not None and seen.reference is None and (seen.range.infinite or seen.range.nan)
             if odd and j is not None:
@@ -137,7 +133,7 @@ class Inquest:
 
     def _spoiled_weight(self, site: Site) -> str:
         """The name of a stored tensor that a node reads and that holds NaN or inf; "" if there is none."""
-        for name, numbers in self._weights(site).items():
+        for name, numbers in self.tracer.weights(site).items():
             array = numbers.astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
                 return name
@@ -153,7 +149,7 @@ class Inquest:
             if i is None or i in found or seen is None or not seen.vanished:
                 continue
             found.append(i)
-            waiting.extend(self.trace.sites[i].inputs)
+            waiting.extend(self.tracer.sites[i].inputs)
         return found
 
     # -- errors -------------------------------------------------------------------------------------------------------
@@ -161,7 +157,7 @@ class Inquest:
     def growth(self, count: int, least: float = FLOOR) -> list[Suspect]:
         """The nodes behind which the relative error is larger than before by most, and by more than ``least``."""
         gains = []
-        for i, site in enumerate(self.trace.sites):
+        for i, site in enumerate(self.tracer.sites):
             if self._added(i) or not any(site.inputs):  # a constant is as it was rounded, no node's work
                 continue
             after = [
@@ -176,7 +172,7 @@ class Inquest:
 
     def _grown(self, i: int) -> Suspect:
         """A node behind which the error is larger than before, with what it cancels and the nodes to pin."""
-        site = self.trace.sites[i]
+        site = self.tracer.sites[i]
         before = self.error_in(site)
         after = max(e for out in site.outputs if (e := self.trace.error(out)) is not None)
         why = f"relative error {before:.2g} in, {after:.2g} out"
@@ -196,14 +192,14 @@ class Inquest:
         waiting, met = deque([i]), {i}
         best, most = None, AMPLIFIES
         while waiting:
-            site = self.trace.sites[waiting.popleft()]
+            site = self.tracer.sites[waiting.popleft()]
             for j in (reader for name in site.outputs for reader in self.readers.get(name, ())):
                 if j not in met:
                     met.add(j)
                     waiting.append(j)
-                    growth = self._growth(self.trace.sites[j])
+                    growth = self._growth(self.tracer.sites[j])
                     if growth > most:
-                        best, most = self.trace.sites[j], growth
+                        best, most = self.tracer.sites[j], growth
         return "" if best is None else f"made {most:.2g} times larger by {best.kind} {best.label}"
 
     def _growth(self, site: Site) -> float:
@@ -223,7 +219,7 @@ class Inquest:
         """The value that a name stands for before the Casts that the conversion added."""
         i = self.maker.get(name)
         while i is not None and self._added(i):
-            name = self.trace.sites[i].inputs[0]
+            name = self.tracer.sites[i].inputs[0]
             i = self.maker.get(name)
         return name
 
@@ -232,7 +228,7 @@ class Inquest:
         found: list[int] = []
         waiting, met = deque([i]), {i}
         while waiting and len(found) < most:
-            names = sorted(self.trace.sites[waiting.popleft()].inputs, key=lambda n: -(self.trace.error(n) or 0.0))
+            names = sorted(self.tracer.sites[waiting.popleft()].inputs, key=lambda n: -(self.trace.error(n) or 0.0))
             for j in (self.maker.get(name) for name in names):
                 if j is None or j in met:
                     continue
@@ -247,26 +243,26 @@ class Inquest:
 
     def _added(self, i: int) -> bool:
         """Whether a node is a Cast that the reference does not have."""
-        site, twins = self.trace.sites[i], self.trace.twins
+        site, twins = self.tracer.sites[i], self.tracer.twins
         return site.kind == "Cast" and site.inputs[0] in twins and twins.get(site.outputs[0]) == twins[site.inputs[0]]
 
     def _is_low(self, i: int) -> bool:
         """Whether a node computes on low values; a constant is none that could be kept."""
-        site = self.trace.sites[i]
+        site = self.tracer.sites[i]
         names = (*site.inputs, *site.outputs)
-        return any(site.inputs) and not self._added(i) and any(self.trace.dtypes.get(name) in LOW for name in names)
+        return any(site.inputs) and not self._added(i) and any(self.tracer.dtypes.get(name) in LOW for name in names)
 
     def suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
         """The report on a node, for a reason, with patterns that hold some nodes."""
-        site = self.trace.sites[i]
+        site = self.tracer.sites[i]
         inside = "/".join(filter(None, (self.inside, site.scope)))
         origin = None if site.node else self._origin(site)
         label = site.label if origin is None else origin.label
         if self._added(i):
-            named = [self.trace.sites[j].label for j in self.readers.get(site.outputs[0], [])]
+            named = [self.tracer.sites[j].label for j in self.readers.get(site.outputs[0], [])]
             label = f"{label}, the Cast before {named[0]}" if named else label
-        used = [name for name in (*site.outputs, *site.inputs) if name in self.trace.dtypes]
-        dtype = next((self.trace.dtypes[n] for n in used if self.trace.dtypes[n] in LOW), "float32")
+        used = [name for name in (*site.outputs, *site.inputs) if name in self.tracer.dtypes]
+        dtype = next((self.tracer.dtypes[n] for n in used if self.tracer.dtypes[n] in LOW), "float32")
         patterns = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
         return Suspect(
             label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
@@ -275,19 +271,19 @@ class Inquest:
 
     def patterns(self, i: int) -> Iterator[str]:
         """What names a node of the reference to `convert`."""
-        origin = self._origin(self.trace.sites[i])
+        origin = self._origin(self.tracer.sites[i])
         if origin is not None:
             yield pattern_for(origin.node, next(filter(None, origin.written), ""))
 
     def _origin(self, site: Site) -> Site | None:
         """The reference's node that makes the same values as this one."""
-        made = (self.trace.origins.get(self.trace.twins.get(out, out)) for out in site.outputs)
+        made = (self.tracer.origins.get(self.tracer.twins.get(out, out)) for out in site.outputs)
         return next((origin for origin in made if origin is not None), None)
 
     def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
         """What was seen of some values, those that were traced."""
         known = {name: self.trace.values[name] for name in names if name in self.trace.values}
         return tuple(
-            TracedValue(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)
+            TracedValue(name, self.tracer.dtypes[name], seen.range, seen.reference, seen.error)
             for name, seen in known.items()
         )

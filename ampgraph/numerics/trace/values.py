@@ -37,7 +37,7 @@ class Extremes:
 
     @property
     def odd(self) -> int:
-        """Elements that are not finite."""
+        """How many elements are not finite."""
         return self.infinite + self.nan
 
     @property
@@ -110,15 +110,10 @@ def _extremes(array: Array) -> Extremes:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run. ``values`` and ``dtypes`` are by the names of the model with its functions inlined; ``twins`` gives the
-    value of the reference that one stands for; ``origins`` the reference's node that makes a value of the reference."""
+    """One run of a tracer: what was seen of each value, by its name in the model with its functions inlined."""
 
-    sites: tuple[Site, ...]
+    tracer: Tracer
     values: Mapping[str, Observed]
-    dtypes: Mapping[str, str]
-    twins: Mapping[str, str]
-    origins: Mapping[str, Site]
-    inputs: tuple[str, ...]
 
     def mismatches(self, name: str) -> bool:
         """Whether a value is not finite somewhere where the reference is."""
@@ -143,6 +138,11 @@ class Tracer:
     """A reference and a model made from it, opened for traces.
 
     Values in the main graphs and in functions are seen; for the body of an If see `branch`.
+
+    Attributes:
+        sites: the model's nodes; ``inputs``: the names of its inputs; ``dtypes``: the types of its floats, by name.
+        twins: the value of the reference that one of the model stands for.
+        origins: the reference's node that makes a value of the reference.
     """
 
     def __init__(self, reference: Model | Graph, model: Model | Graph, *, device: str = "", limit: int = LIMIT) -> None:
@@ -198,7 +198,7 @@ class Tracer:
             waiting[twin] -= 1
             if not waiting[twin]:
                 held.pop(twin or "", None)
-        return Trace(self.sites, values, self.dtypes, self.twins, self.origins, self.inputs)
+        return Trace(self, values)
 
     def weights(self, site: Site) -> dict[str, Array]:
         """The stored numbers that a node reads, but for those in data files."""

@@ -13,7 +13,7 @@ from ...oplists.framework_lists import Listing
 from ...oplists.options import Options
 from ...oplists.traits import Traits
 from .masks import Masks
-from .measured import MeasuredRanges, Passing
+from .measured import MeasuredRanges
 from .sizes import OpenSizes
 from .squares import Squares
 from .values import Extent, Values
@@ -122,7 +122,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> Values:
-        """The same where integers of which nothing is known are taken for truths."""
+        """Between which numbers values are, where integers of which nothing is known are taken for truths."""
         return Values(self.flow, self.traits, self.crossings.before, truths=True)
 
     @cached_property
@@ -146,6 +146,7 @@ class Facts:
         return MeasuredRanges(self.flow, self.options, self.masks)
 
     @cached_property
-    def passing(self) -> Passing:
-        """The values that were measured to pass the limit of the low type, without those that only feed a mask."""
+    def passing(self) -> Mapping[int, str]:
+        """The values that were measured to pass the limit of the low type, without those that only feed a mask; each
+        with the number in words."""
         return self.measured.passing()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from math import floor, log2
-from typing import NewType
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow
 from ...core.low_types import low_type
@@ -15,8 +14,6 @@ from ...oplists.options import Options
 from .masks import Masks
 
 VANISHING_LIMIT = 0.5  # of the elements that are not zero
-Passing = NewType("Passing", Mapping[int, str])
-"""Values that pass the limit, each with the number in words."""
 
 
 def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
@@ -55,15 +52,16 @@ class MeasuredRanges:
         held = self.ranges.get(value)
         return held is not None and held.vanishing(self.low.name) > VANISHING_LIMIT
 
-    def passing(self) -> Passing:
-        """The values that pass the limit, without those that only feed a Softmax's mask."""
+    def passing(self) -> Mapping[int, str]:
+        """The values that pass the limit, each with the number in words, without those that only feed a Softmax's
+        mask."""
         limit = f"limit {self._top:.4g} with margin {self.options.range_margin:g}"
         texts = {
             value: f"'{self.flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
             for value, held in self._beyond.items()
             if not self._is_harmless(value)
         }
-        return Passing({**self._coarse(self.ranges), **texts})
+        return {**self._coarse(self.ranges), **texts}
 
     @property
     def _top(self) -> float:

@@ -52,10 +52,12 @@ class OpenSizes:
         return self.traits.has(op.role, "sums_all_places") and not known
 
     def _known(self, shape: Shape) -> bool:
+        """Whether the file or the user says the size of each dimension behind batch and channels."""
         return all(isinstance(n, int) or str(n) in self.named for n in shape[2:])
 
     @cached_property
     def _open_inputs(self) -> bool:
+        """Whether an input of the model has a dimension behind batch and channels of which nobody says the size."""
         shapes = [self.flow.shape(value) for value in self.flow.scopes[0].inputs]
         return not all(shape is not None and self._known(shape) for shape in shapes)
 

@@ -263,7 +263,7 @@ DERIVATIONS = (
 
 
 def _within(size: float) -> Interval:
-    """From -size to size."""
+    """The interval from -size to size."""
     return Interval(-size, size)
 
 
@@ -299,7 +299,7 @@ def _of_array(array: Array) -> Interval:
 
 
 def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
-    """Values that are made of nothing but what the file holds; none is one."""
+    """Values that are made of nothing but what the file holds; `NONE`, an operand that is left out, counts as one."""
     if constants not in flow.memo:
         found = {NONE, *(value.id for value in flow.values if value.weight)}
         apart = traits.operators("random") | traits.operators("control_flow")

@@ -7,7 +7,7 @@ where two types meet. The operators are walked in order until nothing changes. N
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
@@ -135,7 +135,7 @@ class ForwardTypes(ABC):
 
 
 def typed(types: ForwardTypes) -> Verdicts:
-    """The types that have flowed forward."""
+    """The types that have flowed forward, as verdicts of a list, each with why."""
     flow, verdicts = types.flow, dict[int, Verdict]()  # by representative: the last of its units has the reason
     for unit in flow.units:
         root = flow.find(unit.id)
@@ -146,6 +146,15 @@ def typed(types: ForwardTypes) -> Verdicts:
 
 PARITY = "parity"
 """The topic of notes that say where a result is not what the framework does."""
+
+
+def unlisted_notes(flow: Dataflow, framework: str, ops: Iterable[Op], then: str) -> Iterator[Note]:
+    """A note on each kind among operators that are in none of a framework's lists; ``then``: what becomes of them."""
+    kinds: dict[str, list[Op]] = {}
+    for op in ops:
+        kinds.setdefault(op.kind, []).append(op)
+    for kind, found in sorted(kinds.items()):
+        yield Note(PARITY, describe(flow, found[0]), f"{len(found)} {kind} in none of {framework}'s lists: {then}")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.graph import LOW
 from ...core.low_types import numpy_type
 from ...core.plan import Note
-from ...oplists.mindspore_lists import MindsporeRules, load_mindspore_rules
+from ...oplists.mindspore_lists import load_mindspore_rules
 from ...oplists.options import Options
 from ...oplists.traits import Traits
 from ..classify import forward_of, tied_to_forward
@@ -436,9 +436,9 @@ def _by_source(rules: Rules) -> Iterator[Note]:
     kinds, classes = (Counter(words).most_common() for words in ([op.kind for op in low], _class_names(rules, low)))
     told = [kind for kind, _ in classes[:CLASSES]]
     told += [f"{len(classes) - CLASSES} more"] if len(classes) > CLASSES else []
-    classes_in_words = _words_in_sentence([*told, OWN_CLASS])
+    named = " and ".join(filter(None, (", ".join(told), OWN_CLASS)))
     text = (
-        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {classes_in_words}, which no "
+        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {named}, which no "
         "file holds: float32 is what it calls in an inherited method, by an index or in 'a if b else c'"
     )
     yield Note(TOPIC, ", ".join(f"{count} {kind}" for kind, count in kinds), text)
@@ -453,11 +453,6 @@ def _class_names(rules: Rules, ops: list[Op]) -> Iterator[str]:
         yield from kinds[-1:]
 
 
-def _words_in_sentence(words: list[str]) -> str:
-    """Words as a sentence has them: a, b and c."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
 def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     """Operators that a listed cell may have made, in a file that does not say which cell did."""
     lists = rules.rules
@@ -470,20 +465,16 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     for op in rules.flow.ops:
         if op.kind not in kinds or not op.slots or rules.cell(op, cells):
             continue
+        around = rules.cells[op.id], lists.containers
         if not op.name:
             bare.append(op)
-        elif any(_is_below(owner, rules.cells[op.id], lists) for owner, _ in rules.parameters(op)):
+        elif any(is_within(owner, *around) and not is_of(owner, *around) for owner, _ in rules.parameters(op)):
             yield Note(
                 TOPIC, op.name, f"the scope leaves out the cell of its parameters: in MindSpore {op.kind} is {words}"
             )
     if bare:
         text = f"{len(bare)} of these have no scope: if a listed cell made them, they are {words}"
         yield Note(TOPIC, bare[0].kind, text)
-
-
-def _is_below(owner: str, cells: Cell, lists: MindsporeRules) -> bool:
-    """Whether a cell that owns a parameter is inside the last of ``cells``."""
-    return is_within(owner, cells, lists.containers) and not is_of(owner, cells, lists.containers)
 
 
 def _given_low(rules: Rules, level: str) -> Iterator[Note]:

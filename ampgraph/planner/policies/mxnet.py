@@ -15,7 +15,7 @@ from ...core.plan import Note, Why
 from ...oplists.options import Options
 from ..assemble import DecidedModel
 from ..decisions import HIGH, LIST, LOW, USER, Verdict, Verdicts, describe
-from .forward import PARITY, Begun, begin
+from .forward import PARITY, Begun, begin, unlisted_notes
 from .registry import Policy, register
 
 FOLLOWS = "either"
@@ -75,13 +75,8 @@ class _MxnetTypes:
             rule = "float32 if an operand is; FullyConnected is Gemm"
             text = f"{len(found)} {found[0].kind} of a parameter go by dot: {rule}"
             yield Note(PARITY, describe(flow, found[0]), text)
-        names: dict[str, list[Op]] = {}
-        for op in flow.ops:
-            if op.slots and self.options.lists.listing(flow, op) is None:
-                names.setdefault(op.kind, []).append(op)
-        for kind, ops in sorted(names.items()):
-            text = f"{len(ops)} {kind} in none of MXNet's lists: the type of the first operand"
-            yield Note(PARITY, describe(flow, ops[0]), text)
+        unlisted = (op for op in flow.ops if op.slots and self.options.lists.listing(flow, op) is None)
+        yield from unlisted_notes(flow, "MXNet", unlisted, "the type of the first operand")
 
     # -- the walk -----------------------------------------------------------------------------------------------------
 
@@ -171,6 +166,7 @@ class _MxnetTypes:
         return len({self.flow.find(use.unit) for use in uses if use.unit != NONE and use.index in (one, other)}) == 1
 
     def _name(self, value: int) -> str:
+        """What a reason calls a value: its name in the file."""
         return self.flow.values[value].name
 
     def _is_float(self, value: Value) -> bool:

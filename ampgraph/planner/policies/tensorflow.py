@@ -15,7 +15,7 @@ from ...core.plan import Note, Why
 from ...oplists.options import Options
 from ..assemble import DecidedModel
 from ..decisions import HIGH, LIST, LOW, VALIDITY, Verdict, Verdicts, describe
-from .forward import PARITY, Begun, begin
+from .forward import Begun, begin, unlisted_notes
 from .registry import Policy, Setting, register
 
 ALLOW, INFER, DENY, CLEAR = "allow", "infer", "deny", "clear"
@@ -201,14 +201,10 @@ class _TensorFlowTypes:
     def notes(self) -> Iterator[Note]:
         """A note for each operator that TensorFlow has no name for: it is float32, as everything that is in none of its
         lists."""
-        names: dict[str, list[str]] = {}
-        for op in self.flow.ops:
-            if op.slots and self._list_of_op(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
-                names.setdefault(op.kind, []).append(describe(self.flow, op))
-        for kind, found in sorted(names.items()):
-            yield Note(
-                PARITY, found[0], f"{len(found)} {kind} in none of TensorFlow's lists: float32, and no paint passes it"
-            )
+        traits = self.begun.options.lists.traits
+        found = (op for op in self.flow.ops if op.slots and not traits.has(op.role, "casts"))
+        unlisted = (op for op in found if self._list_of_op(op.id) == "")
+        return unlisted_notes(self.flow, "TensorFlow", unlisted, "float32, and no paint passes it")
 
     def _item_of(self, unit: Unit) -> Item:
         """What painting asks of a unit."""
@@ -241,7 +237,7 @@ class _TensorFlowTypes:
         return listing.cls if listing is not None else ""
 
     def _join_edges(self) -> None:
-        """Edges by data flow, operands in order; what is passed into or out of a body is one value."""
+        """Joins items by data flow, operands in order; what is passed into or out of a body is one value."""
         outer = {target: source for source, target in self.flow.passed}
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:

@@ -76,7 +76,7 @@ def sum_of_exponentials(sight: Sight, op: Op) -> Spoilt:
     action="float32 for the sum",
 )
 def long_sum(sight: Sight, op: Op) -> Spoilt:
-    """From so many elements on a running sum in the low type no longer changes by adding one."""
+    """A sum of so many elements that a running sum in the low type no longer changes by adding one."""
     dtype = sight.facts.options.dtype
     if sight.facts.options.kernels.accumulates == dtype and sight.facts.sizes.is_open(op):
         return f"{op.kind} adds up places in {dtype}, however many there are: their sum may leave its range", [op]
@@ -87,7 +87,7 @@ def long_sum(sight: Sight, op: Op) -> Spoilt:
 
 @looks("cumsum", "prefix_sums", trigger="a prefix sum", action="float32 for the sum")
 def prefix_sum(sight: Sight, op: Op) -> Spoilt:
-    """Every element of a running sum has the rounding errors of all before."""
+    """A running sum, each element of which has the rounding errors of all before."""
     low = sight.facts.low
     text = f"{op.kind} is exact up to {low.exact_up_to:,} in {low.name}, and every later element inherits the error"
     return text, [op]

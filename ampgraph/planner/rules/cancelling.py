@@ -203,11 +203,12 @@ class Cancelling:
         return any(self.traits.has(op.role, trait) for trait in traits)
 
     def _is_free(self, op: int) -> bool:
-        """Whether an operator is part of no norm."""
+        """Whether an operator has a type to decide, and is part of no norm."""
         return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
     def _origin_and_path(self, value: int) -> tuple[int, Path]:
-        """A value before reshapes, conversions and multiplication by a number, with these operators."""
+        """What a value was before reshapes, conversions and multiplication by a number, and the operators that these
+        are."""
         found: dict[int, Op] = {}
         while (op := self.flow.writer(value)) is not None and op.inputs and self._is_free(op.id):
             before = op.inputs[0]

@@ -10,7 +10,7 @@ from ...core.graph import LOW
 from ...core.plan import Note, Why
 from ...core.walk import carried, downstream, upstream
 from ...oplists.traits import Trait
-from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, describe
+from ..decisions import ACCURACY, VALIDITY, Decisions, Hold, Ties, describe
 from ..facts.facts import Facts
 from ..regions import Regions
 from .rule import Findings, Ruling, Sight, runs
@@ -161,31 +161,22 @@ def _between_quantized(facts: Facts, regions: Regions, decided: Decisions, fused
     """Float operators between quantized ones (``fused``), in a part that integers separate from the rest and that has
     no low product."""
     flow, traits = facts.flow, facts.traits
-    parents = list(range(len(flow.values)))
-
-    def find(value: int) -> int:
-        while parents[value] != value:
-            parents[value] = value = parents[parents[value]]
-        return value
+    ties = Ties(range(len(flow.values)))
 
     def parts(op: Op) -> set[int]:
         """Of what it reads and makes; a scale that is computed is no data."""
         read = _floats(facts, op)
         if traits.has(op.role, "quantizes") or traits.has(op.role, "dequantizes"):
             read = [v for v in read if v == op.inputs[0]]
-        return {find(v) for v in (*read, *op.outputs) if v != NONE and flow.values[v].dtype == FLOAT32}
-
-    def join(roots: set[int]) -> None:
-        for root in roots:
-            parents[root] = min(roots)
+        return {ties.find(v) for v in (*read, *op.outputs) if v != NONE and flow.values[v].dtype == FLOAT32}
 
     separate = {op.id for op in flow.ops if op.id in fused or traits.has(op.role, "quantized")}
     for op in flow.ops:
-        if op.id not in separate:
-            join(parts(op))
+        if op.id not in separate and (together := parts(op)):
+            ties.tie(together)
     for source, target in flow.passed:
         if NONE not in (source, target):
-            join({find(source), find(target)})
+            ties.tie((source, target))
     low = (op for op in flow.ops if op.id in regions.allowed and op.id not in fused)
     low = (op for op in low if not op.slots or any(map(decided.is_low, op.slots.values())))
     loud = {part for op in low for part in parts(op)}

@@ -40,7 +40,7 @@ def _faults(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
     if broken.reads and broken.reads in {flow.values[v].dtype for v in op.inputs if v != NONE}:
         yield f"{op.kind} of {broken.reads}"
     if broken.runs or broken.without or broken.computed or broken.gives or broken.unlike or broken.odd:
-        yield from _left(facts, op, broken)
+        yield from _not_taken(facts, op, broken)
     if broken.at_boundary:
         units = [flow.values[op.inputs[0]].unit, *(use.unit for use in flow.uses[op.outputs[0]])]
         if any(u != NONE and flow.units[u].op == NONE and flow.units[u].fixed for u in units):
@@ -80,8 +80,8 @@ def _stands_before(facts: Facts, op: Op, trait: Trait) -> bool:
     return any(facts.traits.has(reader.role, trait) and _has_constant(facts, reader) for reader in readers)
 
 
-def _left(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
-    """By what the target's kernel does not take this node, if so: attributes, operands or sizes."""
+def _not_taken(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
+    """What the target's kernel does not take of this node, in words: an attribute, an operand, an output, sizes."""
     sizes = facts.flow.shape(op.outputs[0]) or facts.flow.shape(op.inputs[0])
     if broken.odd and (sizes is None or not all(isinstance(size, int) and size % 2 for size in sizes)):
         return

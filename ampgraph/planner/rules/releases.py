@@ -159,7 +159,7 @@ def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set
 
 
 def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
-    """Operator with a product before it -> whether all the nearest are ``products`` that are noted so."""
+    """Operator with products before it -> whether ``products`` says True of all the nearest ones."""
     found, values = dict[int, bool](), dict[int, bool]()
     for op in facts.flow.ops:
         near = [values[v] for v in op.inputs if v in values]

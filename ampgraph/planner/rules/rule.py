@@ -122,7 +122,7 @@ class Sight:
 
 
 Spoilt = tuple[str, Sequence[Op]] | None
-"""Why operators must be float32, or that nothing is wrong."""
+"""Why operators must be float32, and which; None where nothing is wrong."""
 Look = Callable[[Sight, Op], Spoilt]
 Run = Callable[[Sight, Decisions], Findings]
 Report = Callable[[Facts, Findings, Decisions], Iterable[Note]]

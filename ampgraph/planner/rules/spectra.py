@@ -46,7 +46,7 @@ class Spectra:
         facts = self.facts = sight.facts
         self.regions = sight.regions
         self.flow, self.traits, self.crossings = facts.flow, facts.traits, facts.crossings
-        self.squares = {op for op in facts.squares if self._is_free(op)}
+        self.squares = {op for op in facts.squares if op not in self.regions.inside}
         self._constant = constants(self.flow, self.traits)
 
     def behind(self, sink: Op, value: int, narrow: bool) -> list[Op]:
@@ -74,7 +74,7 @@ class Spectra:
 
         def is_origin(op: Op) -> bool:
             may = self._is_constant(op) or self.traits.has(op.role, "spectral")
-            return bool(op.slots) and may and self._is_free(op.id) and not (narrow and self._adds_many(op))
+            return bool(op.slots) and may and op.id not in self.regions.inside and not (narrow and self._adds_many(op))
 
         def further(op: Op) -> list[int]:
             goes_on = self._is_constant(op) or self._is_raw(op) or not self._is_product(op)
@@ -86,10 +86,6 @@ class Spectra:
     def _is_product(self, op: Op) -> bool:
         """Whether an operator is a transform or product that adds up a spectrum."""
         return self.traits.has(op.role, "transforms")
-
-    def _is_free(self, op: int) -> bool:
-        """Whether an operator is part of no norm."""
-        return self.regions.of_op.get(op, "Bias") == "Bias"
 
     def _adds_many(self, op: Op) -> bool:
         """Whether an operator sums over so many elements that small ones count beside large ones."""
@@ -105,7 +101,7 @@ class Spectra:
 
     def _carries(self, op: Op) -> bool:
         """Whether an operator makes powers of powers: a product does with stored numbers, without a bias."""
-        if not (self.traits.has(op.role, "spectral") and self._is_free(op.id)):
+        if op.id in self.regions.inside or not self.traits.has(op.role, "spectral"):
             return False
         return not self._is_product(op) or (len(op.inputs) == 2 and not self._constant.isdisjoint(op.inputs))
 

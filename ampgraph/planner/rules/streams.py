@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
+from ...core.walk import source
 from ...oplists.traits import Trait
 from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold, describe
 from ..facts.facts import Facts
@@ -22,17 +23,32 @@ from .rule import Findings, Ruling, Sight, runs
     levels="careful",
 )
 def residual_streams(sight: Sight, decided: Decisions) -> Findings:
-    """Holds residual streams in float32, since each block would round the stream once more."""
+    """Holds residual streams in float32, since each block would round the stream once more. Where a Cast to float32
+    costs nothing, a sum of two low values with which one begins is left out: no Cast tells that they were handed on in
+    float32, and it is rounded no more than they were."""
     facts, regions, dtype = sight.facts, sight.regions, sight.facts.options.dtype
     streams, moves = StreamFinder(facts, regions.of_op, regions.classes).widened(decided, regions.fused)
     rulings = []
-    for stream in streams:
+    for found in streams:
+        stream = [op for op in found if not _begins_low(facts, decided, facts.flow.ops[op], moves)]
         steps = f"adds up to {math.sqrt(len(stream) / 12):.1f} steps"
         text = f"rounding its {len(stream)} additions to {dtype} {steps}"
         why = Why("stream", f"in a residual stream that norms read in float32: {text}")
         ops = [*(facts.flow.ops[op] for op in stream), *(move for op in stream for move in moves[op])]
         rulings.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in ops]))
     return Findings(rulings)
+
+
+def _begins_low(facts: Facts, decided: Decisions, op: Op, wide: Container[int]) -> bool:
+    """Whether an addition reads nothing float32 and no sum of computed values, such as a stream's (``wide``: all
+    additions of streams), on a target that takes a Cast to float32 into the kernel behind it."""
+    flow, traits = facts.flow, facts.traits
+    through = traits.operators("conversions") | traits.operators("moves")
+    writers = [flow.writer(source(flow, value, through)) for value in op.inputs]
+    wider = any(decided.is_high(flow.values[v].unit) or flow.values[v].producer in wide for v in op.inputs)
+    sums = (one for one in writers if one is not None and traits.has(one.role, "additions"))
+    added = any(facts.stored.isdisjoint(one.inputs) for one in sums)
+    return facts.options.kernels.raises_inside and not wider and not added
 
 
 @runs(

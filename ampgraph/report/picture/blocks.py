@@ -31,7 +31,7 @@ class _Token:
 
 
 def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
-    """A row with blocks in the place of what repeats.
+    """A row of operators with blocks in the place of what repeats, for the picture.
 
     The shortest that follows itself is a unit, wherever it stands, alone too; units repeat in larger ones in turn.
 
@@ -64,7 +64,7 @@ def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, 
 
 
 def _longest_run(alike: Array) -> tuple[int, int]:
-    """Start and length of the longest run of true values."""
+    """Start and length of the longest run of true values in an array."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):

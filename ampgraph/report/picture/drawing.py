@@ -114,12 +114,12 @@ def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
 
 
 def _first_node(entry: _DrawnFolder | int) -> int:
-    """The first node of an entry."""
+    """The first node inside a drawn entry, which is a node or a folder."""
     return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
 def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
-    """The entries, at most ``width``: neighbours go into folders of one size."""
+    """The drawn entries, at most ``width``: neighbours are folded into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -262,13 +262,13 @@ class _GraphArtist:
         return list(accumulate(steps))
 
     def _add(self, node: Box, path: tuple[str, ...]) -> int:
-        """Adds a box inside the folders of ``path``, and gives its number."""
+        """Adds a box to the drawing inside the folders of ``path``, and returns its number."""
         self.found.nodes.append(node)
         self.paths.append(path)
         return len(self.found.nodes) - 1
 
     def _between(self, op: Op) -> bool:
-        """Whether a node is a Cast between floating types, which is drawn as part of an edge."""
+        """Whether the picture draws a node as part of an edge: a Cast between floating types."""
         values = self.flow.values
         return has(op.role, "casts") and all(
             v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)
@@ -309,7 +309,7 @@ class _GraphArtist:
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 
     def _around(self, scope: int) -> tuple[str, ...]:
-        """The folder that shows a body or function, beside the node that runs it."""
+        """The folder of the drawing that shows a body or function, beside the node that runs it."""
         if scope == 0:
             return ()
         if scope not in self.bodies:

@@ -136,7 +136,7 @@ class _TextTable:
 
 @cache
 def asset(name: str) -> str:
-    """A script or style sheet that goes into the page."""
+    """A script or style sheet of the package, as text to go into a page."""
     return (resources.files(__package__) / ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -144,7 +144,7 @@ def asset(name: str) -> str:
 
 
 def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
-    """What the page says of a target; None where nobody asked.
+    """What the page says of a target's runtime, as data; None where nobody asked for a target.
 
     ``main``: where most nodes run; ``elsewhere``: provider -> nodes; ``kernels``: [operator, provider, nodes] of those
     that compute several nodes, or one by another operator; ``gone``: nodes that none computes, since they were folded.
@@ -261,12 +261,12 @@ def _guards_in(drawing: Drawing) -> list[str]:
 
 
 def _node_bar(counts: Mapping[str, int]) -> Bar:
-    """The bar of nodes by precision."""
+    """A bar of the page that shows nodes by precision."""
     return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items() if count))
 
 
 def _weight_bar(label: str, stored: Mapping[str, Stored]) -> Bar:
-    """A bar of bytes by type."""
+    """A bar of the page that shows bytes of weights by type."""
     parts = {name: of.bytes for name, of in stored.items()}
     return Bar(label, parts, plural(sum(parts.values()), "byte"))
 

@@ -53,7 +53,7 @@ def _figure(
     name: str, axis: str, points: list[tuple[int, float | None]], skipped: Sequence[int],
     measured: Sequence[tuple[int, float]],
 ) -> str:  # fmt: skip
-    """One curve, with what was measured as dots; empty where nothing is known of it."""
+    """One curve of a training on the page, with what was measured as dots; empty where nothing is known of it."""
     found = [(x, y) for x, y in points if y is not None and math.isfinite(y) and (axis == "linear" or y > 0)]
     if not found:
         return ""

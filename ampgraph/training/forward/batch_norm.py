@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
 from ...core.plan import Note
-from ...formats.onnx.nodes import attribute, place_of
+from ...formats.onnx.nodes import attribute, operand, place_of
 from ...formats.onnx.origins import CLASSES
 from ..gradients.builder import Builder
 from ..gradients.rules.norms import BATCH, KEEP
@@ -119,8 +119,7 @@ def _set_inference(node: ir.Node) -> None:
 def _write_out(b: Builder, node: ir.Node) -> None:
     """Writes a BatchNormalization whose statistics the graph computes as simple operators, through which these get
     gradients."""
-    x, scale, bias, mean, variance = node.inputs
-    assert x is not None and scale is not None and bias is not None and mean is not None and variance is not None
+    x, scale, bias, mean, variance = (operand(node, n) for n in range(5))
     rank = _known_rank(b, node, x)
 
     def along(value: ir.Value) -> ir.Value:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
-from ...formats.onnx.nodes import attribute, kind_of, place_of
+from ...formats.onnx.nodes import attribute, kind_of, operand, place_of
 from ...oplists.traits import has
 from ..gradients.builder import INT64, Builder
 from .read import FLOATS, described
@@ -126,8 +126,7 @@ def lower_losses(graph: ir.Graph) -> None:
 
 def _written_loss(b: Builder, node: ir.Node) -> list[ir.Value]:
     """The outputs of a loss node in simple operators, in float32: the loss, and the logarithms of the chances."""
-    scores, labels, weight = (*node.inputs, None)[:3]
-    assert scores is not None and labels is not None
+    scores, labels, weight = operand(node), operand(node, 1), (*node.inputs[2:], None)[0]
     b.rank(labels)
     logarithms = scores
     if node.op_type == "SoftmaxCrossEntropyLoss":
@@ -265,14 +264,14 @@ def loss_terms(given: object) -> dict[str, float] | None:
     return {name: float(weight) for name, weight in rows}
 
 
-def spelled(terms: Mapping[str, float]) -> str:
+def spelled_terms(terms: Mapping[str, float]) -> str:
     """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 
 
 def read_spelled(text: str) -> dict[str, float]:
-    """The terms of a loss, name -> weight, from the text that `spelled` makes."""
+    """The terms of a loss, name -> weight, from the text that `spelled_terms` makes."""
     rows = [_loss_and_weight(word) for word in text.split(", ")]
     return dict(rows) if "=" in text else {text: 1.0}
 

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
-from ...formats.onnx.nodes import attribute, kind_of, place_of
+from ...formats.onnx.nodes import attribute, kind_of, operand, place_of
 from ..gradients.builder import INT64, Builder
 
 FLOAT, BOOL, INT32, UINT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.UINT64
@@ -95,8 +95,7 @@ def _trains(b: Builder, node: ir.Node) -> bool:
 
 def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
     """The outputs of a Dropout that drops nothing: its data, and a mask of True."""
-    x = node.inputs[0]
-    assert x is not None
+    x = operand(node)
     found = [b.copy(x)]
     if len(node.outputs) > 1:
         found.append(b.typed(b.op("Expand", b.constant(np.array(True)), b.shape(x)), BOOL, *(x.shape or ())))
@@ -106,10 +105,9 @@ def _dropping_nothing(b: Builder, node: ir.Node) -> list[ir.Value]:
 def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
     """What Dropout gives: x times a mask of 1 / (1 - ratio) and zeros; as torch's, it makes NaN of an infinite number
     that is dropped."""
-    x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    assert x is not None
+    x, ratio = operand(node), node.inputs[1] if len(node.inputs) > 1 else None
     threshold, factor = _threshold_and_factor(b, x, ratio)
-    flat = kept(b, threshold, x, step, key)
+    flat = dropout_mask(b, threshold, x, step, key)
     keep = b.typed(b.op("Reshape", flat, b.shape(x), allowzero=1), BOOL, *(x.shape or ()))
     mask = b.typed(b.op("Where", keep, factor, b.number(0, x)), x)
     return [b.typed(b.op("Mul", x, mask), x), keep]
@@ -131,7 +129,7 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
     return least, b.typed(factor, x.dtype or ir.DataType.FLOAT)
 
 
-def kept(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
+def dropout_mask(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
     """Dropout's mask of ``x`` as a vector: whether each random int32 is at least ``threshold``, a scalar."""
     count, size = _word_counts(b, x)
     wide = b.op("Sub", random_numbers(b, count, step, key), b.int64(2**31))

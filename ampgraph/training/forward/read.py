@@ -9,7 +9,7 @@ from onnx_ir.passes import common
 from ...core.errors import AmpError, is_whole
 from ...formats import adapters
 from ...formats.onnx.graph import OnnxGraph
-from ...formats.onnx.nodes import attribute, kind_of, place_of
+from ...formats.onnx.nodes import attribute, kind_of, operand, place_of
 from ...formats.onnx.walk import all_graphs
 from ..gradients.builder import Builder
 
@@ -162,13 +162,11 @@ def _is_residue(node: ir.Node) -> bool:
 
 def _lower_cast_like(b: Builder, node: ir.Node) -> None:
     """CastLike as the Cast that it is; AmpError AMP210 where the type is unknown."""
-    x, like = node.inputs
-    assert x is not None and like is not None
+    x, like = operand(node), operand(node, 1)
     if like.dtype is None:
         raise _refused(node, f"the type of '{like.name}' is not known")
-    shape = x.shape
     made = b.op("Cast", x, to=int(like.dtype))
-    made.type, made.shape = ir.TensorType(like.dtype), shape
+    made.type, made.shape = ir.TensorType(like.dtype), x.shape
     _replace(b, node, made)
 
 

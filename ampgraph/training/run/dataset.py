@@ -212,29 +212,24 @@ def load_folder(text: str, inputs: Collection[str], labels: str) -> dict[str, Ar
 def _read_arrays(path: Path, inputs: Collection[str], labels: str) -> dict[str, Array]:
     """The arrays of one file by input name; empty for a file of another kind."""
     name = path.name.removesuffix(".gz")
+    if not name.endswith((".npy", ".npz", ".csv")) and not IDX.search(name):
+        return {}
     try:
-        if name.endswith(".npy"):
-            with opened(path) as file:
-                return {name.removesuffix(".npy"): mapped_npy(file)}
-        if name.endswith(".npz"):
-            with opened(path) as file:
+        with opened(path) as file:
+            if name.endswith(".npz"):
                 return mapped_npz(file)
-        if name.endswith(".csv"):
-            with opened(path) as file:
+            if name.endswith(".csv"):
                 return _read_table(file, inputs, labels)
-        if IDX.search(name):
-            with opened(path) as file:
-                array = mapped_idx(file)
-            stem, others = IDX.sub("", name), [one for one in inputs if one != labels]
-            if stem not in inputs:  # labels if it has one axis, else the only other input
-                stem = labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
-            return {stem: array}
+            array = mapped_npy(file) if name.endswith(".npy") else mapped_idx(file)
+        stem, others = IDX.sub("", name.removesuffix(".npy")), [one for one in inputs if one != labels]
+        if stem not in inputs and not name.endswith(".npy"):  # labels if it has one axis, else the only other input
+            stem = labels if array.ndim == 1 and labels else others[0] if len(others) == 1 else stem
+        return {stem: array}
     except OSError as error:
         raise cannot_read(path, error) from None
     except DAMAGED as error:
         message = f"is not an array, or is damaged: {first_line(error)}"
         raise AmpError("AMP108", message, where=str(path), hint=HINT) from None
-    return {}
 
 
 def _read_table(file: IO[bytes], inputs: Collection[str], labels: str) -> dict[str, Array]:

@@ -17,7 +17,7 @@ from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
 from ..forward.losses import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .dataset import Dataset, Normalized, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
+from .dataset import Batches, Dataset, Normalized, Stream, TrainingData, load_folder, rows_at_once, stays_on_disk
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
@@ -46,33 +46,34 @@ class StepInputs:
         if isinstance(data, Normalized):
             return self.dataset(cast("TrainingData", data.data)).then(*data.rows(self.ports, self.layout.labels))
         where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
+        try:
+            return self._loaded(data, where)
+        except AmpError as error:
+            raise AmpError(error.code, error.message, where=error.where or where, hint=error.hint) from None
+
+    def _loaded(self, data: str | os.PathLike[str] | Mapping[str, ArrayLike] | Batches, where: str) -> Dataset:
+        """Training data of a path or as they are given, all of them checked."""
         if where and stays_on_disk(where):
-            return self._mapped(load_folder(where, self.ports, self.layout.labels), where)
+            return self._mapped(load_folder(where, self.ports, self.layout.labels))
         if isinstance(data, Iterable) and not isinstance(data, (str, Mapping)):
             return self._stream(data)
         arrays: object = load_inputs(where, self.ports, self.ports, "the step") if where else data
         if not isinstance(arrays, Mapping):
             hint = f"a path of an .npz file or a folder, or a dictionary of {', '.join(self.ports)}"
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
-        count = self._count(arrays, where)
-        try:
-            if any(_holds_exactly(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
-                return self._mapped({name: np.asarray(array) for name, array in arrays.items()}, where)
-            whole = self._checked_whole(arrays)
-            _refuse_nan(whole)
-            return Dataset(whole, count)
-        except AmpError as error:
-            raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
+        count = self._count(arrays)
+        if any(_holds_exactly(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
+            return self._mapped({name: np.asarray(array) for name, array in arrays.items()})
+        whole = self._checked_whole(arrays)
+        _refuse_nan(whole)
+        return Dataset(whole, count)
 
-    def _mapped(self, arrays: Mapping[str, Array], where: str) -> Dataset:
+    def _mapped(self, arrays: Mapping[str, Array]) -> Dataset:
         """Arrays that stay in their files; all are looked at, some rows at a time."""
         arrays = {name: array for name, array in arrays.items() if name in self.ports}
-        made = Dataset(arrays, self._count(arrays, where), self._prepared)
-        try:
-            for rows in made.in_order(rows_at_once(arrays), whole=False):
-                _refuse_nan(rows)
-        except AmpError as error:
-            raise AmpError(error.code, error.message, where=where, hint=error.hint) from None
+        made = Dataset(arrays, self._count(arrays), self._prepared)
+        for rows in made.in_order(rows_at_once(arrays), whole=False):
+            _refuse_nan(rows)
         return made
 
     def _prepared(self, rows: Mapping[str, Array]) -> dict[str, Array]:
@@ -98,7 +99,7 @@ class StepInputs:
         for given in data:
             batch = self._named(given)
             _refuse_nan(batch)
-            count += self._count(batch, "")
+            count += self._count(batch)
         if not count:
             raise AmpError("AMP503", "data gives no batch", hint="every batch is a dictionary, or a row of arrays")
         return Stream({}, count, source=data, named=self._named)
@@ -112,17 +113,17 @@ class StepInputs:
             raise AmpError("AMP503", f"a batch of data is a {type(given).__name__}", hint=hint)
         return self._prepared({name: np.asarray(array) for name, array in given.items() if name in self.ports})
 
-    def _count(self, arrays: Mapping[str, ArrayLike], where: str) -> int:
+    def _count(self, arrays: Mapping[str, ArrayLike]) -> int:
         """The number of samples. Raises AmpError AMP503 where arrays are missing or differ in it."""
-        refuse_missing(self.ports, arrays, "the step", where)
+        refuse_missing(self.ports, arrays, "the step", "")
         sizes = {name: np.shape(array)[0] if np.ndim(array) else 0 for name, array in arrays.items()}
         if not sizes:
-            raise AmpError("AMP503", "the step takes no data", where=where, hint="build it from a graph with an input")
+            raise AmpError("AMP503", "the step takes no data", hint="build it from a graph with an input")
         first, count = next(iter(sizes.items()))
         for name, size in sizes.items():
             if size != count:
                 message = f"'{first}' has {count} samples and '{name}' {size}"
-                raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
+                raise AmpError("AMP503", message, hint="the first axis of every array counts the samples")
         return count
 
     def _checked_whole(self, arrays: Feeds) -> dict[str, Array]:

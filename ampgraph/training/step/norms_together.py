@@ -7,10 +7,10 @@ and the operator. All data are there before the backward begins. What is paid is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
 
+from ...formats.onnx.nodes import operand
 from ...oplists.traits import has
 from ..gradients.builder import Builder
 from .vectors import LAUNCH, dims, size
@@ -18,36 +18,31 @@ from .vectors import LAUNCH, dims, size
 Value = ir.Value
 
 
-class _RepeatedNorm(NamedTuple):
-    node: ir.Node
-    data: Value  # what is normalised, before its Cast
-
-
 def run_norms_together(graph: ir.Graph, longest: int) -> None:
     """Has one node compute the norms of each kind and shape, at most ``longest`` numbers together, where the launches
     saved are worth the bytes moved. The results are the same to the bit."""
-    alike: dict[tuple[object, ...], list[_RepeatedNorm]] = {}
+    alike: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in graph:
         key = _alike_key(node)
         if key is not None:
-            alike.setdefault(key, []).append(_RepeatedNorm(node, _uncast_data(node)))
+            alike.setdefault(key, []).append(node)
     for norms in alike.values():
-        if _pays(norms) and sum(size(norm.data) for norm in norms) <= longest:
+        if _pays(norms) and sum(size(_uncast_data(norm)) for norm in norms) <= longest:
             before = _first_reader(graph, norms)
             if before is not None:
                 _join_norms(graph, norms, before)
 
 
-def _first_reader(graph: ir.Graph, norms: Sequence[_RepeatedNorm]) -> ir.Node | None:
+def _first_reader(graph: ir.Graph, norms: Sequence[ir.Node]) -> ir.Node | None:
     """The first node that reads one of the norms' results; None where that is before all data are there, or where one
     norm reads another."""
     place = {node: number for number, node in enumerate(graph)}
-    readers = [reader for norm in norms for reader in norm.node.outputs[0].consumers()]
+    readers = [reader for norm in norms for reader in norm.outputs[0].consumers()]
     if any(reader not in place for reader in readers):
         return None  # in a body
     first = min(readers, key=place.__getitem__)
-    makers = [maker for norm in norms if (maker := norm.data.producer()) is not None]
-    if any(norm.node in makers for norm in norms):
+    makers = [maker for norm in norms if (maker := _uncast_data(norm).producer()) is not None]
+    if any(norm in makers for norm in norms):
         return None
     return first if all(place.get(maker, place[first]) < place[first] for maker in makers) else None
 
@@ -73,37 +68,36 @@ def _alike_key(node: ir.Node) -> tuple[object, ...] | None:
 
 def _uncast_data(node: ir.Node) -> Value:
     """What a norm's node is given, before a Cast that nobody else reads."""
-    data = node.inputs[0]
-    assert data is not None
+    data = operand(node)
     cast = data.producer()
     alone = cast is not None and has(cast.op_type, "casts") and len(data.uses()) == 1 and not data.is_graph_output()
     before = cast.inputs[0] if cast is not None and alone else None
     return data if before is None else before
 
 
-def _pays(norms: Sequence[_RepeatedNorm]) -> bool:
+def _pays(norms: Sequence[ir.Node]) -> bool:
     """Whether the launches saved are worth moving all data twice more, by Concat and Split."""
-    cast = norms[0].data is not norms[0].node.inputs[0]
+    cast = _uncast_data(norms[0]) is not norms[0].inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)
-    return saved * LAUNCH > bytes_moved * sum(size(norm.data) for norm in norms)
+    return saved * LAUNCH > bytes_moved * sum(size(_uncast_data(norm)) for norm in norms)
 
 
-def _join_norms(graph: ir.Graph, norms: Sequence[_RepeatedNorm], before: ir.Node) -> None:
+def _join_norms(graph: ir.Graph, norms: Sequence[ir.Node], before: ir.Node) -> None:
     """Replaces norms of one shape by one: Concat of their data, one Cast, one norm in front of ``before``, one
     Split."""
     b = Builder(graph, "grad")
     b.scope, b.before = "norms", before
-    first, data = norms[0], [norm.data for norm in norms]
-    wide = first.node.outputs[0].dtype or ir.DataType.FLOAT
+    first, data = norms[0], [_uncast_data(norm) for norm in norms]
+    wide = first.outputs[0].dtype or ir.DataType.FLOAT
     rows = [dims(value)[0] for value in data]
     whole = b.typed(b.op("Concat", *data, axis=0), data[0].dtype or wide, sum(rows), *dims(data[0])[1:])
     raised = b.cast(whole, wide)
-    normal = b.typed(b.again(first.node, [raised, first.node.inputs[1]]), raised)
+    normal = b.typed(b.again(first, [raised, first.inputs[1]]), raised)
     pieces = b.ops("Split", len(norms), normal, b.ints(*rows), axis=0)
-    for norm, piece in zip(norms, pieces, strict=True):
-        ir.convenience.replace_all_uses_with(norm.node.outputs[0], b.typed(piece, norm.node.outputs[0]))
-        given = norm.node.inputs[0]
-        graph.remove(norm.node, safe=True)
-        if given is not None and given is not norm.data and (cast := given.producer()) is not None:
+    for norm, source, piece in zip(norms, data, pieces, strict=True):
+        ir.convenience.replace_all_uses_with(norm.outputs[0], b.typed(piece, norm.outputs[0]))
+        cast = operand(norm).producer() if operand(norm) is not source else None
+        graph.remove(norm, safe=True)
+        if cast is not None:
             graph.remove(cast, safe=True)

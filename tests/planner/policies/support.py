@@ -69,7 +69,11 @@ def origin(node: onnx.NodeProto) -> str:
 
 def strict_errors(answers: Answers, name: str, case: str, **fields: Any) -> list[float]:
     """How far our strict run is from the framework's outputs, by output: in halves of a last place of the low type at
-    the output's own scale, for each low node."""
+    the output's own scale, for each low node. Empty where the framework refuses a module, or rounds between two
+    products of what is one Einsum in the file."""
+    triple = any(node.op_type == "Einsum" and len(node.input) > 2 for node in answers.model(name).graph.node)
+    if triple or answers.types[name][case].startswith("refused"):
+        return []
     options = resolved(False, fields)
     graph = adapters.load(answers.model(name))[0]
     plan, flow = pipeline.planned(graph, options, frozenset())

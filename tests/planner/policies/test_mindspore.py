@@ -23,9 +23,9 @@ MODEL = """
 """
 
 
-def plan(folder: Path, numbers: list[float], level: str) -> tuple[Plan, dict[str, str]]:
+def plan(folder: Path, numbers: list[float], level: str, text: str = MODEL) -> tuple[Plan, dict[str, str]]:
     """The plan of the model with these numbers in its constant, and the type of every operator."""
-    model = parse(MODEL)
+    model = parse(text)
     [constant] = [node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].tensors]
     constant.attribute[0].tensors[0].raw_data = np.array(numbers, np.float32).tobytes()
     (folder / "m.mindir").write_bytes(model.SerializeToString())
@@ -50,12 +50,8 @@ def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: s
 )
 def test_a_constant_in_even_steps_is_told(tmp_path: Path, numbers: list[float], even: bool) -> None:
     """As `ops.ones` and `ops.linspace` make them; a single number may be anything."""
-    model = parse(MODEL.replace("f32[4]=0.5, e", f"f32[{len(numbers)}]=0.5, g"))
-    [constant] = [node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].tensors]
-    constant.attribute[0].tensors[0].raw_data = np.array(numbers, np.float32).tobytes()
-    (tmp_path / "m.mindir").write_bytes(model.SerializeToString())
-    notes = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore").notes
-    assert any("even steps" in note.text for note in notes) == even
+    found, _ = plan(tmp_path, numbers, "O2", MODEL.replace("f32[4]=0.5, e", f"f32[{len(numbers)}]=0.5, g"))
+    assert any("even steps" in note.text for note in found.notes) == even
 
 
 def test_what_a_file_tells_of_its_network(tmp_path: Path) -> None:

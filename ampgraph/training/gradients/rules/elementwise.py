@@ -199,8 +199,7 @@ def _sum_of_all(b: Builder, value: Value | Term) -> Value:
 @gradient("OneHot", constant=(0, 1))
 def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
     """The off and on values get the sums of the gradients where they stand."""
-    indices, depth, values = node.inputs
-    assert values is not None
+    indices, depth, values = (operand(node, n) for n in range(3))
     pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
     marks = b.op("OneHot", indices, depth, b.constant(pair), axis=attribute(node, "axis", -1))
     hot, zero = b.op("Greater", marks, b.number(0, values)), b.number(0, values)

@@ -10,8 +10,8 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from ....formats.onnx.nodes import attribute
-from ..builder import Builder, Size, same, sum_to, sum_to_dims
+from ....formats.onnx.nodes import attribute, operand
+from ..builder import Builder, Size, same_size, sum_to, sum_to_dims
 from ..registry import Unsupported, gradient
 
 Value = ir.Value
@@ -20,8 +20,7 @@ Value = ir.Value
 @gradient("MatMul")
 def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
     """Gradients of MatMul: g B^T and A^T g, summed over the batch dimensions that were broadcast."""
-    left, right = node.inputs
-    assert left is not None and right is not None
+    left, right = operand(node), operand(node, 1)
     ranks = b.rank(left), b.rank(right)
     if ranks[0] >= 2 and ranks[1] == 2:
         return _with_weight(b, left, right, g)
@@ -120,7 +119,7 @@ def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None
     for value, term in zip(inputs, terms, strict=True):
         for index, dim in zip(term, value.shape or (), strict=True):
             known = sizes.get(index)
-            equal = index not in sizes or (known is not None and same(known, dim))
+            equal = index not in sizes or (known is not None and same_size(known, dim))
             sizes[index] = dim if equal else None
     return sizes
 

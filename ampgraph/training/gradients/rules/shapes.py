@@ -98,8 +98,7 @@ def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
 def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of a Slice whose starts only a run shows: between zeros for what was cut away."""
     x, y = operand(node), node.outputs[0]
-    starts, _, axes = (*node.inputs[1:], None)[:3]
-    assert starts is not None
+    starts, axes = operand(node, 1), (*node.inputs[3:], None)[0]
     begin = starts if starts.dtype == INT64 else b.op("Cast", starts, to=int(INT64))
     axes = b.counted(b.op("Size", starts)) if axes is None else axes
     whole, part = (b.op("Gather", b.shape(value), axes) for value in (x, y))
