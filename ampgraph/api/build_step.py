@@ -17,7 +17,7 @@ from ..oplists.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
 from ..training.forward.batch_norm import lost_for_inference
-from ..training.forward.losses import loss_terms, spelled
+from ..training.forward.losses import loss_terms, spelled_terms
 from ..training.forward.read import check_batch, read_forward
 from ..training.step.flat_update import Together
 from ..training.step.gradient_graph import GradientGraph
@@ -131,7 +131,7 @@ def _finished_step(
 ) -> TrainingStep:
     """The step with the options it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
-    built |= {"loss": spelled(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
+    built |= {"loss": spelled_terms(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
     built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
     built |= {"penalty": str(joint.penalty)} if joint.penalty is not None else {}
     built |= {"loss_scale": "none" if policy is None else str(policy)}

@@ -19,7 +19,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.training.forward.batch_norm import lower_batch_norm
 from ampgraph.training.forward.random_numbers import (
     COLUMNS,
-    kept,
+    dropout_mask,
     lower_dropout,
     lower_random,
     random_numbers,
@@ -219,7 +219,7 @@ def test_masks_are_those_of_the_formula(size):
         x, step, border = ir.Value(name="x", shape=shape), scalar("step"), ir.Value(name="border", shape=ir.Shape([]))
         x.type, border.type = ir.TensorType(ir.DataType.FLOAT), ir.TensorType(ir.DataType.INT32)
         graph = ir.Graph([x, step, border], [], nodes=[], opset_imports={"": 18}, name="g")
-        graph.outputs.append(kept(Builder(graph), border, x, step, stream_key(3, 4)))
+        graph.outputs.append(dropout_mask(Builder(graph), border, x, step, stream_key(3, 4)))
         graph.outputs[0].type = ir.TensorType(ir.DataType.BOOL)
         session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString())
         feeds = {"x": np.zeros(size, np.float32), "step": np.array(5), "border": np.array(12345, np.int32)}

@@ -17,7 +17,7 @@ from ampgraph.training.run.schedules import (
     rates,
 )
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.optimizers import SGD, Adam, AdamW, groups_of, parse_optimizer, spelled
+from ampgraph.training.step.optimizers import SGD, Adam, AdamW, groups_of, parse_optimizer, spelled_optimizer
 from present import present
 from training.nets import WEIGHTS, Runner, batches, regression, torch_loss, weights
 
@@ -122,7 +122,7 @@ def test_low_parameters_are_updated_in_float32():
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1, 0.9, True, 0.01), Adam(0.002, 0.8, 0.95), AdamW(weight_decay=0.3)])
 def test_the_spelled_form_reads_back(optimizer):
-    assert parse_optimizer(spelled(optimizer)) == optimizer
+    assert parse_optimizer(spelled_optimizer(optimizer)) == optimizer
     groups = groups_of([("kernel:0=*", optimizer), ("d.*", "shared"), ("*", None)])
     assert groups_of(str(groups).split("; ")) == groups
 

@@ -63,10 +63,10 @@ def _table(unroll: bool) -> dict[object, Apart]:
     table[aten.grid_sampler.default] = _in_the_plane(plane), _always
     table[aten.cross_entropy_loss.default] = _torch_composition(aten.cross_entropy_loss.default), _is_smoothed
     table[aten.ctc_loss.Tensor] = table[aten.ctc_loss.IntList] = ctc_loss, _always
-    table[aten.cdist.default] = distances, _always
-    table[aten._cdist_forward.default] = distances, _always
-    table[aten.embedding_bag.padding_idx] = table[aten.embedding_bag.default] = bags, _always
-    table[aten.scatter_reduce.two] = scattered, _always
+    table[aten.cdist.default] = cdist, _always
+    table[aten._cdist_forward.default] = cdist, _always
+    table[aten.embedding_bag.padding_idx] = table[aten.embedding_bag.default] = embedding_bag, _always
+    table[aten.scatter_reduce.two] = scatter_reduce, _always
     table[aten.scaled_dot_product_attention.default] = plain_attention, _without_heads
     grouped = getattr(torch.ops.transformers, "grouped_mm_fallback", None)
     if grouped is not None:
@@ -126,7 +126,7 @@ def grouped_products(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return torch.where(inside[:, None], torch.bmm(x.unsqueeze(1), own).squeeze(1), 0.0)
 
 
-def distances(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
+def cdist(one: Tensor, other: Tensor, p: float = 2.0, mode: int | None = None) -> Tensor:
     """Whether an LSTM of torch's graph has a state narrower than its cell, for which ONNX has no form."""
     away = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:
@@ -178,7 +178,9 @@ def by_layers(whole: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def scattered(x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
+def scatter_reduce(
+    x: Tensor, axis: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
     """torch's scatter_reduce by sums and counts: its exporter is wrong for means, and without ``include_self``."""
     if reduce == "mean":
         return _scattered_mean(x, axis, index, source, include_self)
@@ -203,7 +205,7 @@ def _hits_by_place(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tenso
     return torch.zeros_like(x).scatter_add(axis, index, torch.ones_like(source))
 
 
-def bags(
+def embedding_bag(
     weight: Tensor,
     indices: Tensor,
     offsets: Tensor,
@@ -312,7 +314,7 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
     return made * _fft_scale(made, axes, scaling)
 
 
-def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
+def padded_complex(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
     """A complex tensor with zeros around it (torch's constant_pad_nd)."""
     if not x.is_complex():
         return NotImplemented
@@ -365,7 +367,7 @@ FOURIER: dict[object, Function] = {
     aten._fft_r2c.default: real_to_complex,
     aten._fft_c2c.default: complex_to_complex,
     aten._fft_c2r.default: complex_to_real,
-    aten.constant_pad_nd.default: padded,
+    aten.constant_pad_nd.default: padded_complex,
 }
 
 
@@ -394,7 +396,7 @@ class GradientsWritten(torch.nn.Module):
         return self.get_submodule("traced by make_fx")(parameters, *args)
 
 
-def written(module: torch.nn.Module, args: Sequence[object]) -> GradientsWritten:
+def with_gradients_written(module: torch.nn.Module, args: Sequence[object]) -> GradientsWritten:
     """The module with its gradients written out, for inputs of any sizes; it computes with the same parameters.
 
     For modules without buffers: what one does to them would be lost.

@@ -69,7 +69,7 @@ def read_exported_backward(
     return ExportedBackward(named, found, _seed_input(graph, named, found, seed))
 
 
-def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
+def gradients_of(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
     """The gradients that a graph with a backward of its own has of the parameters, in their order.
 
     Raises AmpError AMP211 for one that is missing, AMP215 for one that has another type or shape than its parameter.

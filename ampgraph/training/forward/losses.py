@@ -264,14 +264,14 @@ def loss_terms(given: object) -> dict[str, float] | None:
     return {name: float(weight) for name, weight in rows}
 
 
-def spelled(terms: Mapping[str, float]) -> str:
+def spelled_terms(terms: Mapping[str, float]) -> str:
     """Terms of a loss as the command line writes them, ``a=1.0, b=0.5``; one that counts whole is its name."""
     [name, *more] = terms
     return name if not more and terms[name] == 1 else ", ".join(f"{n}={weight}" for n, weight in terms.items())
 
 
 def read_spelled(text: str) -> dict[str, float]:
-    """The terms of a loss, name -> weight, from the text that `spelled` makes."""
+    """The terms of a loss, name -> weight, from the text that `spelled_terms` makes."""
     rows = [_loss_and_weight(word) for word in text.split(", ")]
     return dict(rows) if "=" in text else {text: 1.0}
 

@@ -196,7 +196,7 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
     return found
 
 
-def give_out(module: torch.nn.Module, model: ir.Model) -> list[str]:
+def store_buffers(module: torch.nn.Module, model: ir.Model) -> list[str]:
     """Makes state of the buffers that a module updates beside its running statistics: stored, with an output each.
 
     torch's exporter stores only what the graph reads. Returns their names.

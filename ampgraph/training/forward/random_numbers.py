@@ -107,7 +107,7 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
     that is dropped."""
     x, ratio = operand(node), node.inputs[1] if len(node.inputs) > 1 else None
     threshold, factor = _threshold_and_factor(b, x, ratio)
-    flat = kept(b, threshold, x, step, key)
+    flat = dropout_mask(b, threshold, x, step, key)
     keep = b.typed(b.op("Reshape", flat, b.shape(x), allowzero=1), BOOL, *(x.shape or ()))
     mask = b.typed(b.op("Where", keep, factor, b.number(0, x)), x)
     return [b.typed(b.op("Mul", x, mask), x), keep]
@@ -129,7 +129,7 @@ def _threshold_and_factor(b: Builder, x: ir.Value, ratio: ir.Value | None) -> tu
     return least, b.typed(factor, x.dtype or ir.DataType.FLOAT)
 
 
-def kept(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
+def dropout_mask(b: Builder, threshold: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
     """Dropout's mask of ``x`` as a vector: whether each random int32 is at least ``threshold``, a scalar."""
     count, size = _word_counts(b, x)
     wide = b.op("Sub", random_numbers(b, count, step, key), b.int64(2**31))

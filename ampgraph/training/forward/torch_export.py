@@ -33,7 +33,7 @@ from ..gradients.builder import Builder
 from ..gradients.registry import DETACHED, PADDING
 from .batch_norm import refuse_synchronised
 from .export_check import check_export, in_mode
-from .parameters import give_out, parameter_names
+from .parameters import parameter_names, store_buffers
 from .read import SIGNATURE, STACK
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def export_for_training(
     _untie(model.graph, parameters)
     _tell_what_trains(model.graph)
     own = len(model.graph.outputs)
-    _optimize(model, {*parameters, *give_out(module, model)})
+    _optimize(model, {*parameters, *store_buffers(module, model)})
     _list_trained(model, parameters)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
@@ -161,10 +161,10 @@ def _with_inner_gradients(
     The inputs have the names of forward's arguments, which the writing loses; torch's own where these do not fit: where
     an argument is no single tensor, or a value of the graph has such a name.
     """
-    from .decompositions import input_names, written
+    from .decompositions import input_names, with_gradients_written
 
     varying = None if shapes is None else (shapes,)  # what is written takes all arguments as one, *args
-    model = _program(torch, written(module, args), args, varying, unroll)
+    model = _program(torch, with_gradients_written(module, args), args, varying, unroll)
     names, taken = input_names(module), {value.name for node in model.graph for value in node.outputs}
     if len(names) == len(model.graph.inputs) and taken.isdisjoint(names):
         for value, name in zip(model.graph.inputs, names, strict=True):
@@ -284,14 +284,14 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
     """Inside, nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations
     of spectral_norm see a weight that is detached, as under their torch.no_grad(); and cdist and ctc_loss, whose own
     kernels ask for sizes, are written in other operators."""
-    from .decompositions import ctc_loss, distances
+    from .decompositions import cdist, ctc_loss
 
     transformer, norm = torch.nn.modules.transformer, torch.nn.utils.parametrizations._SpectralNorm
     iterate = norm._power_method
     ways: list[tuple[Any, str, Callable[..., Any]]] = [
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
         (norm, "_power_method", lambda own, weight, iterations: iterate(own, weight.detach(), iterations)),
-        (torch, "cdist", distances),
+        (torch, "cdist", cdist),
         (torch, "ctc_loss", ctc_loss),
     ]
     with ExitStack() as own:

@@ -450,7 +450,7 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
         other = whole[missing + position]
         if dim == 1 and other != 1:
             axes.append(missing + position)
-        elif not isinstance(dim, int) and not same(dim, other):
+        elif not isinstance(dim, int) and not same_size(dim, other):
             return _at_run_time(b, gradient, value)
     if not axes:
         return gradient
@@ -458,7 +458,7 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
     return b.op("Squeeze", summed, b.ints(*range(missing))) if missing else summed
 
 
-def same(one: Size, other: Size) -> bool:
+def same_size(one: Size, other: Size) -> bool:
     """Whether two sizes are known to be equal: the same number or the same symbol."""
     if isinstance(one, int) or isinstance(other, int):
         return one == other

@@ -105,7 +105,7 @@ class AccumulatingBinding(Binding):
         if self.parts == 1:
             loss, moved = self._part(batch, state, self.total)
         else:
-            sum_, moved, _ = self._summed(shared(batch, self.parts, self.whole), state)
+            sum_, moved, _ = self._summed(micro_batches(batch, self.parts, self.whole), state)
             loss = device_value(np.array(sum_, np.float32), self.memory)
         return self._step({}, {**self.total.parts, self._cut.loss: loss, **moved})
 
@@ -201,7 +201,9 @@ def _run_bound(session: Any, binding: Any, device: str) -> None:
         raise stopped(error, device, torn=False) from error
 
 
-def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout, wanted: range | None = None) -> list[MicroBatch]:
+def micro_batches(
+    batch: Mapping[str, Array], parts: int, layout: StepLayout, wanted: range | None = None
+) -> list[MicroBatch]:
     """The micro-batches, of sizes that differ by one at most, and the share of each in the mean over the batch; only
     those whose numbers are ``wanted``.
 
@@ -209,12 +211,12 @@ def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout, wanted: r
     Micro-batches without any are left out. Raises AmpError AMP503 for a batch that is smaller than ``parts``, and for
     inputs that differ in their number of samples.
     """
-    weights, rows = counted(batch, layout)
+    weights, rows = labels_that_count(batch, layout)
     weights = weights if weights.any() else rows
-    return weighed(batch, parts, weights, float(weights.sum()), wanted=wanted)
+    return weighed_micro_batches(batch, parts, weights, float(weights.sum()), wanted=wanted)
 
 
-def weighed(
+def weighed_micro_batches(
     batch: Mapping[str, Array], parts: int, weights: Array, whole: float, first: int = 0, wanted: range | None = None
 ) -> list[MicroBatch]:
     """Micro-batches with the shares that their weights are of ``whole``, numbered from ``first``."""
@@ -233,7 +235,7 @@ def weighed(
     return found
 
 
-def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Array]:
+def labels_that_count(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Array]:
     """How many labels of each sample count, and a one for each sample; the same where no label may be left out.
 
     Raises AmpError AMP503 for inputs that differ in their number of samples, and for labels left out of one part of a

@@ -225,7 +225,7 @@ def check_belongs(checkpoint: Checkpoint[Array | Late], expected: str, where: st
         raise AmpError("AMP405", "is a checkpoint of another training step", where=where, hint=hint)
 
 
-def claim(file: Path, until: contextlib.ExitStack) -> None:
+def claim_folder(file: Path, until: contextlib.ExitStack) -> None:
     """Makes the folder of a checkpoint, clears it of what killed trainings have left, and keeps others out of it.
 
     The lock ends with its process, whatever ends it; there is none where the system or the file system has no such. The

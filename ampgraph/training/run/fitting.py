@@ -23,11 +23,11 @@ from ...core.json_types import JsonObject
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.training_step import StepLayout, StepResult
 from . import checkpoint as files
-from .checkpoint import claim
+from .checkpoint import claim_folder
 from .dataset import Drawn, TrainingData
 from .options import FitOptions
 from .ranks import ALONE, Ranks
-from .schedules import Tables, after, described, scheduled, stretches
+from .schedules import Tables, described, rates_after, scheduled, stretches
 from .step_inputs import IGNORED, StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -117,7 +117,7 @@ def fit(
     run = _TrainingRun(trainer, data, validate, options, group)
     with contextlib.ExitStack() as held:
         if run.file is not None:
-            group.from_first(functools.partial(claim, run.file, held))
+            group.from_first(functools.partial(claim_folder, run.file, held))
         run.begin()
         return run.run(on_step, on_epoch)
 
@@ -182,7 +182,7 @@ class _TrainingRun:
             self.epoch, self.batch, self.before = found.position.epoch, found.position.batch, len(self.losses)
             self.place = replace(self.place, past=found.position.past)
         if self.tables is not None:
-            self.trainer.set_rates(after(self.tables, self.place.past))
+            self.trainer.set_rates(rates_after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
 
     def _trains_last(self) -> bool:

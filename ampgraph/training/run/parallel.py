@@ -23,11 +23,18 @@ from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import OrtTensor
 from ..step.cut import CutStep
 from ..step.training_step import TrainingStep
-from .accumulation import AccumulatingBinding, FlatBuffer, MicroBatch, counted, shared, weighed
+from .accumulation import (
+    AccumulatingBinding,
+    FlatBuffer,
+    MicroBatch,
+    labels_that_count,
+    micro_batches,
+    weighed_micro_batches,
+)
 from .binding import Binding, CapturedBinding, Held, Made
 from .checkpoint import digest, digest_of
 from .options import RunOptions
-from .ranks import Ranks, TorchGroup, join, threads_of_rank
+from .ranks import Ranks, TorchGroup, join_group, threads_of_rank
 from .shards import SHARED_OUT, shard, shares
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ def open_binding(
     """What a trainer runs its steps on, one graph, two with micro-batches, or two with other processes between; and
     these processes. Raises what the bindings raise, and AmpError AMP501, AMP325 and AMP509 for the processes."""
     chosen, _ = options.place()
-    group, parts = join(distributed, "cuda" if chosen == "tensorrt" else chosen), options.accumulate
+    group, parts = join_group(distributed, "cuda" if chosen == "tensorrt" else chosen), options.accumulate
     if group.world * parts > 1 and step.layout.whole_batch:
         sharing = f"accumulate={parts}" if group.world == 1 else f"{group.world} processes"
         hint = "omit accumulate" if group.world == 1 else "train in one process"
@@ -150,14 +157,14 @@ class ParallelBinding(AccumulatingBinding):
         """One update from the whole batch, which every rank is given. Of rows that are read when they are asked for,
         this rank asks for its own."""
         first = self.parts * self.group.rank
-        return self._update_of(shared(batch, self.all_parts, self.whole, range(first, first + self.parts)))
+        return self._update_of(micro_batches(batch, self.all_parts, self.whole, range(first, first + self.parts)))
 
     def run_own(self, batch: Mapping[str, Array]) -> Made:
         """One update from batches of which every rank is given another; ``batch`` is the one of this rank."""
-        mine, other = counted(batch, self.whole)
+        mine, other = labels_that_count(batch, self.whole)
         total, samples = self.group.sum_numbers(mine.sum(), other.sum())
         weights, whole = (mine, total) if total else (other, samples)
-        return self._update_of(weighed(batch, self.parts, weights, whole, self.parts * self.group.rank))
+        return self._update_of(weighed_micro_batches(batch, self.parts, weights, whole, self.parts * self.group.rank))
 
     def _update_of(self, pieces: list[MicroBatch]) -> Made:
         """One update by the micro-batches of all ranks, which may be none on this one: sums are reduced, then each rank

@@ -147,7 +147,7 @@ class TorchGroup(Ranks):
             _torch_distributed().cuda.synchronize()
 
 
-def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
+def join_group(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
     """The processes to train with. Raises AmpError AMP501 without torch, AMP325 for what is no group of processes,
     AMP509 where the others cannot be reached."""
     auto = isinstance(distributed, str) and distributed == AUTO  # what an array is equal to is an array

@@ -156,7 +156,7 @@ def scheduled(layout: StepLayout, rate: float, given: Given, steps: int) -> Tabl
     return {pattern: rates(found.get(pattern, Schedule()), own, steps) for pattern, own in groups.items()}
 
 
-def state_of(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
+def rate_state(layout: StepLayout, table: OneSchedule | Mapping[str, OneSchedule]) -> dict[str, Array]:
     """The state of a step that holds tables of learning rates: of all groups, or the one row where there are none.
 
     Raises AmpError AMP324.
@@ -188,7 +188,7 @@ def _by_group(given: OneSchedule | Mapping[str, OneSchedule], patterns: Collecti
     return given
 
 
-def after(tables: Tables, past: int) -> Tables:
+def rates_after(tables: Tables, past: int) -> Tables:
     """The tables of learning rates behind the ``past`` updates that a state has seen."""
     return {name: np.concatenate([np.repeat(table[:1], past), table]) for name, table in tables.items()}
 

@@ -25,7 +25,7 @@ from .fitting import History, OnEpoch, OnStep, fit
 from .options import FitOptions, RunOptions
 from .parallel import open_binding
 from .ranks import AUTO
-from .schedules import Given, state_of
+from .schedules import Given, rate_state
 from .step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Trainer:
 
         Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
         """
-        self._binding.replace(state_of(self.layout, table))
+        self._binding.replace(rate_state(self.layout, table))
 
     @property
     def updates(self) -> int:

@@ -14,8 +14,8 @@ from ...core.json_types import JsonObject
 from ..forward.batch_norm import lower_batch_norm, refuse_synchronised
 from ..forward.exported_backward import (
     ExportedBackward,
-    chosen,
     forward_part,
+    gradients_of,
     read_exported_backward,
     refuse_copies,
     start_from,
@@ -188,7 +188,7 @@ class GradientGraph:
         if self.backward is None:
             found = differentiate(self.graph, self.loss, self.parameters, seed)
         else:
-            found = chosen(self.exported_gradients, self.parameters)
+            found = gradients_of(self.exported_gradients, self.parameters)
             if self.backward.seed:
                 b = self.states.builder
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)

@@ -110,7 +110,7 @@ class StaticLossScale:
         return False
 
     def __str__(self) -> str:
-        return f"static:{spelled(self.scale)}" + ("" if self.skip else ",skip=no")
+        return f"static:{spelled_number(self.scale)}" + ("" if self.skip else ",skip=no")
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,11 @@ class DynamicLossScale:
         with np.errstate(over="ignore"):
             shrinks = self.backoff <= 1 and np.float32(1 / self.backoff) < np.inf
         if self.growth < 1 or not shrinks:
-            message = (
-                f"growth {spelled(self.growth)} and backoff {spelled(self.backoff)} do not grow and shrink a scale"
-            )
+            growth, backoff = spelled_number(self.growth), spelled_number(self.backoff)
+            message = f"growth {growth} and backoff {backoff} do not grow and shrink a scale"
             raise AmpError("AMP320", message, hint="growth is at least 1, backoff above 0 and at most 1")
         if not (self.floor or 0) <= self.init <= (math.inf if self.cap is None else self.cap):
-            message = f"init {spelled(self.init)} does not lie between floor and cap"
+            message = f"init {spelled_number(self.init)} does not lie between floor and cap"
             raise AmpError("AMP320", message, hint=f"floor is {self.floor}, cap is {self.cap}")
 
     @classmethod
@@ -230,7 +229,7 @@ class DynamicLossScale:
 
     def __str__(self) -> str:
         """The form that `parse_loss_scale` reads."""
-        words = [f"{f.name}={spelled(getattr(self, f.name))}" for f in fields(self)]
+        words = [f"{f.name}={spelled_number(getattr(self, f.name))}" for f in fields(self)]
         return "dynamic:" + ",".join(words)
 
 
@@ -318,7 +317,7 @@ def _changed(policy: DynamicLossScale, scale: Term, grows: bool) -> Term:
 # -- numbers as users give them, checked one by one -------------------------------------------------------------------
 
 
-def spelled(value: object) -> str:
+def spelled_number(value: object) -> str:
     """A number as `option_text.read_number` reads it; whole ones without a point."""
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))

@@ -173,7 +173,7 @@ def parse_optimizer(text: str) -> Optimizer:
     return OPTIMIZERS[kind](**given)
 
 
-def spelled(optimizer: Optimizer) -> str:
+def spelled_optimizer(optimizer: Optimizer) -> str:
     """The form that `parse_optimizer` reads; one of the user has the name of its class."""
     cls = type(optimizer)
     kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
@@ -224,7 +224,7 @@ class ParameterGroup:
     shared: bool = False
 
     def __str__(self) -> str:
-        form = spelled(self.optimizer) if self.optimizer is not None else SHARED if self.shared else FROZEN
+        form = spelled_optimizer(self.optimizer) if self.optimizer is not None else SHARED if self.shared else FROZEN
         return f"{self.pattern}={form}"
 
 
@@ -242,7 +242,7 @@ class Groups:
     def __str__(self) -> str:
         """The forms that `groups_of` reads."""
         only = self.rows[0].optimizer
-        return spelled(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
+        return spelled_optimizer(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
     def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
         """Parameter name -> the group whose pattern matches it.

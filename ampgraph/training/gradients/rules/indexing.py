@@ -43,7 +43,7 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
         after = b.ints(-1 - index) if index < 0 else b.plus(size, -index - 1)
         return b.padded(rows, rank, before, after, b.ints(axis))
     places = b.op("Reshape", indices, b.ints(-1, *[1] * (rank - 1 - axis)))
-    return added(b, x, b.shape(x), b.op("Expand", places, b.op("Shape", rows)), rows, axis)
+    return scatter_add(b, x, b.shape(x), b.op("Expand", places, b.op("Shape", rows)), rows, axis)
 
 
 def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value:
@@ -54,7 +54,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
     behind = [b.given(size) for size in sizes[axis + 1 :]]
     if axis == 0 and all(size is not None and size[0] for size in behind):
         return b.op("Reshape", g, b.ints(-1, *(int(size[0]) for size in behind if size is not None)))
-    sizes[axis] = product(b, [b.size(indices, n) for n in range(b.rank(indices))])
+    sizes[axis] = size_product(b, [b.size(indices, n) for n in range(b.rank(indices))])
     return b.op("Reshape", g, b.joined(sizes), allowzero=1)
 
 
@@ -62,7 +62,7 @@ def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value
 def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
     """The gradient of GatherElements: each is added where its element was read."""
     x, indices = operand(node), operand(node, 1)
-    return added(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
+    return scatter_add(b, x, b.shape(x), indices, g, b.axis(node, x, 0))
 
 
 @gradient("GatherND")
@@ -74,29 +74,29 @@ def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
     if depth is None:
         raise ValueError(f"the last dimension of the indices '{indices.name}' is not known")
     sizes = [b.size(x, axis) for axis in range(b.rank(x))]
-    leading, rest = sizes[: batch + depth], product(b, sizes[batch + depth :])
+    leading, rest = sizes[: batch + depth], size_product(b, sizes[batch + depth :])
     places = _flat_index(b, indices, sizes, batch, depth)
     flat = b.op("Reshape", g, b.op("Concat", b.ints(-1), rest, axis=0))
-    whole = b.op("Concat", product(b, leading), rest, axis=0)
+    whole = b.op("Concat", size_product(b, leading), rest, axis=0)
     places = b.op("Expand", b.op("Reshape", places, b.ints(-1, 1)), b.op("Shape", flat))
-    return b.reshaped(added(b, x, whole, places, flat, axis=0), x)
+    return b.reshaped(scatter_add(b, x, whole, places, flat, axis=0), x)
 
 
 def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, depth: int) -> Value:
     """The position of each index in its ``batch + depth`` leading axes, counted through."""
     own = sizes[batch : batch + depth]
     indices = b.op("Where", b.op("Less", indices, b.ints(0)), b.op("Add", indices, b.joined(own)), indices)
-    steps = b.joined([product(b, own[n + 1 :]) for n in range(depth)])
+    steps = b.joined([size_product(b, own[n + 1 :]) for n in range(depth)])
     local = b.op("ReduceSum", b.op("Mul", indices, steps), b.ints(-1), keepdims=0)
     if not batch:
         return local
-    count = product(b, sizes[:batch])
+    count = size_product(b, sizes[:batch])
     number = b.counted(b.op("Squeeze", count))
-    before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), product(b, own))
+    before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), size_product(b, own))
     return b.op("Add", b.op("Reshape", local, b.op("Concat", count, b.ints(-1), axis=0)), before)
 
 
-def product(b: Builder, sizes: Sequence[Value]) -> Value:
+def size_product(b: Builder, sizes: Sequence[Value]) -> Value:
     """The product of sizes of axes as a vector of one element, a constant where they are known."""
     given = [b.given(size) for size in sizes]
     known = [int(size[0]) for size in given if size is not None]
@@ -134,13 +134,13 @@ def _to_scattered_extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tup
     own = b.typed(b.op("Cast", b.op("Equal", x, y), to=kind), x)
     there = b.op("GatherElements", y, indices, axis=axis)
     brought = b.typed(b.op("Cast", b.op("Equal", updates, there), to=kind), updates)
-    equal = b.op("Add", own, added(b, x, b.shape(x), indices, brought, axis))
+    equal = b.op("Add", own, scatter_add(b, x, b.shape(x), indices, brought, axis))
     share = b.op("Div", g, b.op("Max", equal, b.number(1, x)))
     back = b.op("GatherElements", share, indices, axis=axis)
     return b.op("Mul", own, share), None, b.op("Mul", brought, back)
 
 
-def added(b: Builder, x: Value, shape: Value, places: Value, rows: Value, axis: int) -> Value:
+def scatter_add(b: Builder, x: Value, shape: Value, places: Value, rows: Value, axis: int) -> Value:
     """Rows added to zeros of a shape, in the type of x; CPU adds nothing below float32."""
     kind = x.dtype or FLOAT
     low = kind in LOW

@@ -11,7 +11,7 @@ from collections import Counter
 import onnx_ir as ir
 
 from ....formats.onnx.nodes import attribute, operand
-from ..builder import Builder, Size, same, sum_to, sum_to_dims
+from ..builder import Builder, Size, same_size, sum_to, sum_to_dims
 from ..registry import Unsupported, gradient
 
 Value = ir.Value
@@ -119,7 +119,7 @@ def _index_sizes(inputs: list[Value], terms: list[str]) -> dict[str, Size | None
     for value, term in zip(inputs, terms, strict=True):
         for index, dim in zip(term, value.shape or (), strict=True):
             known = sizes.get(index)
-            equal = index not in sizes or (known is not None and same(known, dim))
+            equal = index not in sizes or (known is not None and same_size(known, dim))
             sizes[index] = dim if equal else None
     return sizes
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ....formats.onnx.nodes import attribute, operand
-from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same
+from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same_size
 from ..registry import Unsupported, gradient
 
 Value = ir.Value
@@ -96,7 +96,7 @@ def _resized_axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, f
         raise ValueError("the scales are not known")
     assert x.shape is not None
     old, new, kept = x.shape, node.outputs[0].shape, _leading_sizes_kept(b, node, x)
-    return {axis: 0.0 for axis in listed if axis >= kept and (new is None or not same(old[axis], new[axis]))}
+    return {axis: 0.0 for axis in listed if axis >= kept and (new is None or not same_size(old[axis], new[axis]))}
 
 
 def _leading_sizes_kept(b: Builder, node: ir.Node, x: Value) -> int:

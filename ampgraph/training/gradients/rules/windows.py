@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ....formats.onnx.nodes import attribute, kind_of, operand
 from ..builder import FLOAT, INT64, REASON, Builder
 from ..registry import Unsupported, gradient
-from .indexing import added, product
+from .indexing import scatter_add, size_product
 
 Value = ir.Value
 Amounts = list[int] | Value
@@ -105,8 +105,8 @@ def _same_padding(b: Builder, w: Windows, whole: Value, moved: Value, upper: boo
         if any(reach < stride - 1 for reach, stride in zip(w.reach, w.strides, strict=True)):
             raise _cut_off(w)
         over = b.ints(*(reach - stride for reach, stride in zip(w.reach, w.strides, strict=True)))
-        need = b.op("Add", b.op("Mul", spatial(b, moved), b.ints(*w.strides)), over)
-        total = b.op("Max", b.op("Sub", need, spatial(b, whole)), b.ints(0))
+        need = b.op("Add", b.op("Mul", spatial_sizes(b, moved), b.ints(*w.strides)), over)
+        total = b.op("Max", b.op("Sub", need, spatial_sizes(b, whole)), b.ints(0))
         less = b.op("Div", total, b.ints(2))
         return w.same(less, b.op("Sub", total, less), upper)
     return w.halved(totals, upper)
@@ -117,7 +117,7 @@ def _cut_off(w: Windows) -> Unsupported:
     return Unsupported(f"auto_pad SAME cuts off what strides of {w.strides} pass over with a kernel of {w.kernel}")
 
 
-def spatial(b: Builder, value: Value) -> Value:
+def spatial_sizes(b: Builder, value: Value) -> Value:
     """The sizes of the spatial axes, all but the first two, as an int64 vector."""
     rank = b.rank(value)
     known = [b.dim(value, axis) for axis in range(2, rank)]
@@ -131,16 +131,16 @@ def pad(b: Builder, x: Value, begins: Amounts, ends: Amounts) -> Value:
     if isinstance(begins, list) and isinstance(ends, list):
         amounts = b.ints(0, 0, *begins, 0, 0, *ends) if any(begins) or any(ends) else None
     else:
-        amounts = b.op("Concat", b.ints(0, 0), vector(b, begins), b.ints(0, 0), vector(b, ends), axis=0)
+        amounts = b.op("Concat", b.ints(0, 0), padding_vector(b, begins), b.ints(0, 0), padding_vector(b, ends), axis=0)
     return x if amounts is None else b.op("Pad", x, amounts)
 
 
-def vector(b: Builder, amounts: Amounts) -> Value:
+def padding_vector(b: Builder, amounts: Amounts) -> Value:
     """Amounts of padding as an int64 vector, a constant where they are known."""
     return b.ints(*amounts) if isinstance(amounts, list) else amounts
 
 
-def spread(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: int = 1) -> Value:
+def transposed_conv(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: int = 1) -> Value:
     """The transposed convolution: every element of ``g`` adds its multiple of the weight to its window of ``like``.
 
     Equal padding goes into ConvTranspose, as cuDNN knows only that; other padding, and what the last window leaves
@@ -160,8 +160,8 @@ def spread(b: Builder, g: Value, weight: Value, w: Windows, like: Value, group: 
     )
     if spare is not None:
         return whole
-    start = vector(b, zeros if crop is w.begins else w.begins)
-    return b.op("Slice", whole, start, b.op("Add", start, spatial(b, like)), b.ints(*w.axes))
+    start = padding_vector(b, zeros if crop is w.begins else w.begins)
+    return b.op("Slice", whole, start, b.op("Add", start, spatial_sizes(b, like)), b.ints(*w.axes))
 
 
 def _output_padding(b: Builder, w: Windows, g: Value, like: Value) -> list[int] | None:
@@ -187,7 +187,7 @@ def conv(b: Builder, node: ir.Node, g: Value) -> list[Value]:
     """Gradients of Conv's data [B, C, ...], weight and bias."""
     x, weight = operand(node), operand(node, 1)
     w = windows_of(b, node, _kernel_sizes(b, node, weight), x, g)
-    dx = spread(b, g, weight, w, x, int(attribute(node, "group", 1)))
+    dx = transposed_conv(b, g, weight, w, x, int(attribute(node, "group", 1)))
     return [dx, *_parameters(b, node, x, g, w, g)]
 
 
@@ -285,7 +285,7 @@ def _met_by_kernel(b: Builder, x: Value, g: Value, w: Windows) -> Iterator[Value
     spans = [(size - 1) * step + 1 for size, step in zip(known, w.strides, strict=True) if size is not None]
     span = None
     if len(spans) < len(known):
-        last = b.op("Mul", b.op("Sub", spatial(b, g), b.ints(1)), b.ints(*w.strides))
+        last = b.op("Mul", b.op("Sub", spatial_sizes(b, g), b.ints(1)), b.ints(*w.strides))
         span = b.op("Add", last, b.ints(1))
     for tap in w.taps():
         if span is None:
@@ -318,8 +318,8 @@ def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
     if all(reach <= stride for reach, stride in zip(w.reach, w.strides, strict=True)):
         zeros, rows = b.op("Reshape", b.zeros(x), flat), [b.op("Reshape", value, flat) for value in (places, g)]
         return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0), x)
-    size = product(b, [b.size(x, axis) for axis in range(b.rank(x))])
-    return b.reshaped(added(b, x, size, b.op("Reshape", places, flat), b.op("Reshape", g, flat), axis=0), x)
+    size = size_product(b, [b.size(x, axis) for axis in range(b.rank(x))])
+    return b.reshaped(scatter_add(b, x, size, b.op("Reshape", places, flat), b.op("Reshape", g, flat), axis=0), x)
 
 
 def _is_rectified(node: ir.Node, x: Value) -> bool:
@@ -381,24 +381,24 @@ def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
     the sizes of the windows."""
     x = operand(node)
     w = windows_of(b, node, list(attribute(node, "kernel_shape")), x, g)
-    sizes, places = [b.dim(g, axis) for axis in w.axes], spatial(b, g)
+    sizes, places = [b.dim(g, axis) for axis in w.axes], spatial_sizes(b, g)
     with b.float32(OVERLAP):
         share = 1 / math.prod(w.kernel)
         if attribute(node, "ceil_mode", 0) or (w.padded and not attribute(node, "count_include_pad", 0)):
             g, share = b.op("Div", g, _window_sizes(b, node, x, w, places)), 1.0
         images = b.op("Reshape", g, b.op("Concat", b.ints(-1, 1), places, axis=0))
         images = b.typed(images, x.dtype or FLOAT, None, 1, *sizes)
-        return b.reshaped(spread(b, images, _ones_kernel(b, x, w, share), w, x), x)
+        return b.reshaped(transposed_conv(b, images, _ones_kernel(b, x, w, share), w, x), x)
 
 
 def _window_sizes(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
     """How many elements each window covers, computed by a convolution of ones; what hangs over the end never counts."""
-    sizes, begins = spatial(b, x), vector(b, w.begins)
+    sizes, begins = spatial_sizes(b, x), padding_vector(b, w.begins)
     if attribute(node, "count_include_pad", 0):
-        sizes = b.op("Add", sizes, b.op("Add", begins, vector(b, w.ends)))
+        sizes = b.op("Add", sizes, b.op("Add", begins, padding_vector(b, w.ends)))
         begins = b.ints(*[0] * len(w.kernel))
     ones = b.op("Expand", b.number(1, x), b.op("Concat", b.ints(1, 1), sizes, axis=0))
-    beyond = b.op("Add", vector(b, w.ends), b.ints(*w.strides))
+    beyond = b.op("Add", padding_vector(b, w.ends), b.ints(*w.strides))
     found = b.op("Conv", pad(b, ones, begins, beyond), _ones_kernel(b, x, w, 1), **w.form)
     return b.op("Slice", found, b.ints(*[0] * len(w.kernel)), places, b.ints(*w.axes))
 
