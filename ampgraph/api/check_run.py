@@ -151,7 +151,7 @@ class CheckRun:
     overflow: str = ""  # on inputs that are wider than usual, which are left out then
 
     def _say(self, **more: Any) -> None:
-        """Answers what is known so far, and that more may follow."""
+        """Answers with the verdict on what is known so far, and that more may follow."""
         self.verdict = replace(self.verdict, **more)
         self.answer(self.verdict)
 
@@ -251,7 +251,7 @@ class CheckRun:
         return moved or number == 1
 
     def _again(self, pair: OnnxPair) -> Outcome:
-        """How another model does on the same samples, by the same measure."""
+        """How another conversion does on the same samples, by the same measure."""
         found = replace(self.seen, whole=None, found={})
         for feeds in self.drawn.first(len(self.seen.errors)):
             found.add(*pair.both(feeds))
