@@ -206,7 +206,7 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """The devices of op_lists/devices.toml."""
+    """The devices of which speeds are estimated, from op_lists/devices.toml."""
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
@@ -285,7 +285,7 @@ class GraphWork:
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
-        """Shapes of all values, inferred once from sizes of the inputs."""
+        """The shapes of all values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 

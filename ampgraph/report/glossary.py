@@ -170,16 +170,16 @@ class Meanings(Shown):
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]
-        """The meaning of the term in each of its senses."""
+        """The meanings of a term in each of its senses, as plain data for JSON."""
         return dict(self.found)
 
     def lines(self) -> list[str]:
-        """A line for each sense."""
+        """The text that `ampgraph help TERM` prints: a line for each sense."""
         return in_rows(self.found.items(), max(map(len, self.found)) + 1)
 
 
 def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """All terms by their kind, with what each means."""
+    """All terms of the glossary by their kind, with what each means."""
     yield "word", WORDS
     yield "rule", {row.name: f"{row.trigger} -> {row.action}" for row in rule_rows()}
     yield "rewrite", {name: str(entry["about"]) for name, entry in own_file("rewrites.toml").data.items()}

@@ -40,7 +40,7 @@ def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
 
 
 def titled(title: str, lines: Sequence[str]) -> Rows:
-    """Lines with a title in front of the first."""
+    """Lines of a report with a title in front of the first."""
     return list(zip([title, *[""] * len(lines)], lines, strict=False))
 
 

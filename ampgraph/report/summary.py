@@ -166,7 +166,7 @@ class Summary(Shown):
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of all stored tensors in the input."""
+        """How many bytes all stored tensors take in the model that was given."""
         return sum(stored.bytes for stored in self.weights_before.values())
 
     @property
@@ -176,7 +176,7 @@ class Summary(Shown):
 
     @property
     def guards(self) -> tuple[Pinned, ...]:
-        """The part of `float32` that rules hold which look at numbers."""
+        """Nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
@@ -195,11 +195,11 @@ class Summary(Shown):
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """The summary of a conversion as plain data for JSON."""
         return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
 
     def _full(self) -> list[str]:
-        """The report of `convert --verbose`."""
+        """The text that `convert --verbose` prints, by lines."""
         return self.lines(every=True)
 
     def _overview(self) -> Iterable[Html]:
@@ -393,7 +393,7 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
 
 
 def _plainly(text: str) -> str:
-    """A text of a plan without the words of arithmetic."""
+    """A text of a plan in plain words, without those of arithmetic."""
     return text.replace("flush to zero", "become zero")
 
 
@@ -413,7 +413,7 @@ def no_guard(summary: Summary) -> str:
 
 
 def next_step(summary: Summary) -> str:
-    """What is to be done with the result, in a sentence."""
+    """What the summary advises to do with the result, in a sentence."""
     check, model, output = summary.check, summary.model, summary.output
     if check is not None and check.advice:
         state = "wrong" if check.missed else "may be wrong" if check.doubtful else ""
@@ -453,7 +453,7 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
-    """The lines on nodes: how many in either type, and by which rules."""
+    """The summary's rows on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     other = f"{summary.other:,} without float32 data (integers, shapes ...)"
     lines = [f"{low:,} {summary.dtype}, {high:,} float32, {other}, Casts not counted"]
@@ -498,7 +498,7 @@ def _nothing_gained(summary: Summary) -> str:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
-    """The line on products; ``every``: with those that are float32."""
+    """The summary's row on products; ``every``: with those that are float32."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""

@@ -405,10 +405,17 @@ def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
 
 @here
 @pytest.mark.slow
-def test_models_of_which_little_can_be_said(amp, path):
+def test_models_of_which_little_can_be_said(amp, path, monkeypatch):
     text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  r = RandomNormalLike(a)  y = Add(a, r) }"
     out = amp("convert", path(SMALL, text), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
+    # one that differs from itself and draws nothing is not called random
+    monkeypatch.setattr(check_run.CheckRun, "_from_itself", lambda self: 1.0)
+    found = rows(amp("convert", path(LARGE), "--check", "auto")[1])
+    assert found["check"].endswith(
+        "and draws no random numbers: its generated inputs may have sizes that it does not take"
+    )
+    assert found["next"].startswith("give --data, or sizes with --dim")
     # outputs that nothing changes are not called right
     out = amp("convert", path({"w": np.zeros((8, 8), np.float32)}), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")

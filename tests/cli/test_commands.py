@@ -585,44 +585,6 @@ def test_options_reach_the_file(amp, source):
     assert "by rule " not in out and "none: the policy is its framework's" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["--fp32", "nosuch"], "AMP305", ["nosuch matches no float32 node"]),
-        (["--policy", "mindspore", "--fp32", "op:MatMul"], "AMP305", ["what MindSpore does", "--policy"]),
-        (["--target", "cuda"], "AMP304", ["MindIR models do not run on 'cuda'", "ascend, cpu"]),
-        (["--target", "tensorrt"], "AMP304", ["ascend, cpu"]),
-        (["--opset", "18"], "AMP307", ["MindIR has no opsets"]),
-        (["--policy", "apex"], "AMP303", ["PyTorch's modules", "--policy pytorch"]),
-        (["--store-weights", "high"], "AMP301", ["high"]),
-        (["--io", "imgae=low"], "AMP305", ["imgae"]),
-        (["--dim", "batch=2"], "AMP310", ["batch"]),
-    ],
-)
-def test_a_bad_option_is_refused(amp, source, words, code, told):
-    before = contents(source.parent)
-    refused(amp("convert", source, *words), code, *told)
-    assert contents(source.parent) == before
-
-
-def test_policy_mindspore_is_for_mindir(amp, tmp_path):
-    shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
-    before = contents(tmp_path)
-    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--policy", "mindspore"), "AMP303", ".mindir files")
-    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--target", "ascend"), "AMP304", "ONNX models do not run")
-    assert contents(tmp_path) == before
-
-
-def test_the_input_is_never_written_over(amp, source):
-    link = source.with_name("soft.mindir")
-    link.symlink_to(source)
-    before = contents(source.parent)
-    for output in (source, link, source.parent / ".." / source.parent.name / NAME):
-        refused(amp("convert", source, "-o", output), "AMP106", "over the input")
-    refused(amp("convert", source, "--plan-out", source), "AMP106")
-    assert contents(source.parent) == before
-
-
 # -- inspect, explain, lists ------------------------------------------------------------------------------------------
 
 
