@@ -318,8 +318,7 @@ def report(done: Conversion) -> Summary | None:
 
 def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
     """Notes on what other options would gain, and on what the target's own tools have to be told."""
-    integers = frozenset() if summary.lowered else known.lists.traits.operators("quantized")
-    if not integers.issuperset(held.kind for held in summary.opset) and job.recipe.opset is None:
+    if summary.opset and job.recipe.opset is None:
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)
     if flow is not None and known.kernels.builder:
