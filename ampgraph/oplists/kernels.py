@@ -189,6 +189,8 @@ class Attention:
     """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
     across: frozenset[str] = frozenset()
     """Low types in which scores of an operand that another product reads are fused only where that one is scaled."""
+    groups: frozenset[str] = frozenset()
+    """Low types in which what is no one kernel takes fewer where a product broadcasts the values that heads share."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ COMMENT = """
 # `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it is
 # float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data is
 # stored as it is added; in those of `early` with fewer kernels where what scales a key stands before what moves it; in
-# those of `across` one kernel only where what scales a key scales the query, where another product reads that too.
+# those of `across` one kernel only where what scales a key scales the query, where another product reads that too; in
+# those of `groups` what is no one kernel takes fewer where the product broadcasts values that heads share.
 # [fuses]: the form in which a region is one kernel. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that
 # is not here no form is taken in float32: the schema decides.
 """
