@@ -225,6 +225,8 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
+    behind_cast: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Operator -> why it fails in float32 where a Cast makes its first operand, in the runtime's words."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
     accumulates: str = "float32"

@@ -416,6 +416,53 @@ def test_products_of_one_operand_lose_no_attention(trt_python: str) -> None:
     np.testing.assert_allclose(before, after, atol=0.05)
 
 
+# A recurrent operator in float32 is refused behind a Cast of what is computed low.
+
+RECURRENT = """g (float[3,5,16] x, int64[3,5] i) => (float[5,3,8] y) {
+    DATA  t = Transpose <perm = [1, 0, 2]> (e)  n = KIND (t, w, r, b)  s = Squeeze (n, one)  y = MatMul (s, m) }"""
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+
+
+def recurrent(kind: str, data: str) -> ModelProto:
+    rng, width = np.random.default_rng(0), 8 * GATES[kind]
+    shapes = {
+        "w": (1, width, 16),
+        "r": (1, width, 8),
+        "b": (1, 2 * width),
+        "p": (16, 16),
+        "table": (32, 16),
+        "m": (8, 8),
+    }
+    stored = {name: rng.standard_normal(shape, np.float32) / 4 for name, shape in shapes.items()}
+    text = RECURRENT.replace("DATA", data).replace("KIND", f"{kind} <hidden_size = 8>")
+    return parse(text, {**stored, "one": np.array([1])}, opset=13)
+
+
+@pytest.mark.slow
+def test_a_float32_recurrence_stands_behind_no_cast(trt_python: str) -> None:
+    product, looked_up = "e = MatMul (x, p)", "e = Gather (table, i)"
+    ways: list[tuple[str, str, dict[str, Any]]] = [
+        *(
+            ("GRU", data, {"dtype": "bfloat16", "level": level})
+            for data in (product, looked_up)
+            for level in ("O1", "O2")
+        ),
+        ("GRU", product, {"dtype": "bfloat16", "level": "auto"}),
+        *((kind, product, {"fp32": f"op:{kind}"}) for kind in GATES),
+        ("LSTM", product, {"dtype": "bfloat16"}),
+    ]
+    models = [ampgraph.convert(recurrent(*way), target="tensorrt", check="off", **given) for *way, given in ways]
+    answers = build_all(map(BuildJob, models), python=trt_python)
+    assert [answer.why for answer in answers] == [""] * len(ways)
+    kinds = [{node.op_type: node.output[0] for node in model.graph.node} for model in models]
+    assert all("MatMul" in one for one in kinds)
+    (why,) = {
+        slot.reason
+        for slot in ampgraph.explain(recurrent("GRU", product), "e", target="tensorrt", dtype="bfloat16").slots
+    }
+    assert "makes what GRU reads, which fails behind a Cast" in why
+
+
 # Heads that share values: the product broadcasts them, where no attention is one kernel.
 
 SHARING = """g (float[B,L,64] x, float[B,2,L,16] k, float[B,2,L,16] v) => (float[B,L,64] y) {
