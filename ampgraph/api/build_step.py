@@ -129,7 +129,7 @@ def build_training_step(
 def _finished_step(
     joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
-    """The step with the options it was built by in its layout."""
+    """The training step, with the options it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": spelled_terms(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
     built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}

@@ -306,7 +306,7 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 
 def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion with what the check has found, and tried."""
+    """The conversion done again with the patterns that the check has found and tried; None where there are none."""
     return _holding(job, missed.mended_by, progress) if missed.mended_by else None
 
 

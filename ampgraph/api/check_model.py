@@ -145,7 +145,7 @@ class _Check:
                 raise
 
     def read(self) -> Graph | None:
-        """The graph, if there is one."""
+        """The graph of the model to check; None where it cannot be read, which is a finding."""
         try:
             with faults_reported():
                 graph, _ = adapters.load(self.model)
@@ -157,7 +157,7 @@ class _Check:
         return graph
 
     def valid(self, graph: Graph) -> bool:
-        """The rule `valid`: the format's checker, and types of operators."""
+        """Checks the rule `valid`: the format's checker, and types of operators."""
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
@@ -226,7 +226,7 @@ class _Check:
         self, against: PathLike, data: Data, count: int, tolerance: float, dims: Mapping[str, int] | None,
         progress: Progress | None,
     ) -> None:  # fmt: skip
-        """The rule `right`: a run beside the reference."""
+        """Checks the rule `right`: a run of the model beside its reference."""
 
         def run() -> list[str]:
             found = verify(
@@ -241,7 +241,7 @@ class _Check:
 
 
 def _infinite(outputs: Mapping[str, Result]) -> Iterator[str]:
-    """Outputs of a run that hold inf or NaN."""
+    """Outputs of a run of the model that hold inf or NaN."""
     for name, value in outputs.items():
         array = np.asarray(value) if not isinstance(value, (list, dict)) and value is not None else np.zeros(1)
         if array.dtype.name in FLOATS and not np.isfinite(array.astype(np.float64)).all():

@@ -49,6 +49,7 @@ BLAMED = 3  # nodes behind which the error grows
 SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low that are worth beginning
 VERIFY = "ampgraph verify MODEL RESULT runs it without limits"
+SIZES = "give --data, or sizes with --dim"
 MORE_MEMORY = "--check-memory GB allows more"
 Answer = Callable[[CheckVerdict], None]
 
@@ -150,7 +151,7 @@ class CheckRun:
     overflow: str = ""  # on inputs that are wider than usual, which are left out then
 
     def _say(self, **more: Any) -> None:
-        """Answers what is known so far, and that more may follow."""
+        """Answers with the verdict on what is known so far, and that more may follow."""
         self.verdict = replace(self.verdict, **more)
         self.answer(self.verdict)
 
@@ -185,8 +186,7 @@ class CheckRun:
         if self.verdict.missed or self.verdict.doubtful:
             alone = self._from_itself()
             if alone > self.request.tolerance:
-                random = f"the float32 model differs from itself by {alone:.2g}, run twice on one input"
-                self.answer(unchecked(random, "--metric with a function of yours can judge what is random"))
+                self.answer(self._unsteady(alone))
                 return False
             self._say(sensitivity=self._beyond_itself())
         if not self.verdict.missed and known and generated and isinstance(self.pair, OnnxPair):
@@ -194,6 +194,18 @@ class CheckRun:
             usual, seconds = self.drawn.usual(), self.request.seconds / 4
             self._doubt(near=self.overflow or near_the_limit(self.pair, usual, seconds))
         return True
+
+    def _unsteady(self, apart: float) -> CheckVerdict:
+        """The verdict on a float32 model that is so far apart from itself: it draws random numbers, or its inputs have
+        sizes that leave parts of it empty."""
+        why = f"the float32 model differs from itself by {apart:.2g}, run twice on one input"
+        pair = self.pair
+        draws = not isinstance(pair, OnnxPair) or any(has(op.role, "random") for op in pair.source.dataflow().ops)
+        if draws or not self.drawn.generated:
+            return unchecked(why, "--metric with a function of yours can judge what is random")
+        return unchecked(
+            f"{why}, and draws no random numbers: its generated inputs may have sizes that it does not take", SIZES
+        )
 
     def _judged(self) -> CheckVerdict:
         """The verdict on what was seen so far; of the user's samples also how many were not run."""
@@ -239,7 +251,7 @@ class CheckRun:
         return moved or number == 1
 
     def _again(self, pair: OnnxPair) -> Outcome:
-        """How another model does on the same samples, by the same measure."""
+        """How another conversion does on the same samples, by the same measure."""
         found = replace(self.seen, whole=None, found={})
         for feeds in self.drawn.first(len(self.seen.errors)):
             found.add(*pair.both(feeds))

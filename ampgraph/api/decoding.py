@@ -189,7 +189,7 @@ class Decoding:
                     theirs = self.pair.feeds(self.decoder.after(theirs, found, expected, self.pair.feeds(rest)[1]))[1]
 
     def keep_worst(self, index: int, error: float) -> None:
-        """Keeps the feeds of the run that was just made, if none was worse."""
+        """Keeps the feeds of the step that was just run, if none had a larger error."""
         if error > self._largest:
             self._largest, self.worst = error, (index, *self._feeds)
 
@@ -218,7 +218,7 @@ class Decoding:
 
 
 def decoding_of(pair: Pair, steps: int | None, cache: Sequence[str]) -> Decoding | None:
-    """How a pair is run step by step; None where that was not asked for.
+    """How a pair of models is run step by step; None where that was not asked for.
 
     Raises AmpError AMP304 for MindIR models, AMP312 for a number of steps or a cache that makes no sense.
     """

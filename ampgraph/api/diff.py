@@ -80,7 +80,7 @@ def _errors_by_output(reference: Model, item: Model | Plan, **more: Any) -> dict
 
 
 def _compared(first: Model | Plan, second: Model | Plan) -> SideBySide:
-    """Two models or two plans compared; AMP208 for one of each."""
+    """Compares two models or two plans; AMP208 for one of each."""
     plans = [_plan_of(item) for item in (first, second)]
     ours, theirs = plans
     if ours is not None and theirs is not None:
@@ -94,7 +94,7 @@ def _compared(first: Model | Plan, second: Model | Plan) -> SideBySide:
 
 
 def _plan_of(item: Model | Plan) -> Plan | None:
-    """A plan, given as one or as a .json file; None for a model."""
+    """The plan that `diff` was given, as one or as a .json file; None for a model."""
     if isinstance(item, Plan):
         return item
     path = path_of(item)

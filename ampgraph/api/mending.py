@@ -85,7 +85,7 @@ class Mending:
 
     @property
     def in_time(self) -> bool:
-        """Whether there is time for one more."""
+        """Whether there is time to try one more repair."""
         return time.monotonic() + self.seconds < self.until
 
     @property

@@ -62,7 +62,7 @@ class Mixlist(Shown):
         return json.dumps(self.content(), indent=2) + "\n"
 
     def lines(self) -> list[str]:
-        """The report of ``export-mixlist``, but for where the file is."""
+        """The text that `export-mixlist` prints, but for where the file is."""
         rows = [
             ("options", f"level {self.level}, policy {self.policy}"),
             ("white list", f"{len(self.white)} operator types that may compute low"),
@@ -161,7 +161,7 @@ def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fi
 
 
 def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Sequence[str | Path] = ()) -> None:
-    """Writes the file whole or not at all.
+    """Writes the mixlist's file, whole or not at all.
 
     Raises AmpError AMP105 where that cannot be done, AMP106 where ``path`` is one of ``sources``.
     """

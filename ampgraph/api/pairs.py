@@ -59,7 +59,7 @@ class Pair(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Opens the sessions; the interfaces were compared before."""
+        """Opens the sessions of both models; the interfaces were compared before."""
 
     @abstractmethod
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
@@ -67,7 +67,7 @@ class Pair(ABC):
 
     @abstractmethod
     def expected(self, feeds: Feeds) -> dict[str, Result]:
-        """The outputs of the reference alone."""
+        """Runs the reference alone on one sample; its outputs."""
 
     def tracer(self) -> Tracer | None:
         """What traces every value of both models, or None where nodes cannot be distinguished."""
@@ -147,11 +147,11 @@ class OnnxPair(Pair):
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """The outputs of reference and model on one sample."""
+        """Runs two ONNX models on one sample; the outputs of reference and model."""
         return self.sides(*self.feeds(feeds))
 
     def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        """The outputs of both, each on feeds of its own."""
+        """Runs reference and model, each on feeds of its own; the outputs of both."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
         if self._profiled is not None:
@@ -224,7 +224,7 @@ class MindirPair(Pair):
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
-        """The outputs of the reference alone."""
+        """Runs the MindIR reference alone on one sample; its outputs."""
         return dict(self._expected.run(feeds))
 
     def roles(self) -> dict[str, str]:
@@ -250,7 +250,7 @@ def paired(reference: Model, model: Model, device: str, target: str = "", runtim
 
 
 def _low_types(graph: Graph) -> list[str]:
-    """The low types that a model uses."""
+    """The low types in which a model computes or stores."""
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
@@ -300,7 +300,7 @@ def same_interface(reference: Interface, model: Interface) -> None:
 
 
 def _first_names(ports: Mapping[str, Port]) -> str:
-    """Names of the first few ports, for messages."""
+    """Names of the first few inputs or outputs, for messages."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 

@@ -18,6 +18,8 @@ from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, path_of
 from .steps import ready
 
+NAME = "give a node's name"
+
 
 @takes_recipe
 def plan(
@@ -71,6 +73,7 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
+    of_kind("node", [] if node is None else node, (str,), NAME)
     found = explain_all(model, node, level, recipe=recipe, data=data, progress=progress, **fields)
     if len(found) == 1:
         return found[0]
@@ -105,7 +108,7 @@ def explain_all(
         AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
     """
     a_callable("progress", progress)
-    of_kind("node", [] if nodes is None else nodes, (str,), "give a node's name")
+    of_kind("nodes", [] if nodes is None else nodes, (str,), NAME)
     wanted = recipe_for(explain_all, recipe, {"level": level, **fields})
     hear = progress or silent
     with quiet_collector(), faults_reported(path_of(model)):

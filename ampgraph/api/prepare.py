@@ -131,7 +131,7 @@ def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> s
 
 
 def _fresh_dataflow(graph: Graph, options: Options, low_io: frozenset[str]) -> Dataflow:
-    """The dataflow of a graph that is not edited."""
+    """The dataflow of a copy of the graph, which stays as it is."""
     copy = adapters.copied(graph)
     copy.prepare()
     return copy.dataflow(options.dtype, low_io)

@@ -119,7 +119,7 @@ def run_with_notes(
 
 
 def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
-    """A session of the runtime that a model belongs to."""
+    """A session of the runtime that a model belongs to: ONNX Runtime, MindSpore or a strict run."""
     device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):
         refuse_device(device, MINDIR_DEVICES, "MindIR")

@@ -94,7 +94,7 @@ class Job:
 
     @property
     def source(self) -> PathLike | None:
-        """The model's file, None for one in memory."""
+        """The file of the model to convert, None for one in memory."""
         return self.model if isinstance(self.model, (str, os.PathLike)) else None
 
 
@@ -129,7 +129,7 @@ class Conversion:
     inside: FusedValues | None = None
 
     def model(self) -> object:
-        """The result in the caller's kind of model."""
+        """The converted model, in the caller's kind of model."""
         return self.back(self.graph, self.changed)
 
     def made_with(self) -> Recipe | None:
@@ -148,7 +148,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
 
 
 def made(job: Job, progress: Progress = silent) -> Conversion:
-    """The result in memory. Raises AmpError as `run`."""
+    """Converts a model in memory; nothing is written. Raises AmpError as `run`."""
     plan, options = words(job)
     output = place(job, plan, options)
     graph, back = read(job, output, progress)
@@ -247,7 +247,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
 
 
 def format_of(model: Model) -> str:
-    """The format that a model is in."""
+    """The format that a model is in: MindIR or ONNX."""
     return "MindIR" if is_mindir(model) else "ONNX"
 
 
@@ -292,7 +292,7 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
 
 
 def report(done: Conversion) -> Summary | None:
-    """The summary, where one was asked for."""
+    """The summary of a conversion, where one was asked for."""
     known = done.known
     if done.before is None or done.choices is None or known is None:
         return None
@@ -318,8 +318,7 @@ def report(done: Conversion) -> Summary | None:
 
 def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
     """Notes on what other options would gain, and on what the target's own tools have to be told."""
-    integers = frozenset() if summary.lowered else known.lists.traits.operators("quantized")
-    if not integers.issuperset(held.kind for held in summary.opset) and job.recipe.opset is None:
+    if summary.opset and job.recipe.opset is None:
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)
     if flow is not None and known.kernels.builder:

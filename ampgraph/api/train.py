@@ -68,7 +68,7 @@ class Trained(Shown):
         return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
 
     def lines(self) -> list[str]:
-        """The report of `train`."""
+        """The text that `train` prints, by lines."""
         lines = closing_lines(self.history, self.checkpoint, self.resumed)
         return [*lines, f"page         {self.html}"] if self.html else lines
 
@@ -175,7 +175,7 @@ def _logged(
 
 
 def _listeners_joined(*listeners: OnStep | None) -> OnStep:
-    """A listener that tells all others."""
+    """A listener to a training that tells all others."""
 
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
@@ -225,7 +225,7 @@ def _open_trainer(
 
 
 def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """The learning rate of each update, of the first group of parameters."""
+    """The learning rate of each update of a training, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 

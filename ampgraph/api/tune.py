@@ -192,7 +192,7 @@ class Point:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """What is to be small, the first first."""
+        """What `tune` wants small in a candidate, the most important first: cost, nodes, groups."""
         return self.cost, self.nodes, len(self.promoted)
 
 
@@ -250,7 +250,7 @@ class Bench:
         return kept
 
     def _ready(self) -> None:
-        """Runs the reference, and finds the groups."""
+        """Runs the reference of `tune`, and finds the groups of nodes to promote."""
         graph = loaded(self.model, self.options.recipe)
         graph.prepare()
         self._external = bool(graph.data_files())
@@ -274,7 +274,7 @@ class Bench:
         return to_rounding(StrictSession(self._reference).run, self.samples, self.options.dtype)
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
-        """What names the groups, and what had to be held beside them."""
+        """Patterns of `--fp32` that name the groups, and what had to be held beside them."""
         chosen = [self.groups[i] for i in sorted(promoted)] + self._held.get(frozenset(promoted), [])
         return tuple(dict.fromkeys(pattern for group in chosen for pattern in group.patterns))
 
@@ -296,7 +296,7 @@ class Bench:
             held += more
 
     def write(self, best: Point, output: PathLike) -> None:
-        """Converts the best candidate once more, and saves it."""
+        """Converts the best candidate of `tune` once more, and saves it."""
         graph, plan, flow = self.convert(best.promoted)
         pipeline.applied(graph, plan, flow, describe=True)
         graph.save(output)
@@ -395,7 +395,7 @@ class Bench:
         return found
 
     def _candidate(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
-        """A converted model to run, and what it has in float32."""
+        """A converted candidate of `tune` to run, and what it has in float32."""
         graph, plan, flow = self.convert(promoted)
         size = float32_size(plan, flow, self.options)  # before the flow is out of date
         pipeline.applied(graph, plan, flow)
@@ -410,7 +410,7 @@ class Bench:
         return path
 
     def _fed(self, step: str) -> Iterable[tuple[int, Any]]:
-        """The samples of one run, by number, with progress."""
+        """The samples of one run of `tune`, by number, with progress."""
         for number, feeds in enumerate(self.samples):
             self._report_progress(step, number)
             yield number, feeds

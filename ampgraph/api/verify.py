@@ -128,7 +128,7 @@ def _verification(
     paths: Sequence[PathLike | None], tolerance: float, samples: int, notes: tuple[str, ...], seen: Outcome,
     job: FaultSearch, mended: Mended | None,
 ) -> Verification:  # fmt: skip
-    """The report, of what was compared and of what was looked for."""
+    """The report of `verify`, of what was compared and of what was looked for."""
     pair, compared = seen.pair, seen.compared
     return Verification(
         _path_in_report(paths[0]), _path_in_report(paths[1]), pair.device, pair.strict, pair.run, tolerance, samples,
@@ -188,7 +188,7 @@ class Comparison:
         return self.of(pair, decoding_of(pair, self.steps, self.cache))
 
     def _one_by_one(self, pair: Pair, progress: Progress | None) -> Iterator[Run]:
-        """The outputs of both models on each sample."""
+        """Runs both models on each sample, one after the other; their outputs."""
         for number, feeds in enumerate(self.drawn):
             if progress:
                 progress("comparing", number, len(self.drawn))

@@ -92,7 +92,7 @@ class WebgpuPage:
         return cls(folder, models, pair, web, version)
 
     def write(self, drawn: Samples, found: Verification, progress: Progress | None = None) -> None:
-        """Writes the folder, whole or not at all. Raises AmpError AMP105."""
+        """Writes the folder of the page, whole or not at all. Raises AmpError AMP105."""
         with _whole_folder(self.folder) as beside:
             models = [self._model(model, beside / side) for model, side in zip(self.models, SIDES, strict=True)]
             samples = list(self._samples(drawn, beside, progress))
@@ -109,7 +109,7 @@ class WebgpuPage:
                 (beside / PACKAGE / name).write_bytes(content)
 
     def _model(self, model: Model, folder: Path) -> JsonObject:
-        """A model in a folder of its own, with its data."""
+        """A model for the browser, in a folder of its own, with its data."""
         folder.mkdir()
         path, graph = path_of(model), load_onnx(model)
         assert isinstance(graph, OnnxGraph)

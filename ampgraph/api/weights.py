@@ -27,7 +27,7 @@ class ExportedWeights(Shown):
     updates: int
 
     def lines(self) -> list[str]:
-        """The report of `export-weights`."""
+        """The text that `export-weights` prints, by lines."""
         return [f"{name:<11} {value}" for name, value in self.to_dict().items()]
 
 

@@ -37,7 +37,7 @@ SHOWN = 2000  # names: a shell shows no more
 
 
 def starting(words: Iterable[str], start: str) -> list[str]:
-    """The words that begin with ``start``, in order, without repetitions."""
+    """The completions that begin with ``start``, in order, without repetitions."""
     found = dict.fromkeys(word for word in words if word.startswith(start))
     return list(found)[:SHOWN]
 
@@ -64,7 +64,7 @@ def _words(option: str) -> Iterable[str]:
 
 
 def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of the model's nodes, and ``op:Kind`` for its operators."""
+    """Completions of a pattern: names of the model's nodes, and ``op:Kind`` for its operators."""
     names, kinds = _nodes(ctx)
     return starting([*names, *(f"op:{kind}" for kind in kinds)], incomplete)
 
@@ -192,7 +192,7 @@ class CommandOutput:
 
 
 def printed(found: Shown, ok: bool = True) -> CommandOutput:
-    """A report that shows itself."""
+    """The output of a command whose report shows itself."""
     return CommandOutput(found, found.lines, ok)
 
 

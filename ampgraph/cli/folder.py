@@ -61,7 +61,7 @@ class Done:
 
     @property
     def state(self) -> str:
-        """What became of the model, one of `STATES`."""
+        """What became of a model of the folder, one of `STATES`."""
         if "error" in self.found:
             return "failed"
         report: Any = self.found["report"]
@@ -82,7 +82,7 @@ class Done:
         return f"{self.file:<{width}}  {size}, {casts}  {said}"
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What became of a model of the folder, as plain data for JSON."""
         return {"file": self.file, "state": self.state, "skipped": self.skipped, **self.found}
 
 
@@ -241,7 +241,7 @@ class Room:
 
     @contextlib.contextmanager
     def of(self, size: int) -> Iterator[None]:
-        """Takes so many bytes of it."""
+        """Takes so many bytes of the memory that models of the folder share, once they are free."""
         with self.changed:
             self.changed.wait_for(lambda: not self.running or size <= self.free)
             self.free -= size

@@ -134,7 +134,7 @@ def prepare_streams() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Ctrl-C as an exception, so that half-written files are removed."""
+    """Raises Ctrl-C as an exception, so that half-written files are removed."""
     raise Interrupted
 
 
@@ -192,10 +192,10 @@ class Display:
             print(plain(text), flush=True)
 
     def stage(self, text: str) -> None:
-        """Names what is done next."""
+        """Shows what the command does next."""
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Says how far it is; 0 of 0 where that is not known."""
+        """Shows how far the command is; 0 of 0 where that is not known."""
 
 
 class TerminalDisplay(Display):

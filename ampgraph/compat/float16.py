@@ -147,7 +147,7 @@ def all_float16(model: onnx.ModelProto) -> None:
 
 
 def not_done(argument: str, instead: str) -> None:
-    """Says what is done instead of what an argument asks for."""
+    """Warns of what is done instead of what a converter's argument asks for."""
     _warn_caller(f"{argument}: {instead}")
 
 
@@ -183,7 +183,7 @@ def _clamped(
 
 
 def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and all that its nodes contain."""
+    """An ONNX graph, and all bodies that its nodes contain."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

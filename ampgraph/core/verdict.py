@@ -13,7 +13,7 @@ from .shown import Data, with_old_names
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 ALL = "none found: only all of it in float32 helps"
-SIMULATED = "simulated on the CPU, each tensor rounded to its type"
+SIMULATED = "simulated on the CPU: each tensor rounded to its type, no kernel of the target run"
 QUANTILE = 0.9  # the share of samples that decides
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
@@ -41,7 +41,7 @@ class CheckVerdict(Data):
             tolerance, or with a value near the end of the low type, or with an output that vanishes in it;
             ``not checked``.
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
-            finite that should be; None where nothing was compared.
+            finite that should be; None where nothing was compared. ``worst``: the same output's on the worst sample.
         tolerance: what it was compared with.
         relative: whether the error is the relative L2, not a metric that was asked for.
         samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
@@ -89,6 +89,7 @@ class CheckVerdict(Data):
     on_cpu: str = ""
     remedy: str = ""
     relative: bool = False
+    worst: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -145,15 +146,10 @@ class CheckVerdict(Data):
         if self.refused:
             return ", ".join(filter(None, [f"MISSED: ONNX Runtime does not open it: {self.refused}", self.why]))
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
-        size = f"{'relative ' if self.relative else ''}error {size}"
         if self.ok:
             held = f", repaired: {len(self.pinned)} pinned to float32 ({self.pinned[0]} ...)" if self.pinned else ""
-            limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
-            share = "one of eight" if self.generated else "one of ten"
-            above = f"{self.exceeded} above it, as {share} may be; " if self.exceeded else ""
-            most = math.ceil(QUANTILE * self.samples)
-            size += f" or less on {most} of {self.on}" if self.relative and most < self.samples else f" on {self.on}"
-            return f"ok: {size}{limit}{held} ({above}{SIMULATED})"
+            return f"ok: {self.on}, {self._met(size)}{held} ({SIMULATED})"
+        size = f"{'relative L2 ' if self.relative else ''}error {size}"
         some = 0 < self.exceeded < self.samples
         above = f", {self.exceeded} of {self.samples} above it" if some else ""
         if above and self.doubtful and self.exceeded * 8 <= self.samples:  # so many may be: others say more
@@ -168,6 +164,21 @@ class CheckVerdict(Data):
         first = f"first at {self.first}" if self.first else ""
         return ", ".join(filter(None, [f"MISSED: {error}", self.reason, first]))
 
+    def _met(self, size: str) -> str:
+        """What the error of an ok verdict, and that of the worst sample, is beside the tolerance."""
+        limit = "" if self.tolerance is None else f", tolerance {self.tolerance:g}"
+        if not self.relative:
+            return f"error {size}{limit}"
+        most = math.ceil(QUANTILE * self.samples)
+        others = self.samples - most
+        if others and self.worst is not None:
+            size += (
+                f" on {most} and {self.worst:.2g} on the {f'worst of the other {others}' if others > 1 else 'other'}"
+            )
+        share = "1 in 8" if self.generated else "1 in 10"
+        above = f"; {self.exceeded} of {self.samples} above it, as up to {share} may be" if self.exceeded else ""
+        return f"relative L2 error up to {size}{limit}{above}"
+
     @property
     def advice(self) -> str:
         """What to do about it, in a sentence; empty where nothing has to be done."""
@@ -175,7 +186,11 @@ class CheckVerdict(Data):
             return self.remedy
         stream = f"--fp32-stream (tried: error {self.stream:.2g})" if self.stream is not None else ""
         if self.doubtful:
-            data = "--data DIR, your own samples as .npz files, which then decide" if self.generated else ""
+            data = (
+                "--data DIR, your own samples as .npz files, by whose values types are then chosen and checked"
+                if self.generated
+                else ""
+            )
             given = ", or with ".join(filter(None, [data, stream]))
             return given and f"convert again with {given}"
         if not self.missed:
@@ -192,9 +207,10 @@ class CheckVerdict(Data):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
-        finite = self.error is not None and math.isfinite(self.error)
-        said = {"repair": self.repair, "suggestion": self.suggestion}
-        return with_old_names(self, {**asdict(self), **said, "error": self.error if finite else None})
+        said: JsonObject = {"repair": self.repair, "suggestion": self.suggestion}
+        for name, error in (("error", self.error), ("worst", self.worst)):
+            said[name] = error if error is not None and math.isfinite(error) else None
+        return with_old_names(self, {**asdict(self), **said})
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:

@@ -189,6 +189,8 @@ class Attention:
     """Low types in which what scales an operand of the scores takes no kernel in front of what moves that operand."""
     across: frozenset[str] = frozenset()
     """Low types in which scores of an operand that another product reads are fused only where that one is scaled."""
+    groups: frozenset[str] = frozenset()
+    """Low types in which what is no one kernel takes fewer where a product broadcasts the values that heads share."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,8 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
+    behind_cast: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Operator -> why it fails in float32 where a Cast makes its first operand, in the runtime's words."""
     attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
     """By its Softmax."""
     accumulates: str = "float32"

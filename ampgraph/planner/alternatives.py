@@ -45,11 +45,9 @@ def _by_stream(flow: Dataflow, options: Options, plan: Plan) -> list[Note]:
     more = len(_paid(flow, other, decided.task.fused)) - len(_paid(flow, plan, decided.task.fused))
     if not held or more > (held + 1) * (2 if decided.task.fused else 1):
         return []
-    gain, casts = "more exact", "no more Casts"
-    if more > 0:
-        gain, casts = "more exact, slower", f"{more} more Cast{'s' * (more != 1)}"
-    text = f"keeps {held} addition{'s' * (held > 1)} of the residual stream in float32 for {casts}"
-    return [Note("stream", "", f"optional, {gain}: --fp32-stream {text}")]
+    casts = f"{more} more Cast{'s' * (more != 1)}, slower" if more > 0 else "no more Casts"
+    text = f"keeps {held} addition{'s' * (held > 1)} of the residual stream in float32, for {casts}"
+    return [Note("stream", "", f"optional, where the error is too large: --fp32-stream {text}")]
 
 
 def _additions(decided: DecidedModel, plan: Plan) -> int:

@@ -71,7 +71,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
     @staticmethod
     def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:
-        """Never: kernels differ."""
+        """Tells Olive that results depend on the accelerator: kernels differ."""
         return False
 
     def _run_for_config(
@@ -89,7 +89,7 @@ class AmpgraphMixedPrecision(Pass):  # type: ignore[misc]
 
 
 def _target(accelerator: AcceleratorSpec) -> str:
-    """The target that a workflow's accelerator stands for."""
+    """The target of ampgraph that an Olive workflow's accelerator stands for."""
     provider = accelerator.execution_provider
     if provider is None:
         return "cuda" if str(accelerator.accelerator_type) == "gpu" else "cpu"

@@ -41,7 +41,7 @@ class Timed(Data):
         return f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
 
     def line(self, width: int) -> str:
-        """A row of the table."""
+        """The line that `bench` prints for a timed model: a row of its table."""
         if self.seconds is None:
             return f"  {self.name:<{width}}  {self.refused}"
         spread = "" if self.spread is None else f" ({self.spread[0]:.2f} to {self.spread[1]:.2f})"
@@ -60,7 +60,7 @@ class Benched(Shown):
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """The report of `bench`."""
+        """The text that `bench` prints, by lines."""
         width = max((len(row.model) + 25 * bool(row.hint) for row in self.rows), default=0)
         lines = []
         for head, rows in self._places():

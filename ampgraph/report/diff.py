@@ -44,7 +44,7 @@ class OneSided:
         return len(self.first) + len(self.second)
 
     def lines(self) -> list[str]:
-        """The lines on what only the first and only the second have."""
+        """The lines that `diff` prints of what only the first and only the second have."""
         sides = (("first", self.first), ("second", self.second))
         return [f"{len(n):,} in the {side} alone: {first(n, SHOWN, ', ...')}" for side, n in sides if n]
 
@@ -75,11 +75,11 @@ class SideBySide(Shown):
 
     @property
     def alike(self) -> bool:
-        """Whether nothing differs that a runtime would see."""
+        """Whether the two sides differ in nothing that a runtime would see."""
         return not (self.decisions or self.nodes or self.casts or self.weights)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `diff` found, as plain data for JSON."""
         return named(self) | {"alike": self.alike}
 
     def lines(self) -> list[str]:
@@ -208,7 +208,7 @@ def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide
 
 
 def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
-    """The decisions by scope, index in the file, operator and slot."""
+    """The decisions of a plan by scope, index in the file, operator and slot."""
     in_file = {decision.scope: _in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 
@@ -226,12 +226,12 @@ def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
 
 
 def _rewrite_texts(plan: Plan) -> Iterable[str]:
-    """A plan's rewrites, each by what it writes and where."""
+    """A plan's rewrites for the comparison, each by what it writes and where."""
     return (f"{rewrite.writes} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
 
 
 def _cast_edge_texts(plan: Plan) -> Iterable[str]:
-    """A plan's Casts, each by value and type."""
+    """A plan's Casts for the comparison, each by value and type."""
     return (f"{cast.scope}'{cast.value}' -> {cast.to}" for cast in plan.casts)
 
 
@@ -244,7 +244,7 @@ def _weight_storage(plan: Plan) -> dict[str, str]:
 
 
 def _error_text(error: float | None) -> str:
-    """An error, or that there is none."""
+    """The error of one side of `diff` as text, or that it was not judged."""
     return "not judged" if error is None else finite(error, ".2e")
 
 

@@ -26,16 +26,20 @@ from ..core.walk import sole_reader
 from ..oplists.files import own_file
 from ..oplists.options import Options
 from ..rules.fusions import regions
+from .lines import grouped
 
 WIDTH = 1.9
 """The most that is left between the ends of a range, a factor of two once they are rounded; what reaches farther is cut
 on both sides alike."""
 SIZES = 6
 """Open dimensions that the line has room for."""
-TRIED = 64
-"""The size to try of a dimension that was taken for 1, where nothing is faster."""
+EVEN = 1.1
+"""Product of the ends of a range that is hardly above 1: 1.0 to 1.1."""
 NONE_MADE = "no estimate: "
-UNKNOWN = f"{NONE_MADE}the work of some products depends on values; `ampgraph bench ORIGINAL RESULT` measures it"
+UNKNOWN = (
+    f"{NONE_MADE}how much some products compute depends on the values of inputs; `ampgraph bench ORIGINAL RESULT` "
+    "measures it"
+)
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 Place = tuple[str, str]
@@ -96,8 +100,10 @@ class DeviceSpeed(Data):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.device} {self.low:.1f}" + (f" to {self.high:.1f}" if self.high > self.low else "")
+
+def _range(low: float, high: float) -> str:
+    """A range as reports print it."""
+    return f"{low:.1f} to {high:.1f}" if high > low else f"{low:.1f}"
 
 
 @dataclass(frozen=True)
@@ -117,31 +123,36 @@ class Speed(Data):
 
     @property
     def idle(self) -> bool:
-        """Whether the estimate is that nothing is gained: no device's range lies more above 1 than below."""
-        return all(one.low * one.high <= 1.0 for one in self.devices) and not self.reason.startswith(NONE_MADE)
+        """Whether the estimate is that hardly anything is gained: no device's range lies clearly above 1."""
+        return all(one.low * one.high <= EVEN for one in self.devices) and not self.unknown
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there is no estimate."""
+        return self.reason.startswith(NONE_MADE)
 
     @property
     def gain(self) -> str:
-        """The estimated gain in words where that is nothing, with the range over all devices."""
+        """The estimated gain in words where that is hardly anything, with the range over all devices."""
         if not self.devices:
-            return "no faster"
+            return "no faster than float32"
         low, high = min(one.low for one in self.devices), max(one.high for one in self.devices)
-        said = f"{low:.1f} to {high:.1f}" if high > low else f"{low:.1f}"
-        return f"{'SLOWER' if self.slower else 'no faster'} ({said} times the speed of float32)"
+        said = "SLOWER" if self.slower else "may be slower" if low < 1.0 else "hardly faster"
+        return f"{said} than float32 ({_range(low, high)} times its speed)"
 
     def __str__(self) -> str:
         if self.reason:
             return self.reason
         sizes = [f"{name}={size}" for name, size in self.sizes.items()][:SIZES]
-        notes = [f"assumed {', '.join(sizes)}"] if sizes else []
-        named = next((name for name, size in self.sizes.items() if size == 1 and "[" not in name), "")
-        if named and self.slower:
-            notes.append(f"change with e.g. --dim {named}={TRIED}")
+        dim = "; --dim NAME=SIZE changes that" if any("[" not in name for name in self.sizes) else ""
+        notes = [f"assumed {', '.join(sizes)}{dim}"] if sizes else []
         if len(self.measured) < len(self.devices):
-            some = f"the {', '.join(self.measured)} alone" if self.measured else "no GPU"
-            notes.append(f"method checked on {some}")
+            some = f"{' and '.join(self.measured)} only" if self.measured else "no GPU"
+            notes.append(f"estimates checked on {some}")
         end = f" ({'; '.join(notes)})" if notes else ""
-        return f"estimate, times as fast as float32: {', '.join(map(str, self.devices))}{end}"
+        alike = grouped(self.devices, lambda one: _range(one.low, one.high))
+        said = [f"{size} on {', '.join(one.device for one in group)}" for size, group in alike]
+        return f"estimate, times as fast as float32: {'; '.join(said)}{end}"
 
 
 class KernelWork(NamedTuple):
@@ -177,7 +188,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
 
 def no_device(target: str) -> Speed:
     """The estimate for a target of which no device is known: none, with the reason."""
-    return Speed(reason=f"{NONE_MADE}no device of target {target} is in the tables")
+    return Speed(reason=f"{NONE_MADE}no data on devices of target {target}; time both files on yours")
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:
@@ -195,7 +206,7 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """The devices of op_lists/devices.toml."""
+    """The devices of which speeds are estimated, from op_lists/devices.toml."""
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
@@ -274,7 +285,7 @@ class GraphWork:
 
     @cached_property
     def _followed(self) -> Mapping[str, Shape]:
-        """Shapes of all values, inferred once from sizes of the inputs."""
+        """The shapes of all values, inferred once from sizes of the inputs."""
         inputs = self.flow.scopes[0].inputs if self.flow.scopes else []
         return self.flow.sized({self.flow.values[v].name: self._guessed(v) for v in inputs if self.flow.shape(v)})
 

@@ -97,17 +97,17 @@ class Explanation(Shown):
 
     @property
     def held(self) -> SlotReport | None:
-        """The first slot that is float32; None if all are low."""
+        """The first slot of the node that is float32; None if all are low."""
         return next((slot for slot in self.slots if slot.dtype == FLOAT32), None)
 
     @property
     def short(self) -> str:
-        """Why, in a line: where slots differ, the first that is not low."""
+        """Why the node has its precision, in a line: where slots differ, the first that is not low."""
         held = self.held or next(iter(self.slots), None)
         return f"by {held.rule}: {self._told(held.reason)}" if held else ""
 
     def lines(self) -> list[str]:
-        """The report of `explain` on one node."""
+        """The text that `explain` prints of one node, by lines."""
         listed = f"{self.listed}, {self.at_level} at {self.level}: {self._told(self.listed_reason)}"
         inside = f"left to the cut, as on {self.target} it computes in float32: {self.kernel}"
         taken = f"left to the cut, as on {self.target} {self.folded_into} takes it into the product before"
@@ -146,7 +146,7 @@ class Explanation(Shown):
             yield table(("slot", "type", "", "by", "why", f"{self.dtype} costs", f"{FLOAT32} costs"), rows)
 
     def _told(self, text: str) -> str:
-        """A reason in words, with what a list's own reason means at this level."""
+        """The reason of a decision in words, with what a list's own reason means at this level."""
         return text.replace(self.listed_reason, self.meant) if self.meant and self.listed_reason else text
 
 
@@ -233,7 +233,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 
 def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
-    """All that is said of a node; ``rewrite``: what replaces it."""
+    """All that `explain` says of a node; ``rewrite``: what replaces it."""
     flow, options = decided.flow, decided.options
     region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)

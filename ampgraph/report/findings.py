@@ -53,16 +53,16 @@ class Checked(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings may be."""
+        """Whether `check` found no error in a file; warnings may be."""
         return not any(finding.level == "error" for finding in self.findings)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `check` found in a file, as plain data for JSON."""
         found = {**named(self, "model", "ok", "passed"), "skipped": dict(self.skipped), **named(self, "findings", "by")}
         return found | (named(self, "engines") if self.engines else {})
 
     def lines(self) -> list[str]:
-        """The report of `check`: a line for the file and for each finding."""
+        """The text that `check` prints: a line for the file and for each finding."""
         left = "".join(f"; {rule} not looked at: {why}" for rule, why in self.skipped)
         verdict = "ok" if self.ok else "wrong"
         right = f"right by real kernels of {self.by}" if self.by else "right by a strict run"

@@ -56,7 +56,7 @@ class TargetGraph:
         return TargetGraph(len(found.nodes), providers, copies, casts, fused)
 
     def rows(self) -> dict[tuple[str, str], int]:
-        """(what is counted, kind) -> count, in the order of a report."""
+        """The counts of a target's graph, (what is counted, kind) -> count, in the order of a report."""
         parts = {"run by": self.providers, "copies": self.copies, "casts": self.casts, "fused": self.fused}
         parts["types"] = self.types
         counts = {(title, kind): count for title, part in parts.items() for kind, count in sorted(part.items())}
@@ -78,7 +78,7 @@ class Fusions:
     nodes: tuple[OptimizedNode, ...] = ()
 
     def lines(self) -> list[str]:
-        """The lines that `inspect` prints of it."""
+        """The lines that `inspect` prints of fused operators."""
         sides = [side for side in (self.before, self.after) if side]
         if not sides:
             return [f"fused operators and placement on {self.device}: cannot be told: {self.note}"]
@@ -197,7 +197,7 @@ def _serialized(model: ir.Model) -> tuple[onnx.ModelProto, str]:
 
 
 def _model_name(model: Runnable) -> str:
-    """The model as notes name it."""
+    """The name by which notes on fusions speak of a model."""
     return os.path.basename(model) if isinstance(model, str) else "the model"
 
 
@@ -227,5 +227,5 @@ def shape_words(flow: Dataflow, options: Options) -> str:
 
 
 def _open_dims(flow: Dataflow, value: int) -> list[object]:
-    """The dimensions of a value that the file leaves open."""
+    """The dimensions of a graph input that the file leaves open."""
     return [dim for dim in flow.shape(value) or () if not isinstance(dim, int) or dim < 0]

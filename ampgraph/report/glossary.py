@@ -65,10 +65,11 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "nodes": "nodes of the result by precision, Casts not counted; those without a float32 tensor (integers, shapes, "
     "what was low already) had nothing to decide",
     "products": "MatMul, Gemm, Conv, Attention and recurrent layers: what most of the time is spent in",
-    "casts": "Cast nodes before and after; each reads and writes a tensor. Inputs and outputs stay float32, so that "
-    "a model in which all is low has Casts there",
+    "casts": "Cast nodes before and after; each reads and writes a tensor. Inputs and outputs keep their types unless "
+    "--io says otherwise, so that a model in which all is low has Casts there",
     "weights": "bytes of all stored tensors before and after, integers too",
-    "rewrites": "nodes written in another form before precision was decided, with the names that --rewrite takes",
+    "rewrites": "nodes written in another form before precision was decided; --verbose has the names that --rewrite "
+    "takes",
     "float32": "what stays float32: how many nodes, one of them, why, and in parentheses the rule that decided; IEEE "
     "single precision",
     "float16": "IEEE half precision: 11 significant bits, up to 65,504, down to 6e-8",
@@ -78,10 +79,11 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "--data, which looks at values",
     "range": "decided by a measured range: the value would overflow on your samples",
     "samples": "the inputs of a run: yours (--data), or generated ones",
-    "generated": "inputs made from names, shapes and first operators; the same for every command and machine",
+    "generated": "inputs made up from what the model says of itself: names, shapes and first operators; the same for "
+    "every command and machine",
     "check": "the strict run behind a conversion, and its verdict",
     "speed": "how many times as fast as float32 the file is on devices of the target, as an estimate",
-    "method checked": "the devices on which estimates were held against measured times; the others have the same "
+    "estimates checked": "the devices on which estimates were held against measured times; the others have the same "
     "method and their own peaks",
     "estimate": "not measured: computed from what each node computes and moves and from how many kernels start, by the "
     "peaks that a device's maker publishes (a roofline); float32 is TF32 on NVIDIA's",
@@ -118,7 +120,8 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "reference": "the float32 model that another is compared with",
     "run": "how the models were executed",
     "output": "an output of the model, with its errors",
-    "relative L2": "root mean square of the difference over that of the reference",
+    "relative L2": "root mean square of the difference over that of the reference, the float32 result; a check tells "
+    "it of the worst output, where up to one of ten inputs may be worse, of generated ones one of eight",
     "not finite": "the first node that gives infinity or NaN",
     "fell back": "nodes that ONNX Runtime gave to the CPU as the device has no kernel for them",
     "on the cpu": "nodes that ONNX Runtime gave to the CPU as the device has no kernel for them",
@@ -135,8 +138,6 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "second": "the one that was named second",
     "decisions": "nodes of different precision in the two",
     "error": "how far a result is from the reference, by the metric",
-    "relative error": "relative L2: root mean square of the difference over that of the float32 result, at the worst "
-    "output, and of ten inputs or more on nine of ten: one of ten may be worse, of generated ones one of eight",
     "metric": "how the error of an output is measured: --metric",
     "errors": "the errors of both beside the reference",
     "promoted": "what tune puts back into float32, as options of convert",
@@ -169,16 +170,16 @@ class Meanings(Shown):
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]
-        """The meaning of the term in each of its senses."""
+        """The meanings of a term in each of its senses, as plain data for JSON."""
         return dict(self.found)
 
     def lines(self) -> list[str]:
-        """A line for each sense."""
+        """The text that `ampgraph help TERM` prints: a line for each sense."""
         return in_rows(self.found.items(), max(map(len, self.found)) + 1)
 
 
 def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """All terms by their kind, with what each means."""
+    """All terms of the glossary by their kind, with what each means."""
     yield "word", WORDS
     yield "rule", {row.name: f"{row.trigger} -> {row.action}" for row in rule_rows()}
     yield "rewrite", {name: str(entry["about"]) for name, entry in own_file("rewrites.toml").data.items()}

@@ -40,7 +40,7 @@ class Layer:
     children: dict[str, Layer] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """A layer and those within it, as plain data for JSON."""
         return {"name": self.name, "nodes": dict(self.nodes), "children": [c.to_dict() for c in self.children.values()]}
 
 
@@ -57,12 +57,12 @@ class Changes:
     new: dict[str, int]
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What changed since the original, as plain data for JSON."""
         changed = [{"kind": k, "from": a, "to": b, "nodes": names} for (k, a, b), names in self.changed.items()]
         return {**asdict(self), "changed": changed}
 
     def lines(self) -> list[str]:
-        """The lines that `inspect` prints of it."""
+        """The lines that `inspect` prints of what changed since the original."""
         size = f"{self.nodes:+,} nodes, {self.casts:+,} casts, {self.bytes:+,} bytes of weights"
         lines = [f"  {len(names):>6,} {kind}: {before} -> {now}" for (kind, before, now), names in self.changed.items()]
         for what, counts in (("only in the original", self.gone), ("only here", self.new)):
@@ -91,11 +91,11 @@ class Inspection(Shown):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all stored tensors."""
+        """How many bytes all stored tensors of the model take."""
         return sum(stored.bytes for stored in self.weights.values())
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `inspect` found, as plain data for JSON."""
         return named(self, "model", "version", "opset", "file_nodes", "nodes", "products", "weights", "weight_bytes",
                      "casts", "layers", "unknown", "difference", "fusions", "speed")  # fmt: skip
 
@@ -118,7 +118,7 @@ class Inspection(Shown):
         return lines
 
     def _overview(self) -> Iterable[Html]:
-        """Nodes, products, weights and bytes by precision; layers as bars."""
+        """The top of the page: nodes, products, weights and bytes by precision; layers as bars."""
         names = list(dict.fromkeys((*PRECISIONS, OTHER, *self.weights)))
         parts = {name: self.weights[name].bytes for name in names if name in self.weights}
         counts = {name: (self.nodes.get(name, 0), self.products.get(name, 0), parts.get(name, 0)) for name in names}
@@ -292,7 +292,7 @@ def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
 
 
 def _counts_in_words(nodes: Counter[str] | dict[str, int]) -> str:
-    """Counts by precision in words."""
+    """Counts of nodes by precision, in words."""
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
 
 
@@ -324,7 +324,7 @@ def _grouped_alike(children: list[Layer]) -> list[tuple[str, Layer]]:
 
 
 def _layer_content(layer: Layer) -> object:
-    """What a layer holds, at any depth, to be compared."""
+    """What a layer holds, at any depth, by which layers that are alike share a row."""
     return dict(layer.nodes), [(name, _layer_content(child)) for name, child in layer.children.items()]
 
 

@@ -24,11 +24,11 @@ def rewrite_line(what: str, count: int) -> str:
         return what
     groups, nodes = plural(count, "group") + " of nodes", plural(count, "node")
     said = {
-        "cast": f"{plural(count, 'Cast')} of the file that did nothing removed",
+        "cast": f"{plural(count, 'redundant Cast')} of the file removed",
         "pad": f"{plural(count, 'Pad')} of the file that added nothing removed",
         "stored": f"{plural(count, 'stored tensor')} stored as added to scores, no moves between",
         "number": f"{plural(count, 'constant expression')} folded",
-        "half": f"{plural(count, 'GELU')} rewritten as (x * y) * 0.5, which the target runs as one kernel",
+        "half": f"{plural(count, 'GELU')} rewritten to multiply by 0.5 last, which the target runs as one kernel",
     }.get(name) or (f"{nodes} written as {done} each" if " and " in done else f"{groups} written as one {done} each")
     fused = ", which the target runs as one kernel" if name in ("quotient", "squares") else ""
     return f"{said}{fused} ({name})"
@@ -40,7 +40,7 @@ def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
 
 
 def titled(title: str, lines: Sequence[str]) -> Rows:
-    """Lines with a title in front of the first."""
+    """Lines of a report with a title in front of the first."""
     return list(zip([title, *[""] * len(lines)], lines, strict=False))
 
 

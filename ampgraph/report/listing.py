@@ -24,7 +24,7 @@ class ListRows(Shown, list[ListRow]):
     level: str = ""
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `lists` found, as plain data for JSON."""
         return {"level": self.level, "operators": [row.to_dict() for row in self]}
 
     def lines(self) -> list[str]:
@@ -36,7 +36,7 @@ class ListRows(Shown, list[ListRow]):
         return columns([head, *rows])
 
     def _overview(self) -> Iterable[sketches.Html]:
-        """Operators with their class and what becomes of them."""
+        """The top of the page of `lists`: operators with their class and what becomes of them."""
         rows = [(row.title, row.cls or "in no list", row.at_level, row.reason, row.source) for row in self]
         yield sketches.table(("operator", "class", f"at {self.level}", "reason", "source"), rows)
 
@@ -82,7 +82,7 @@ class RuleRow(Data):
 
 
 def rule_rows() -> list[RuleRow]:
-    """Every rule, in the order in which they run."""
+    """Every rule of the planner as a row of a table, in the order in which they run."""
     return [RuleRow(rule.name, rule.trigger, rule.action, _levels_in_words(rule), rule.validity) for rule in RULES]
 
 
@@ -96,7 +96,7 @@ def _levels_in_words(rule: Rule) -> str:
 
 
 def rule_lines() -> list[str]:
-    """The report of `lists --rules`: a line a rule."""
+    """The text that `lists --rules` prints: a line a rule."""
     table = [("rule", "of", "levels", "trigger -> action")]
     for row in rule_rows():
         table.append((row.name, "validity" if row.validity else "", row.levels, f"{row.trigger} -> {row.action}"))

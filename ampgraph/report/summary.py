@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow
@@ -17,6 +17,7 @@ from ..core.ranges import Range, Ranges, by_value
 from ..core.shown import Data, Shown, named
 from ..core.sketches import Html, bar, heading, markup, table
 from ..core.verdict import CheckVerdict
+from ..oplists.levels import load_levels
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
@@ -47,10 +48,10 @@ ORDINARY = frozenset({
 
 MEANING = {
     "cut": "either type is right, and {dtype} would save less here than its Casts cost",
-    "epilogue": "behind the last MatMul or Conv: float32 is more exact and needs no more Casts, as outputs are float32",
+    "epilogue": "after the last MatMul or Conv: outputs are float32 anyway, so it costs no Cast and is more exact",
     "index": "an integer or a size is computed from it, which must be exact",
     "pow": "can overflow {dtype} where float32 does not: x**2 does when |x| > 255.9",
-    "quantized": "quantized, which runtimes compute in integers: {dtype} would only add Casts",
+    "quantized": "runtimes compute it in integers: {dtype} would only add Casts",
     "recurrence": "a loop adds to it in every iteration, where the roundings of {dtype} would add up",
     "spectrum": "part of a spectrum that a logarithm or a quotient reads: {dtype} would lose its small powers",
     "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
@@ -136,8 +137,8 @@ class Products(Data):
 class Summary(Shown):
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
     function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
-    are counted apart. ``speed``: an estimate for the target, where one of its devices is known; ``without_file``: why
-    there is no ``output``."""
+    are counted apart. ``low_io``: inputs and outputs that became low. ``speed``: an estimate for the target, where one
+    of its devices is known; ``without_file``: why there is no ``output``."""
 
     model: str
     output: str | None
@@ -161,10 +162,11 @@ class Summary(Shown):
     floats: dict[str, int] = field(default_factory=dict)
     speed: Speed | None = None
     without_file: str = ""
+    low_io: tuple[str, ...] = ()
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of all stored tensors in the input."""
+        """How many bytes all stored tensors take in the model that was given."""
         return sum(stored.bytes for stored in self.weights_before.values())
 
     @property
@@ -174,7 +176,7 @@ class Summary(Shown):
 
     @property
     def guards(self) -> tuple[Pinned, ...]:
-        """The part of `float32` that rules hold which look at numbers."""
+        """Nodes that stay float32 by rules that look at numbers, in groups of one rule and kind."""
         return tuple(held for held in self.float32 if held.rule not in (*ORDINARY, self.policy))
 
     @property
@@ -193,11 +195,11 @@ class Summary(Shown):
         return tuple(held for held in self.float32 if held.rule in ("unlisted", "unknown"))
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """The summary of a conversion as plain data for JSON."""
         return named(self) | named(self, "bytes_before", "bytes_after", "guards", "opset", "unlisted")
 
     def _full(self) -> list[str]:
-        """The report of `convert --verbose`."""
+        """The text that `convert --verbose` prints, by lines."""
         return self.lines(every=True)
 
     def _overview(self) -> Iterable[Html]:
@@ -225,16 +227,16 @@ class Summary(Shown):
         rows = [
             ("model", self.model),
             ("result", self.output or self.without_file),
-            ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target} ({HELP})"),
+            ("options", f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}{_level(self)}"),
         ]
         if not self.changed:
-            rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is the model as it is"))
+            rows.append(("", f"nothing to lower{_why_nothing(self)}: the result is an unchanged copy"))
         elif not self.lowered:
             rows.append(("", _nothing_gained(self)))
         rows += (_node_rows(self) if every else _node_rows(self)[:1]) + _product_rows(self, every)
-        share = f" ({100 * self.bytes_after / self.bytes_before:.1f} %)" if self.bytes_before else ""
-        rows.append(("casts", _casts(self)))
-        rows.append(("weights", f"{self.bytes_before:,} -> {self.bytes_after:,} bytes{share} of all stored tensors"))
+        share = f" ({100 * self.bytes_after / self.bytes_before:.1f} % of before)" if self.bytes_before else ""
+        rows.append(("casts", f"{_casts(self)}; {_interface(self)}"))
+        rows.append(("weights", f"stored tensors: {self.bytes_before:,} -> {self.bytes_after:,} bytes{share}"))
         rows += [("speed", str(self.speed))] if self.speed else []
         rewrites = [rewrite_line(what, count) for what, count in self.rewrites.items()]
         end = [("check", self.check.finding)] if self.check else []
@@ -244,7 +246,8 @@ class Summary(Shown):
             rows += titled("rewrites", rewrites) + _range_rows(self, every)
             rows += titled("float32", [*map(str, self.float32), *none])
             return in_rows(rows + _note_rows(self) + end)
-        rows += [("rewrites", shortened("; ".join(rewrites), LONGEST))] if rewrites else []
+        unnamed = "; ".join(line.rpartition(" (")[0] for line in rewrites)
+        rows += [("rewrites", shortened(unnamed, LONGEST))] if rewrites else []
         rows += _range_rows(self, every)
         reasons = len({held.rule for held in self.float32}) + bool(none)
         room = MOST - len(rows) - len(end)
@@ -315,6 +318,7 @@ def summarize(
     """Puts the plan and what it made of the file into one report."""
     nodes: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {}
+    made = _quantized(made, lists)
     for node in made.chosen:
         nodes[node.dtype] += 1
         reasons.setdefault(node.dtype, Counter())[node.why.rule] += 1
@@ -339,7 +343,21 @@ def summarize(
         float32=_pinned(float32, lists, plan),
         notes=tuple(asdict(note) for note in plan.notes),
         floats=made.floats,
+        low_io=tuple(plan.low_io),
     )
+
+
+def _quantized(made: Choices, lists: OpLists) -> Choices:
+    """Of what has integers inside, where nothing is low, that as the reason, whatever a later opset would take."""
+    if any(node.dtype != FLOAT32 for node in made.chosen):
+        return made
+    integers = lists.traits.operators("quantized")
+    why = Why("quantized", "it makes or reads integers, and nothing beside it is low")
+    chosen = [
+        replace(node, why=why) if node.role in integers and node.why.rule in ("opset", "schema") else node
+        for node in made.chosen
+    ]
+    return replace(made, chosen=chosen)
 
 
 def _products(made: Choices, lists: OpLists, plan: Plan) -> Products:
@@ -363,8 +381,9 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
     if rule == "list" and (listing := lists.of(node.role)):
         return f"level {plan.level} keeps {node.kind} in float32: {listing.reason}"
     if rule == "region":
-        start, place, _ = text.partition("; ")
-        return f"{start}, and float32 at {plan.level}" if place else text
+        kind = text.removeprefix("decided with ").partition(",")[0].partition(";")[0]
+        whole = "with their product" if kind == "its product" else f"together these nodes are {kind}"
+        return f"{whole}, which {plan.level} keeps in float32"
     if rule == "slot":
         return f"float32 at every level: {text.partition(' stays float32: ')[2] or text}"
     if rule == "taint":
@@ -374,7 +393,7 @@ def _meaning(node: Chosen, lists: OpLists, plan: Plan) -> str:
 
 
 def _plainly(text: str) -> str:
-    """A text of a plan without the words of arithmetic."""
+    """A text of a plan in plain words, without those of arithmetic."""
     return text.replace("flush to zero", "become zero")
 
 
@@ -390,11 +409,11 @@ def no_guard(summary: Summary) -> str:
     if any(note["topic"] == "samples" for note in summary.notes):
         return "no risk of overflow or underflow was found beside what was measured"
     none = "" if summary.float32 else "none; "
-    return f"{none}no risk of overflow or underflow was found in the graph alone (--data DIR also measures values)"
+    return f"{none}no risk of overflow or underflow found from operators and weights (--data DIR also measures values)"
 
 
 def next_step(summary: Summary) -> str:
-    """What is to be done with the result, in a sentence."""
+    """What the summary advises to do with the result, in a sentence."""
     check, model, output = summary.check, summary.model, summary.output
     if check is not None and check.advice:
         state = "wrong" if check.missed else "may be wrong" if check.doubtful else ""
@@ -409,12 +428,17 @@ def next_step(summary: Summary) -> str:
     data = f"{verify} --data DIR" if output else verify
     if not check.ok:
         return f"judge the result by its own task: `{data}{' --metric METRIC' if output else ''}`"
-    found, speed = "ready to use", summary.speed
+    few, speed = check.exceeded, summary.speed
+    found = f"accurate enough {f'on {check.samples - few} of {check.samples} inputs' if few else 'to use'}"
     if speed is not None and speed.idle:
         kept = model if output else "the original"
-        found = f"correct, but by the estimate {speed.gain}: use it where the size of the file matters, else {kept}"
+        smaller = "use it where the size of the file matters, else " * (summary.bytes_after < summary.bytes_before)
+        found += f", but by the estimate {speed.gain}: {smaller or 'keep '}{kept}"
+    elif speed is not None and speed.unknown:
+        found += "; whether it is faster is not known"
     files = " (DIR: .npz files; on the CPU)" if output else ""
-    return f"{found}; optional: `{data}` compares both on your own samples{files}" if check.generated else found
+    optional = "" if few else "optional: "
+    return f"{found}; {optional}`{data}` says ok or missed on your own samples{files}" if check.generated else found
 
 
 def _why_nothing(summary: Summary) -> str:
@@ -429,10 +453,10 @@ def _why_nothing(summary: Summary) -> str:
 
 
 def _node_rows(summary: Summary) -> Rows:
-    """The lines on nodes: how many in either type, and by which rules."""
+    """The summary's rows on nodes: how many in either type, and by which rules."""
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     other = f"{summary.other:,} without float32 data (integers, shapes ...)"
-    lines = [f"{low:,} {summary.dtype}, {high:,} float32, {other}, Casts apart"]
+    lines = [f"{low:,} {summary.dtype}, {high:,} float32, {other}, Casts not counted"]
     for dtype, rules in summary.reasons.items():
         message = ", ".join(f"{count:,} by {_in_words(rule, summary.policy)}" for rule, count in rules.items())
         lines.append(f"{dtype}: {message}")
@@ -443,8 +467,26 @@ def _casts(summary: Summary) -> str:
     """Casts before and after; those that a rewrite removed apart, so that its line adds up with this one."""
     added = summary.casts_after - summary.casts_before
     gone = sum(count for what, count in summary.rewrites.items() if what.endswith("(cast)"))
-    parts = f": -{gone:,} that did nothing, {added + gone:+,} others" if gone else ""
+    rest = added + gone
+    others = f", {abs(rest):,} {'added' if rest > 0 else 'fewer'} besides" if rest else ""
+    parts = f": {gone:,} redundant removed{others}" if gone else ""
     return f"{summary.casts_before:,} -> {summary.casts_after:,} ({added:+,}{parts})"
+
+
+def _interface(summary: Summary) -> str:
+    """Which inputs and outputs have another type than before."""
+    if not summary.low_io:
+        return "inputs and outputs keep their types"
+    return (
+        f"{summary.dtype} now, as asked: {first(summary.low_io, EXAMPLES)}; other inputs and outputs keep their types"
+    )
+
+
+def _level(summary: Summary) -> str:
+    """What the level does, in a few words, and where to read more."""
+    about = load_levels().get(summary.level) if _policy(summary.policy).ours else None
+    said = "" if about is None else f": {about.description.partition(':')[0].replace('low', summary.dtype)}"
+    return f"{said} ({HELP})"
 
 
 def _nothing_gained(summary: Summary) -> str:
@@ -456,7 +498,7 @@ def _nothing_gained(summary: Summary) -> str:
 
 
 def _product_rows(summary: Summary, every: bool) -> Rows:
-    """The line on products; ``every``: with those that are float32."""
+    """The summary's row on products; ``every``: with those that are float32."""
     products = summary.products
     low = products.low + products.existing
     existing = f", {products.existing:,} of them low in the file already" if products.existing else ""

@@ -125,7 +125,7 @@ def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
 
 
 def epoch_line(epoch: Epoch, epochs: int) -> str:
-    """One epoch in one line."""
+    """The line that `train` prints at the end of an epoch."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
     words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:

@@ -71,7 +71,7 @@ class Sensitivity(Shown):
         return iter(self.units)
 
     def lines(self) -> list[str]:
-        """The lines of a table of the units that contribute most to the error."""
+        """The lines of the table of the units that contribute most to the error."""
         head = ("alone low", "alone float32", "share", "", "unit")
         rows = [
             (
@@ -153,7 +153,7 @@ class Tuning(Shown):
         return _verdict_line(self)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; without the plan."""
+        """What `tune` found, as plain data for JSON; without the plan."""
         return named(
             self, "model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes",
             "error", "patterns", "frontier", "candidates", "notes", "sensitivity",

@@ -94,7 +94,7 @@ class Verification(Shown):
 
     @property
     def repair(self) -> Repair | None:
-        """What was tried and mends the model."""
+        """The repair that was tried and mends the model, if there is one."""
         return None if self.mended is None else self.mended.repair
 
     @property
@@ -114,7 +114,7 @@ class Verification(Shown):
         return _last_line(self)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """What `verify` found, as plain data for JSON."""
         names = ("reference", "model", "ok", "tolerance", "device", "strict", "run", "samples", "metric", "overall")
         return named(self, *names, "outputs", "first_nonfinite", "growth") | {
             "traced_sample": self.traced,
@@ -127,7 +127,7 @@ class Verification(Shown):
         }
 
     def lines(self) -> list[str]:
-        """The report of `verify`."""
+        """The text that `verify` prints, by lines."""
         rows = [("reference", self.reference), ("model", self.model), ("run", self.run)]
         rows += titled("layers", layer_lines(self.layers)) + titled("samples", self.notes) + _fallback_rows(self)
         rows += [("quantized", str(self.quantized))] if self.quantized else []
@@ -172,7 +172,7 @@ def _repair_rows(found: Verification) -> Rows:
 
 
 def _last_line(found: Verification) -> str:
-    """The last line: ok or missed, by how much at which tolerance."""
+    """The report's last line: ok or missed, by how much at which tolerance."""
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
     over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
@@ -193,7 +193,7 @@ def _last_line(found: Verification) -> str:
 
 
 def _step_rows(found: Verification) -> Rows:
-    """The error of some steps, and of the worst."""
+    """The report's rows on steps: the error of some, and of the worst."""
     worst = found.worst_step
     if worst is None:
         return []
@@ -210,12 +210,12 @@ def _quantiles_text(scores: Scores) -> str:
 
 
 def _error_text(error: float) -> str:
-    """An error in a table."""
+    """An error as a table of the report shows it."""
     return "infinite" if math.isinf(error) else f"{error:.2e}"
 
 
 def _fallback_rows(found: Verification) -> Rows:
-    """The nodes that ran on the CPU though another device was asked for."""
+    """The report's rows on nodes that ran on the CPU though another device was asked for."""
     if found.strict or not found.fallback:
         return []
     kinds = Counter(operator for _, operator in found.fallback)
@@ -225,7 +225,7 @@ def _fallback_rows(found: Verification) -> Rows:
 
 
 def _output_verdict(output: Agreement, found: Verification) -> str:
-    """The word on one output: ok, missed or not judged, and why."""
+    """The report's word on one output: ok, missed or not judged, and why."""
     if output.reason:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
@@ -281,7 +281,7 @@ def _details(output: Agreement) -> list[str]:
 
 
 def _suspect_lines(word: str, suspect: Suspect, suggests: bool) -> list[str]:
-    """The lines on a node to blame: where it is, its operands, what to try."""
+    """The report's lines on a node to blame: where it is, its operands, what to try."""
     layer = f"layer {suspect.layer}" if suspect.layer else ""
     inside = f"inside {suspect.inside}" if suspect.inside else ""
     place = ", ".join(filter(None, (suspect.operator, suspect.dtype, layer, inside)))
@@ -313,12 +313,12 @@ def _range_in_words(found: object) -> str:
 
 
 def _ok_or_missed(met: bool) -> str:
-    """One word for a table: ok or missed."""
+    """One word for a table of the report: ok or missed."""
     return "ok" if met else "missed"
 
 
 def _error_bars(output: Agreement, found: Verification) -> Html:
-    """The error of each sample as a bar, the tolerance as a line."""
+    """The page's picture of the error of each sample as a bar, the tolerance as a line."""
     errors = [error for error in output.judged_errors if math.isfinite(error) and error > 0]
     words = f"error of each of {plural(len(errors), 'sample')}; the line is the tolerance"
     return heights(errors, found.tolerance, words, 160, 30) if errors and found.tolerance > 0 else Html("")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.walk import sole_reader
+from ..core.walk import sole_reader, upstream
 from ..oplists.options import Options
 from ..oplists.patterns import Region, find_regions, fused_only_patterns
 from .known import Known, named_ops
@@ -118,6 +118,21 @@ def fused_regions(known: Known) -> Iterator[Region]:
         shared = flow.scopes[region.result.scope].kind == "function"
         if region.kind in fuses and not shared and not any(op.id in spoken for op in region.ops):
             yield region
+
+
+def scores_before(known: Known, softmax: Op) -> list[Op]:
+    """The products of two operands whose results, shifted, scaled, masked and moved, a Softmax reads."""
+    traits = known.traits
+    added, moved = traits.operators("additions") | traits.operators("scalings"), traits.operators("reshapes")
+
+    def further(op: Op) -> list[int]:
+        if op.role in added or op.role in moved:
+            return [*op.inputs] if op.role in added else [*op.inputs[:1]]
+        masked = traits.has(op.role, "elementwise")
+        return [v for place, v in enumerate(op.inputs) if masked and traits.at(op.role, "joins", place)]
+
+    found = upstream(known.flow, softmax.inputs[:1], further)
+    return [op for op in found if traits.has(op.role, "multiplies_matrices") and op.slots and len(op.inputs) == 2]
 
 
 def whole(region: Region) -> tuple[Op, ...]:

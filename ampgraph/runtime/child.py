@@ -1,7 +1,7 @@
 """A function run in a process of its own, which may crash, hang or want too much memory.
 
-What it is given goes through a pipe, what it answers through a file, a line of JSON each: whole lines count, so that a
-process that dies leaves what it had answered.
+What it is given and what it answers goes through files, answers a line of JSON each: whole lines count, so that a
+process that dies leaves what it had answered. A pipe to it is not filled where Python's `communicate` times out first.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ def in_child(
 
 def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
     """Runs a process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
-    until, given = time.monotonic() + seconds, [sent]
-    try:
-        child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )  # fmt: skip
-    except OSError as error:
-        return f"no process could be started: {error.strerror or error}", False
+    until = time.monotonic() + seconds
+    with tempfile.TemporaryFile() as given:
+        given.write(sent)
+        given.seek(0)
+        try:
+            child = subprocess.Popen(words, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        except OSError as error:
+            return f"no process could be started: {error.strerror or error}", False
     with child:
         try:
             while time.monotonic() < until:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    _, said = child.communicate(given.pop() if given else None, min(TICK, until - time.monotonic()))
+                    _, said = child.communicate(timeout=min(TICK, until - time.monotonic()))
                     break
                 meanwhile()
             else:

@@ -55,7 +55,7 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def cannot_read(path: Path, error: Exception) -> AmpError:
-    """What the system says of a path."""
+    """What the system says of a file with data that cannot be read."""
     why = getattr(error, "strerror", None) or first_line(error)
     return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
 

@@ -101,7 +101,7 @@ class Runtime:
 
     @property
     def alive(self) -> bool:
-        """Whether more can be asked."""
+        """Whether the runtime's process runs, so that more can be asked."""
         return self._child.poll() is None
 
     def _answer(self) -> dict[str, Any] | None:
@@ -178,7 +178,7 @@ class ExecutedSession:
         return told["seconds"], told["cpu"]
 
     def results(self) -> dict[str, Result]:
-        """What the last run made, by name."""
+        """The outputs of the session's last run, by name."""
         path = self.runtime.scratch / "results.npz"
         self._ask("results", results=str(path))
         with np.load(path) as arrays:
@@ -214,7 +214,7 @@ def _port_places(ports: list[list[str]], names: Sequence[str]) -> dict[str, int]
 
 
 def refused(runtime: str, error: str, where: str) -> AmpError:
-    """What a runtime says against a model."""
+    """The error that a session raises where a runtime refuses a model, in the runtime's words."""
     if out_of_memory(RuntimeError(error)):
         return NoMemory(f"out of memory while {runtime} opens it", where=where, hint="try a smaller model")
     hint = "convert for its own --target, or hold the operator with --fp32"

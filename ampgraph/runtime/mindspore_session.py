@@ -99,7 +99,7 @@ def _low_types(model: Any) -> frozenset[str]:
 
 
 def _tuple_tensors(info: Any) -> Iterator[Any]:
-    """The tensors of a tuple, however deep."""
+    """The tensors of a tuple that MindSpore gives, however deep."""
     if info.type in TENSOR_KINDS:
         yield from info.tensors
     for value in info.values:
@@ -193,7 +193,7 @@ def _keep_types(ms: ModuleType) -> None:
 
 @contextlib.contextmanager
 def graph_mode(ms: ModuleType) -> Iterator[None]:
-    """GRAPH mode inside, the caller's mode afterwards."""
+    """Sets MindSpore's GRAPH mode inside, the caller's mode afterwards."""
     before = ms.get_context("mode")
     if before == ms.GRAPH_MODE:
         yield
@@ -259,7 +259,7 @@ def tensors_of(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Ten
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """A tensor as an array; bfloat16 as ml_dtypes has it."""
+    """A tensor of MindSpore as an array; bfloat16 as ml_dtypes has it."""
     array = np.asarray(tensor.asnumpy())
     return array.view(np.uint16).view(numpy_type("bfloat16")) if array.dtype.name == "bfloat16" else array
 

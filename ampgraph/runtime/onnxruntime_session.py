@@ -197,7 +197,7 @@ def lacks_kernel(message: str) -> bool:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether the runtime failed for want of memory."""
+    """Whether ONNX Runtime failed for want of memory."""
     message = str(error)
     return "Failed to allocate memory" in message or "bad_alloc" in message or "out of memory" in message.lower()
 

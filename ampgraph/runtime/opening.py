@@ -43,12 +43,12 @@ class Opening:
 
     @property
     def opens(self) -> bool:
-        """Whether a session was made."""
+        """Whether ONNX Runtime made a session of the file."""
         return not self.said
 
     @property
     def why(self) -> str:
-        """The cause, where it is known."""
+        """The cause for which ONNX Runtime did not open the file, where it is known."""
         return "" if not self.optimised else KILLED if self.died else OPTIMISED
 
 

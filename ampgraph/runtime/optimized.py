@@ -183,7 +183,7 @@ class Optimized:
         return Counter(node.kind for node in self.nodes if node.copies)
 
     def cast(self) -> Counter[str]:
-        """Casts between float types, by both types."""
+        """How many Casts between float types the optimised graph has, by both types."""
         return Counter(node.dtype for node in self.nodes if node.casts)
 
     def fused(self) -> Counter[str]:
@@ -251,7 +251,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def kind_of(node: onnx.NodeProto) -> str:
-    """The operator as lists name it."""
+    """The operator of a node as the operator lists name it."""
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 

@@ -44,7 +44,7 @@ def optimized(
     level: Level = "ENABLE_ALL",
     folder: str = "",
 ) -> Optimized:
-    """The optimised graph of a model.
+    """The graph of a model as ONNX Runtime optimises it.
 
     Args:
         model: a path, or a model whose external data, if any, lies in ``folder``.

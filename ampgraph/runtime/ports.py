@@ -106,17 +106,17 @@ class Session(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, Port]:
-        """What may be fed, in the order of the model."""
+        """What the session may be fed, in the order of the model."""
         ...
 
     @property
     def outputs(self) -> Mapping[str, Port]:
-        """What a run gives, in the order of the model."""
+        """What a run of the session gives, in the order of the model."""
         ...
 
     @property
     def required(self) -> Sequence[str]:
-        """The inputs that have no value of their own."""
+        """The inputs that must be fed, as they have no value of their own."""
         ...
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:

@@ -141,11 +141,11 @@ class OnnxRuntime:
         self.fed[session] = {taken[place].name: array for place, array in feeds.items()}
 
     def infer(self, session: int) -> None:
-        """Runs once, and keeps the results."""
+        """Runs ONNX Runtime once on what was fed, and keeps the results."""
         self.made[session] = self.opened[session].run(None, self.fed[session])
 
     def results(self, session: int) -> list[Any]:
-        """The results of the last run, in the order of the outputs."""
+        """The outputs of the last run of ONNX Runtime, in their order."""
         return self.made[session]
 
     def layers(self, session: int) -> list[dict[str, Any]]:
@@ -200,7 +200,7 @@ class WebGpu(OnnxRuntime):
         return [self._row(node.name, node.op_type, provider, []) for provider, node in placed]
 
     def _executed(self, profile: str) -> list[dict[str, Any]]:
-        """The kernels in a profile, which is removed."""
+        """The kernels in a profile of ONNX Runtime, which is removed."""
         with open(profile, encoding="utf-8") as file:
             events = json.load(file)
         shutil.rmtree(os.path.dirname(profile))

@@ -82,7 +82,7 @@ class Kernel:
 
     @property
     def casts(self) -> bool:
-        """Whether the kernel is a Cast and nothing else."""
+        """Whether this kernel of a TensorRT engine is a Cast and nothing else."""
         return bool(_MOVES.match(self.name)) and len(self.reads | self.makes) > 1
 
     @property
@@ -118,7 +118,7 @@ class Engine:
 
     @cached_property
     def types(self) -> Counter[str]:
-        """Kernels by their float types."""
+        """How many kernels of a TensorRT engine there are of each float type."""
         return Counter(kernel.dtype for kernel in self.kernels if kernel.dtype)
 
 
@@ -139,7 +139,7 @@ class BuildAnswer:
 
     @property
     def why(self) -> str:
-        """What TensorRT says, in one line; empty if it was taken."""
+        """What TensorRT says against the model, in one line; empty if it took it."""
         return self.died or "; ".join(map(str, self.refused))
 
 
@@ -265,7 +265,7 @@ def shown(words: str) -> str:
 
 
 def read_kernels(text: str) -> Iterator[Kernel]:
-    """The kernels in the list that the builder logs of an engine."""
+    """The kernels in the list that TensorRT's builder logs of an engine."""
     for line in text.partition("\nI/O Tensors:")[0].splitlines():
         head, found, rest = line.partition(", LayerType: ")
         if not (found and head.startswith("Name: ")):

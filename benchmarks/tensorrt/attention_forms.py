@@ -179,6 +179,45 @@ def shared(low: str, scaling: str, across: bool, size: tuple[int, ...] = SIZES[1
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
+def grouped(low: str, broadcast: bool, size: tuple[int, ...] = SIZES[1]) -> ModelProto:
+    """An attention of bounded scores, which is no one kernel, whose values two heads share: the product broadcasts
+    them, or they are repeated before it."""
+    batch, heads, length, width = size
+    few, model = heads // 2, heads * width
+    written = Written()
+    written.types = dict.fromkeys(("x", "q", "k", "v", "weight"), low)
+    dtype = helper.tensor_dtype_to_np_dtype(TYPES[low])
+    stored = {
+        "weight": np.linspace(-1, 1, model**2).reshape(model, model).astype(dtype),
+        "repeated": np.array([batch, few, 2, length, width]),
+        "groups": np.array([batch, few, 2, length, length]),
+        "heads": np.array([batch, heads, length, width]),
+        "whole": np.array([batch, length, model]),
+    }
+    written.add("MatMul", ["q", "k"], "scores", low)
+    written.add("Tanh", ["scores"], "bounded", low)
+    weights = written.add(SOFTMAX, ["bounded"], "weights", low, axis=-1)
+    if broadcast:
+        written.add("Reshape", [weights, "groups"], "split", low)
+        written.add("MatMul", ["split", "v"], "each", low)
+        written.add("Reshape", ["each", "heads"], "made", low)
+    else:
+        written.add("Expand", ["v", "repeated"], "expanded", low)
+        written.add("Reshape", ["expanded", "heads"], "values", low)
+        written.add("MatMul", [weights, "values"], "made", low)
+    written.add("Transpose", ["made"], "turned", low, perm=[0, 2, 1, 3])
+    written.add("Reshape", ["turned", "whole"], "joined", low)
+    written.add("MatMul", ["joined", "weight"], "branch", low)
+    written.add("Add", ["x", "branch"], "y", low)
+    whole = (batch, length, model)
+    shapes = {"k": (batch, heads, width, length), "v": (batch, few, 1, length, width), "x": whole, "y": whole}
+    names = ("x", "q", "k", "v", "y")
+    values = [helper.make_tensor_value_info(name, TYPES[low], shapes.get(name, size)) for name in names]
+    tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(written.nodes, "grouped", values[:-1], values[-1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
 def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
     """The row of the table: low types in which all of it is low or, of some size, no attention is fused, what the
     builder says of all of it in float32 before a low product, and the low types in which another form fuses more."""
@@ -201,8 +240,10 @@ def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
     ways = [(low, scaling) for low in low_types for scaling in (low, wide)]
     operands = iter(built([BuildJob(shared(*way, across)) for way in ways for across in (False, True)], python, kept))
     across = dict.fromkeys(low for low, _ in ways if fused(next(operands)) < fused(next(operands)))
+    shares = iter(built([BuildJob(grouped(low, one)) for low in low_types for one in (False, True)], python, kept))
+    groups = [low for low in low_types if started(next(shares)) > started(next(shares))]
     row = {"tests": TEST, "selects": SELECT, "low": needed, "refused": "; ".join(sorted(said)), "stored": stored}
-    return {SOFTMAX: {**row, "early": early, "across": list(across)}}
+    return {SOFTMAX: {**row, "early": early, "across": list(across), "groups": groups}}
 
 
 def started(answer: BuildAnswer) -> int:

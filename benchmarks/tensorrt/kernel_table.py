@@ -24,7 +24,7 @@ import attention_forms  # noqa: E402
 import networkx as nx  # noqa: E402
 import region_forms  # noqa: E402
 from engines import PYTHON  # noqa: E402
-from sweep import LOW, Form, Tried, all_forms, enclosed, taken_forms, tried  # noqa: E402
+from sweep import LOW, Form, Tried, all_forms, enclosed, raised, taken_forms, tried  # noqa: E402
 
 KERNELS = HERE.parents[1] / "op_lists" / "kernels"
 FILE = KERNELS / "tensorrt.toml"
@@ -48,11 +48,13 @@ COMMENT = """
 # not here may still add up in float32. [tied]: type variables that are refused in two types. [refused]: what is taken
 # in float32 and in no form in the low type, in TensorRT's words. [broken]: some forms are not; `without`: those with
 # this operand; `runs`: those with another value of the attribute; `at_boundary`: those with a Cast between their first
-# operand or result and an input or output of the model. [attention]: a Softmax of which `selects` takes zero where
-# `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it is
+# operand or result and an input or output of the model. [behind_cast]: what is refused in float32 where a Cast of low
+# values makes its first operand, with moves between or none. [attention]: a Softmax of which `selects` takes zero
+# where `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where it is all
 # float32 before a low product; in those of `stored` one kernel only where a stored tensor that is added to its data is
 # stored as it is added; in those of `early` with fewer kernels where what scales a key stands before what moves it; in
-# those of `across` one kernel only where what scales a key scales the query, where another product reads that too.
+# those of `across` one kernel only where what scales a key scales the query, where another product reads that too; in
+# those of `groups` what is no one kernel takes fewer where the product broadcasts values that heads share.
 # [fuses]: the form in which a region is one kernel. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that
 # is not here no form is taken in float32: the schema decides.
 """
@@ -63,6 +65,7 @@ _NAME = re.compile(r"(?:__myl_)?([A-Za-z0-9]*?)_myl\d")
 _CUTS = (
     r"Assertion failed: \(.*\): ", r"API Usage Error \(", r"\(Unnamed Layer\* \d+\) ", r"#\d+",
     r" In \w+ at /_src.*", r"(?<=operation): .*?:(?= \w+:)", r": [\w.#-]+-\(.*", r" The current (?:data )?type = .*",
+    r" of __resh\d+ = .*? Error is", r": __resh\d+ .*", r" \(See https.*",
     r"Myelin \(\[[^\]]*\] ", r"\[ElementWise\]: |\[Select\]: ",
 )  # fmt: skip
 """What names one node of one model in TensorRT's words, or a place in its source."""
@@ -80,6 +83,7 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
         "tied": {},
         "refused": {},
         "broken": {},
+        "behind_cast": behind_cast(raised(good, python, kept)),
         "attention": attention_forms.rows(python, kept),
         "fuses": region_forms.rows(python, kept),
         "kernels": {},
@@ -155,6 +159,19 @@ def at_boundary(rows: Iterable[Tried]) -> dict[str, dict[str, Any]]:
     for row in rows:
         if not row.answer.ok:
             found.setdefault(row.form.operator, {"at_boundary": True})[row.dtype] = words(row)
+    return found
+
+
+def behind_cast(rows: Iterable[Tried]) -> dict[str, str]:
+    """Operator -> TensorRT's words, of what is taken in float32 and in float32 behind a Cast from no low type."""
+    by_operator: dict[str, list[Tried]] = {}
+    for row in rows:
+        by_operator.setdefault(row.form.operator, []).append(row)
+    found = {}
+    for operator, tries in by_operator.items():
+        fine = {row.dtype for row in tries if row.answer.ok}
+        if "float32" in fine and not fine & set(LOW):
+            found[operator] = words(next(row for row in tries if row.dtype in LOW))
     return found
 
 

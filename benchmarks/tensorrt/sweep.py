@@ -255,6 +255,30 @@ def enclosed(rows: Iterable[Tried], python: str, kept: str) -> Iterator[Tried]:
         yield Tried(row.form, row.dtype, row.low, answer)
 
 
+def raised(listed: Iterable[Form], python: str, kept: str) -> Iterator[Tried]:
+    """The first form of each operator in float32, behind a Cast of what is computed in a low type, or in float32."""
+    first = {form.operator: form for form in reversed(list(listed))}
+    types = {"float32": TensorProto.FLOAT, **LOW}
+    made = [(form, to, job) for form in first.values() for to in types if (job := _behind_cast(form, types[to]))]
+    for (form, low, _), answer in zip(made, built((job for *_, job in made), python, kept), strict=True):
+        yield Tried(form, low, (), answer)
+
+
+def _behind_cast(form: Form, dtype: int) -> BuildJob | None:
+    """A form whose first operand is a sigmoid in a type of ONNX's, cast; None where that is no float32 input."""
+    model = ModelProto()
+    model.CopyFrom(form.model)
+    (node,), inputs = model.graph.node, {value.name: value.type.tensor_type for value in model.graph.input}
+    name = node.input[0] if node.input else ""
+    if name not in inputs or inputs[name].elem_type != TensorProto.FLOAT:
+        return None
+    inputs[name].elem_type = dtype
+    node.input[:] = [f"{name}_wide" if one == name else one for one in node.input]
+    model.graph.node.insert(0, helper.make_node("Sigmoid", [name], [f"{name}_low"]))
+    model.graph.node.insert(1, helper.make_node("Cast", [f"{name}_low"], [f"{name}_wide"], to=TensorProto.FLOAT))
+    return BuildJob(model, values=form.job.values)
+
+
 def _shared(form: Form) -> list[tuple[str, ...]]:
     """Variables of one value: none, as a value has one; kept for inputs that are read twice."""
     by_name: dict[str, set[str]] = {}

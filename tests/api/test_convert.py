@@ -58,15 +58,12 @@ def test_names_are_patterns() -> None:
     named = products(ampgraph.plan(parse(FUNCTION), fp32=["first"]))
     assert sorted(named.values()) == ["float16", "float32"]
     # a name with brackets means itself
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[4, 8] x, float[8, 8] v) => (float[4, 8] y) { y = MatMul (x, v) }"""
-    model = parse(text)
+    model = parse("g (float[4, 8] x, float[8, 8] v) => (float[4, 8] y) { y = MatMul (x, v) }")
     model.graph.node[0].name = "/layers[0]/MatMul"
     plan = ampgraph.plan(model, fp32=["/layers[0]/MatMul"])
     assert products(plan) == {"/0": "float32"}
     # an input with a default keeps its type
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { y = MatMul (x, w) }"""
+    text = "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { y = MatMul (x, w) }"
     low = ampgraph.convert(parse(text, w=np.ones((8, 8), np.float32)), io="low")
     onnx.checker.check_model(low, full_check=True)
     assert [i.type.tensor_type.elem_type for i in low.graph.input] == [10, 1]
@@ -78,9 +75,8 @@ def test_casts_of_the_file() -> None:
     assert [(i.name, i.data_type) for i in low.graph.initializer] == [("w", onnx.TensorProto.FLOAT16)]
     assert [n.op_type for n in low.graph.node] == ["Cast", "MatMul", "MatMul", "Cast"]
     # a conversion to double is no reason to round at o3
-    text = """<ir_version: 10, opset_import: ["" : 20]>
-    g (float[8] x, float[8] v) => (double[8] y, float[8] z) { y = Cast <to = 11> (x) z = Relu (v) }"""
-    low = ampgraph.convert(parse(text), level="O3")
+    text = "g (float[8] x, float[8] v) => (double[8] y, float[8] z) { y = Cast <to = 11> (x) z = Relu (v) }"
+    low = ampgraph.convert(parse(text, opset=20), level="O3")
     assert [(n.op_type, list(n.input)) for n in low.graph.node if "y" in n.output] == [("Cast", ["x"])]
 
 
@@ -88,14 +84,12 @@ def test_what_another_opset_keeps() -> None:
     with pytest.raises(AmpError, match="AMP307"):
         ampgraph.convert(parse(FUNCTION), opset=21)
     # another opset keeps the layers
-    path = Path(ampgraph.__file__).parent / "models" / "digits_transformer.onnx"
-    moved = proto(ampgraph.convert(path, level="O0", opset=21))
+    moved = proto(ampgraph.convert(MODELS / "digits_transformer.onnx", level="O0", opset=21))
     assert moved.opset_import[0].version == 21
     assert any(p.key == "pkg.torch.onnx.name_scopes" for n in moved.graph.node for p in n.metadata_props)
     # an old opset gets a cast of its own form
-    text = """<ir_version: 3, opset_import: ["" : 5]>
-    g (float[4, 8] x, float[8, 8] v) => (float[4, 8] y) { y = MatMul (x, v) }"""
-    low = ampgraph.convert(parse(text))
+    text = "g (float[4, 8] x, float[8, 8] v) => (float[4, 8] y) { y = MatMul (x, v) }"
+    low = ampgraph.convert(parse(text, opset=5, ir=3))
     onnx.checker.check_model(low, full_check=True)
     assert sum(n.op_type == "Cast" for n in low.graph.node) == 3
     again = ampgraph.convert(low)
@@ -103,14 +97,13 @@ def test_what_another_opset_keeps() -> None:
 
 
 def test_plans_that_do_not_fit() -> None:
-    path = Path(ampgraph.__file__).parent / "models" / "digits_cnn.onnx"
+    path = MODELS / "digits_cnn.onnx"
     plan = ampgraph.plan(path)
     plan.casts.clear()
     with pytest.raises(AmpError, match="AMP402"):
         ampgraph.apply(path, plan)
     # a plan for other weights is refused
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[4, 64] x) => (float[4, 64] y) { y = MatMul (x, w) }"""
+    text = "g (float[4, 64] x) => (float[4, 64] y) { y = MatMul (x, w) }"
     plan = ampgraph.plan(parse(text, w=np.ones((64, 64), np.float32)))
     with pytest.raises(AmpError, match="AMP403"):
         ampgraph.apply(parse(text, w=np.full((64, 64), 1e6, np.float32)), plan)
@@ -118,8 +111,7 @@ def test_plans_that_do_not_fit() -> None:
 
 def test_a_copy_of_an_older_result_keeps_its_data(tmp_path: Path) -> None:
     """The new result takes the old one's name, and its source still reads the old one's data file."""
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[4, 64] x) => (float[4, 64] y) { h = MatMul (x, w) y = Softmax (h) }"""
+    text = "g (float[4, 64] x) => (float[4, 64] y) { h = MatMul (x, w) y = Softmax (h) }"
     source, out, keep = (tmp_path / f"{n}.onnx" for n in ("m", "out", "keep"))
     weights = np.random.default_rng(0).standard_normal((64, 64), np.float32)
     onnx.save(parse(text, w=weights), source, save_as_external_data=True, location="m.data", size_threshold=0)
@@ -130,11 +122,11 @@ def test_a_copy_of_an_older_result_keeps_its_data(tmp_path: Path) -> None:
     assert onnx.load(keep).graph.initializer[0].raw_data == weights.astype(np.float16).tobytes()
 
 
-@pytest.mark.parametrize(("output", "code"), [("x" * 250 + ".onnx", "AMP105"), ("missing/x.onnx", "AMP105")])
-def test_a_name_that_cannot_be_written(tmp_path: Path, output: str, code: str) -> None:
-    with pytest.raises(AmpError) as raised:
+@pytest.mark.parametrize("output", ["x" * 250 + ".onnx", "missing/x.onnx"])
+def test_a_name_that_cannot_be_written(tmp_path: Path, output: str) -> None:
+    with pytest.raises(AmpError, match="AMP105"):
         ampgraph.convert(parse(FUNCTION), output=tmp_path / output)
-    assert raised.value.code == code and list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 # Weights that are listed as inputs, as files of IR version 3 have them all: constants where that is asked for.
@@ -196,6 +188,8 @@ def test_frozen_weights() -> None:
     with pytest.raises(AmpError) as raised:
         ampgraph.build_training_step(model(), optimizer="sgd", freeze_weights=True)
     assert raised.value.code == "AMP301" and "named by freeze" in (raised.value.hint or "")
+    with pytest.raises(AmpError, match="AMP301"):
+        Recipe.of(freeze_weights="maybe")  # type: ignore[arg-type]
 
 
 def test_a_plan_is_followed_on_frozen_weights_alone(tmp_path: Path) -> None:
@@ -204,12 +198,6 @@ def test_a_plan_is_followed_on_frozen_weights_alone(tmp_path: Path) -> None:
     assert low == ampgraph.convert(model(), "O2", freeze_weights=True, check="off", metadata=True)
     with pytest.raises(AmpError, match="AMP403"):
         ampgraph.convert(model(), plan=plan, freeze_weights=False)
-
-
-@pytest.mark.parametrize("word", ["maybe", 1])
-def test_a_switch_is_on_or_off(word: object) -> None:
-    with pytest.raises(AmpError, match="AMP301"):
-        Recipe.of(freeze_weights=word)  # type: ignore[arg-type]
 
 
 # A converted file says what was done to it, and a later conversion heeds what it says.

@@ -178,7 +178,10 @@ SCALED = """g (float[2,6,8] x, float[2,2,6,4] k, float[2,2,6,4] v, float[1,1,6,6
 SHARED = """g (float[4,6,8] x, float[4,6,8] z, float[4,6,8] v) => (float[4,6,8] y) {
     q = Sigmoid (x)  h = Sigmoid (z)  t = Transpose <perm = [0, 2, 1]> (h)  k = Div (t, root)  s = MatMul (q, k)
     o = MatMul (q, positions)  a = Add (s, o)  p = Softmax <axis = -1> (a)  y = MatMul (p, v) }"""
-FOR_TENSORRT = ("stored", "early", "across")
+SHARES = """g (float[2,4,6,4] q, float[2,4,4,6] k, float[2,2,6,4] v) => (float[2,4,6,4] y) {
+    s = MatMul (q, k)  t = Tanh (s)  p = Softmax <axis = -1> (t)  u = Unsqueeze (v, two)  e = Expand (u, wide)
+    r = Reshape (e, heads)  m = MatMul (p, r)  y = Relu (m) }"""
+FOR_TENSORRT = ("stored", "early", "across", "groups")
 
 
 def rewritten() -> dict[str, onnx.ModelProto]:
@@ -204,6 +207,9 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "stored": parse(BIASED, bias=(16, 4), sizes=np.array([4, 4, 4]), opset=20),
         "early": parse(SCALED, w=(8, 8), half=np.float32(0.5), sizes=np.array([2, 6, 2, 4]), opset=20),
         "across": parse(SHARED, root=np.float32(3), positions=(4, 8, 6), opset=20),
+        "groups": parse(
+            SHARES, two=np.array([2]), wide=np.array([2, 2, 2, 6, 4]), heads=np.array([2, 4, 6, 4]), opset=20
+        ),
         "exponent": test_exponents.case("gated")[0],
         "together": parse(NORMS, statistics, opset=17),
     }

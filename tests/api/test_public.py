@@ -25,12 +25,16 @@ from ampgraph.cli.app import app
 from ampgraph.core.graph import Graph
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import OPTIONS
+from onnx_text import parse
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = {  # what the command line calls otherwise; `demo` is three verbs
-    "build-step": "build_training_step", "demo": "convert",
-}  # fmt: skip
+CALLS = {"build-step": "build_training_step", "demo": "convert"}  # of another name; `demo` is three verbs
 FOR_READERS = {"help"}  # what it prints is a page
+COMMANDS = {
+    name: command
+    for name, command in main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    if name not in FOR_READERS
+}
 VERBS = ("build_training_step", "convert", "explain", "explain_all", "inspect", "lists", "plan", "tune")
 
 
@@ -42,8 +46,7 @@ def test_names_and_commands() -> None:
     with pytest.raises(AttributeError, match="no attribute 'conver'"):
         ampgraph.conver  # type: ignore[attr-defined]  # noqa: B018
     # every command has a call
-    commands = {name or "" for name in main.get_command(app).commands} - FOR_READERS  # type: ignore[attr-defined]
-    assert {COMMANDS.get(name, name.replace("-", "_")) for name in commands} <= set(ampgraph.__all__)
+    assert {CALLS.get(name, name.replace("-", "_")) for name in COMMANDS} <= set(ampgraph.__all__)
     # the names of type checkers are those at run time
     tree = ast.parse(Path(ampgraph.__file__).read_text(encoding="utf-8"))
     branch = next(node for node in tree.body if isinstance(node, ast.If))
@@ -63,7 +66,6 @@ def test_keywords_show_and_hint(name: str) -> None:
     assert all(f" {field}: " in verb.__doc__ for field in OPTIONS)
     assert all(len(line) <= 120 for line in verb.__doc__.splitlines())
     # a misspelt keyword has a hint
-    verb = getattr(ampgraph, name)
     required = {"optimizer": "sgd"} if name == "build_training_step" else {}
     given = ["m.onnx", "node"] if name.startswith("explain") else [] if name == "lists" else ["m.onnx"]
     with pytest.raises(TypeError) as raised:
@@ -133,12 +135,6 @@ def test_the_house_of_arguments() -> None:
 
 # What the command line does, Python does in the same words: each option is a keyword of the call of that name.
 
-PARITY_COMMANDS = {
-    name: command
-    for name, command in main.get_command(app).commands.items()  # type: ignore[attr-defined]
-    if name not in FOR_READERS
-}
-CALLS = {"build-step": "build_training_step", "demo": "convert"}
 PRINTING = {"as_json": "to_dict() of what is returned", "quiet": "nothing is printed", "verbose": "progress="}
 TAKEN = {
     "keep_io_types": "a word of other tools for io, which recipes take by either name",
@@ -167,20 +163,20 @@ ELSEWHERE = {
 """(command, option) -> (what of ampgraph does it, how)."""
 
 
-@pytest.mark.parametrize("name", PARITY_COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_each_option_is_a_keyword_of_the_call(name: str) -> None:
     call = getattr(ampgraph, CALLS.get(name, name.replace("-", "_")))
     keywords = inspect.signature(call).parameters
-    options = {option.name for option in PARITY_COMMANDS[name].params} - {*PRINTING, *TAKEN}
+    options = {option.name for option in COMMANDS[name].params} - {*PRINTING, *TAKEN}
     lacking = {option for option in options if option not in keywords and (name, option) not in ELSEWHERE}
     assert lacking == set()
 
 
 def test_what_is_said_elsewhere_is_there_and_needed() -> None:
     for (name, option), (place, how) in ELSEWHERE.items():
-        assert option in {found.name for found in PARITY_COMMANDS[name].params}, (name, option)
+        assert option in {found.name for found in COMMANDS[name].params}, (name, option)
         assert callable(reduce(getattr, place.split("."), ampgraph)) and how
-    every = {option.name for command in PARITY_COMMANDS.values() for option in command.params}
+    every = {option.name for command in COMMANDS.values() for option in command.params}
     assert {*PRINTING, *TAKEN} <= every
 
 
@@ -188,19 +184,11 @@ def test_what_is_said_elsewhere_is_there_and_needed() -> None:
 
 MODELS = Path(ampgraph.__file__).parent / "models"
 CNN = MODELS / "digits_cnn.onnx"
-TEXT = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 4] x) => (float[n, 4] y) <float[4, 4] w> {
-    [product] m = MatMul (x, w)
-    [activation] y = Relu (m)
-}
-"""
 
 
 def model() -> onnx.ModelProto:
-    made = onnx.parser.parse_model(TEXT)
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
-    return made
+    text = "g (float[n, 4] x) => (float[n, 4] y) { [product] m = MatMul (x, w) [activation] y = Relu (m) }"
+    return parse(text, w=np.eye(4, dtype=np.float32))
 
 
 def code_of(call: Callable[[], object]) -> str:

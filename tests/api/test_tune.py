@@ -169,9 +169,6 @@ def test_progress_and_words_are_told():
     assert told[0][0].startswith("run 0 of at most 20: running the reference")
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     assert all(done < total == 2 * (BUDGET + 1) for _, done, total in told)
-    # a tolerance that is no number is told
-    with pytest.raises(AmpError, match="AMP312.*must be a positive number, not '1e-3'"):
-        ampgraph.tune("model.onnx", tolerance="1e-3")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -193,19 +190,17 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path, m
     assert told == []
 
 
-@pytest.mark.parametrize("tolerance", [0, -1e-3, float("nan"), float("inf")])
+@pytest.mark.parametrize("tolerance", [0, -1e-3, float("nan"), float("inf"), "1e-3"])
 def test_a_tolerance_that_is_none(tolerance):
-    with pytest.raises(AmpError, match="AMP312.*tolerance"):
+    with pytest.raises(AmpError, match="AMP312.*must be a positive number, not"):
         ampgraph.tune(plain_model(), tolerance=tolerance)
 
 
-def test_bad_input(tmp_path):
+def test_bad_input():
     with pytest.raises(AmpError, match="AMP312.*'cosin'\nhint: did you mean 'cosine'"):
         ampgraph.tune(plain_model(), metric="cosin")
     with pytest.raises(AmpError, match="AMP108.*no sample"):
         ampgraph.tune(plain_model(), data=[])
-    with pytest.raises(AmpError, match="AMP304.*MindIR"):
-        ampgraph.tune(tmp_path / "a.mindir")
     with pytest.raises(AmpError, match="AMP305"):
         ampgraph.tune(plain_model(), fp32=["nothing"])
     with pytest.raises(AmpError, match="AMP503.*NaN"):

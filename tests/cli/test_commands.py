@@ -123,7 +123,7 @@ def test_a_plan_gives_the_same_bytes(amp, folder):
         ("cpu", "--level=O0", ""),
         ("openvino", "--dtype=float16", "none to gain on today's CPUs: OpenVINO computes float16 in float32"),
         ("openvino", "", "estimate, times as fast as float32"),
-        ("cpu-arm64", "", "no estimate: no device of target cpu-arm64 is in the tables"),
+        ("cpu-arm64", "", "no estimate: no data on devices of target cpu-arm64; time both files on yours"),
     ],
 )
 def test_a_target_says_how_much_faster_or_why_not(amp, folder, target, options, said):
@@ -170,7 +170,7 @@ def test_nothing_to_lower_says_why(amp, tmp_path, kind, why):
     text = f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ a = MatMul(x, x) y = Mul(a, x) }}"
     (tmp_path / "m.onnx").write_bytes(parse(text).SerializeToString())
     code, out, _ = amp("convert", tmp_path / "m.onnx")
-    assert code == 0 and f"nothing to lower, {why}: the result is the model as it is" in out
+    assert code == 0 and f"nothing to lower, {why}: the result is an unchanged copy" in out
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -583,44 +583,6 @@ def test_options_reach_the_file(amp, source):
     code, out, _ = amp("convert", source, "--policy", "mindspore", "--verbose")
     assert code == 0 and "policy mindspore" in out and "float16: 17 by MindSpore's rules" in out
     assert "by rule " not in out and "none: the policy is its framework's" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["--fp32", "nosuch"], "AMP305", ["nosuch matches no float32 node"]),
-        (["--policy", "mindspore", "--fp32", "op:MatMul"], "AMP305", ["what MindSpore does", "--policy"]),
-        (["--target", "cuda"], "AMP304", ["MindIR models do not run on 'cuda'", "ascend, cpu"]),
-        (["--target", "tensorrt"], "AMP304", ["ascend, cpu"]),
-        (["--opset", "18"], "AMP307", ["MindIR has no opsets"]),
-        (["--policy", "apex"], "AMP303", ["PyTorch's modules", "--policy pytorch"]),
-        (["--store-weights", "high"], "AMP301", ["high"]),
-        (["--io", "imgae=low"], "AMP305", ["imgae"]),
-        (["--dim", "batch=2"], "AMP310", ["batch"]),
-    ],
-)
-def test_a_bad_option_is_refused(amp, source, words, code, told):
-    before = contents(source.parent)
-    refused(amp("convert", source, *words), code, *told)
-    assert contents(source.parent) == before
-
-
-def test_policy_mindspore_is_for_mindir(amp, tmp_path):
-    shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
-    before = contents(tmp_path)
-    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--policy", "mindspore"), "AMP303", ".mindir files")
-    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--target", "ascend"), "AMP304", "ONNX models do not run")
-    assert contents(tmp_path) == before
-
-
-def test_the_input_is_never_written_over(amp, source):
-    link = source.with_name("soft.mindir")
-    link.symlink_to(source)
-    before = contents(source.parent)
-    for output in (source, link, source.parent / ".." / source.parent.name / NAME):
-        refused(amp("convert", source, "-o", output), "AMP106", "over the input")
-    refused(amp("convert", source, "--plan-out", source), "AMP106")
-    assert contents(source.parent) == before
 
 
 # -- inspect, explain, lists ------------------------------------------------------------------------------------------

@@ -106,4 +106,4 @@ def test_processes_that_never_come(monkeypatch):
         for name, value in given.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(AmpError, match="AMP509.*another process of this training is gone, or cannot be reached"):
-            ranks.join("auto", "cpu")
+            ranks.join_group("auto", "cpu")

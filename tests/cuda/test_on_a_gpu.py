@@ -1,6 +1,7 @@
 """What only a CUDA GPU can show: files and steps compute there what a strict run on the CPU predicts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def batches():
         yield {"image": random.random((32, 1, 8, 8), np.float32), "labels": random.integers(0, 10, 32)}
 
 
-def losses(device: str, level: str, **options: object) -> list[float]:
+def losses(device: str, level: str, **options: Any) -> list[float]:
     step = ampgraph.build_training_step(FORWARD, loss="cross_entropy", optimizer="adam", level=level, batch=32)
     trainer = ampgraph.Trainer(step, device, **options)
     return [float(trainer.step(batch).loss) for batch in batches()]

@@ -34,7 +34,12 @@ CLAIMS: list[tuple[str, str, Callable[[], None]]] = []
 
 def claim(page: str, sentence: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """What holds a sentence of a page."""
-    return lambda holds: CLAIMS.append((page, sentence, holds)) or holds
+
+    def kept(holds: Callable[[], None]) -> Callable[[], None]:
+        CLAIMS.append((page, sentence, holds))
+        return holds
+
+    return kept
 
 
 def converted(model: object, **fields: Any) -> onnx.ModelProto:

@@ -593,6 +593,22 @@ def test_a_picture_of_one_channel_and_a_step_of_time() -> None:
     assert all(1 / 32 <= float(item["dt"][0]) < 1 / 16 for item in found)
 
 
+def test_whole_numbers_that_count_rows_stay_those_of_the_first_sample() -> None:
+    samples = load_samples(
+        parse("g (float[1, 4] x, int64[1] n) => (float[1, 4] y, int64[1] m) { y = Neg(x)  m = Neg(n) }")
+    )
+    fine = int(next(iter(samples))["n"][0])
+
+    def run(feeds: Any) -> Any:
+        if int(feeds["n"][0]) != fine:
+            raise AmpError("AMP504", "as many rows as it says")
+        return {}
+
+    assert {int(feeds["n"][0]) for feeds in samples} != {fine}
+    fitted = list(samples.fitted(run))
+    assert {int(feeds["n"][0]) for feeds in fitted} == {fine} and len({feeds["x"].tobytes() for feeds in fitted}) == 8
+
+
 PADDED = """g (float[b, n] x, float[b, m] s, int64 rate) => (float[b, t] y) {
   is = Equal(rate, sixteen)
   y = If (is) <then_branch = then () => (float[b, t] p) { w = Pad <mode = "reflect"> (x, wide)  p = Add(w, s) },

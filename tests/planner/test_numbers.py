@@ -24,13 +24,8 @@ MASK = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)
 
 def model() -> ModelProto:
     rng = np.random.default_rng(0)
-    stored = {
-        "w": rng.standard_normal((8, 4)),
-        "v": np.eye(4),
-        "m": np.tril(np.ones((4, 4))),
-        "zero": 0.0,
-        "low": -100.0,
-    }
+    stored = {"w": rng.standard_normal((8, 4)), "v": np.eye(4), "m": np.tril(np.ones((4, 4)))}
+    stored |= {"zero": np.zeros(()), "low": np.full((), -100)}
     arrays = {name: np.array(array, np.float32) for name, array in stored.items()}
     return parse(MASK, {**arrays, "axes": np.array([0]), "to": np.array([4, 4])}, opset=18)
 
@@ -56,10 +51,8 @@ def test_what_the_runtime_folds() -> None:
     given = parse(text, w=np.ones((4, 8), np.float32), opset=18)
     assert decisions(ampgraph.convert(given, "O2")) == "Cast>f16 Transpose:f16 MatMul:f16 Cast>f32"
     # many sizes that are not known here make no large tensor
-    names = ("w", "v", "low", "zero", "last")
-    stored = {name: OF_SIZES_STORED[name] for name in names}
-    stored |= {"ones": np.ones(5, np.int64), "number": np.ones((1, 1, 1, 1, 1), np.float32)}
-    found = decisions(ampgraph.convert(parse(OF_MANY, stored, opset=18), "O2", check="off"))
+    stored = {**OF_SIZES_STORED, "ones": np.ones(5, np.int64), "number": np.ones((1, 1, 1, 1, 1), np.float32)}
+    found = decisions(ampgraph.convert(parse(OF_MANY, known=stored, opset=18), "O2", check="off"))
     assert "Where:f32" in found and "Equal:f32" in found
     # a large weight is not stored in both types for it
     assert "Gemm:f32" in decisions(ampgraph.convert(places(size=(1 << 16) + 1), "O2"))
@@ -90,15 +83,14 @@ def test_a_scale_of_a_known_size_stays_float32(level: str) -> None:
 OF_SIZES = """g (float[ROWS,8] x) => (float[ROWS,4] z) { h = MatMul (x, w)  n = Mul (half, two)  r = Reshape (h, n)
     sizes = Shape (r)  size = Slice (sizes, last, end)  o = ConstantOfShape <value = float[1] {1.0}> (size)
     e = Equal (o, zero)  f = Where (e, zero, low)  a = Add (h, f)  y = Softmax (a)  z = MatMul (y, v) }"""
-OF_SIZES_STORED = {"w": np.ones((8, 4), np.float32), "v": np.eye(4, dtype=np.float32), "low": np.float32(-100)}
-OF_SIZES_STORED |= {"zero": np.float32(0), "half": np.array([2, 2]), "two": np.array([2, 2])}
-OF_SIZES_STORED |= {"last": np.array([-1]), "end": np.array([np.iinfo(np.int64).max])}
+OF_SIZES_STORED = {**SCALED_STORED, "low": np.float32(-100), "zero": np.float32(0)}
+OF_SIZES_STORED |= {"half": np.array([2, 2]), "two": np.array([2, 2])}
 
 
 @pytest.mark.parametrize(("rows", "wide"), [("4", True), ("N", False)])
 def test_a_runtime_knows_sizes_that_inference_here_does_not(rows: str, wide: bool) -> None:
     """All follow from those of the inputs, by arithmetic that shape inference does not do."""
-    given = parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18)
+    given = parse(OF_SIZES.replace("ROWS", rows), known=OF_SIZES_STORED, opset=18)
     found = decisions(ampgraph.convert(given, "O2"))
     assert ("Where:f32" in found, "Equal:f32" in found) == (wide, wide)
 

@@ -109,7 +109,7 @@ def test_guards_are_told(tmp_path: Path) -> None:
     held = data(tmp_path / "p.html")
     assert (
         held["guards"]["said"]
-        == "no risk of overflow or underflow was found in the graph alone (--data DIR also measures values)"
+        == "no risk of overflow or underflow found from operators and weights (--data DIR also measures values)"
         and held["spans"] == {}
     )
     # a target that is not here is said

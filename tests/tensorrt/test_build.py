@@ -416,6 +416,119 @@ def test_products_of_one_operand_lose_no_attention(trt_python: str) -> None:
     np.testing.assert_allclose(before, after, atol=0.05)
 
 
+# A recurrent operator in float32 is refused behind a Cast of what is computed low.
+
+RECURRENT = """g (float[3,5,16] x, int64[3,5] i) => (float[5,3,8] y) {
+    DATA  t = Transpose <perm = [1, 0, 2]> (e)  n = KIND (t, w, r, b)  s = Squeeze (n, one)  y = MatMul (s, m) }"""
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+
+
+def recurrent(kind: str, data: str) -> ModelProto:
+    rng, width = np.random.default_rng(0), 8 * GATES[kind]
+    shapes = {
+        "w": (1, width, 16),
+        "r": (1, width, 8),
+        "b": (1, 2 * width),
+        "p": (16, 16),
+        "table": (32, 16),
+        "m": (8, 8),
+    }
+    stored = {name: rng.standard_normal(shape, np.float32) / 4 for name, shape in shapes.items()}
+    text = RECURRENT.replace("DATA", data).replace("KIND", f"{kind} <hidden_size = 8>")
+    return parse(text, {**stored, "one": np.array([1])}, opset=13)
+
+
+@pytest.mark.slow
+def test_a_float32_recurrence_stands_behind_no_cast(trt_python: str) -> None:
+    product, looked_up = "e = MatMul (x, p)", "e = Gather (table, i)"
+    ways: list[tuple[str, str, dict[str, Any]]] = [
+        *(
+            ("GRU", data, {"dtype": "bfloat16", "level": level})
+            for data in (product, looked_up)
+            for level in ("O1", "O2")
+        ),
+        ("GRU", product, {"dtype": "bfloat16", "level": "auto"}),
+        *((kind, product, {"fp32": f"op:{kind}"}) for kind in GATES),
+        ("LSTM", product, {"dtype": "bfloat16"}),
+    ]
+    models = [ampgraph.convert(recurrent(*way), target="tensorrt", check="off", **given) for *way, given in ways]
+    answers = build_all(map(BuildJob, models), python=trt_python)
+    assert [answer.why for answer in answers] == [""] * len(ways)
+    kinds = [{node.op_type: node.output[0] for node in model.graph.node} for model in models]
+    assert all("MatMul" in one for one in kinds)
+    (why,) = {
+        slot.reason
+        for slot in ampgraph.explain(recurrent("GRU", product), "e", target="tensorrt", dtype="bfloat16").slots
+    }
+    assert "makes what GRU reads, which fails behind a Cast" in why
+
+
+# Heads that share values: the product broadcasts them, where no attention is one kernel.
+
+SHARING = """g (float[B,L,64] x, float[B,2,L,16] k, float[B,2,L,16] v) => (float[B,L,64] y) {
+    qm = MatMul (x, w)  qs = Reshape (qm, heads)  q = Transpose <perm = [0, 2, 1, 3]> (qs)
+    ku = Unsqueeze (k, two)  ke = Expand (ku, repeated)  kr = Reshape (ke, joined)
+    kt = Transpose <perm = [0, 1, 3, 2]> (kr)  s = MatMul (q, kt)  d = Mul (s, number)  t = BOUNDED (d)
+    p = Softmax <axis = -1> (t)  u = Unsqueeze (v, two)  e = Expand (u, repeated)  r = Reshape (e, joined)
+    a = MatMul (p, r)  at = Transpose <perm = [0, 2, 1, 3]> (a)  ar = Reshape (at, whole)  b = MatMul (ar, w)
+    y = Add (x, b) }"""
+SHARING_STORED = {
+    "w": np.linspace(-0.1, 0.1, 64 * 64, dtype=np.float32).reshape(64, 64),
+    "heads": np.array([0, 0, 4, 16]),
+    "two": np.array([2]),
+    "repeated": np.array([1, 1, 2, 1, 1]),
+    "joined": np.array([0, 4, -1, 16]),
+    "whole": np.array([0, 0, 64]),
+    "number": np.float32(0.25),
+}
+
+
+def sharing(bounded: str, batch: int | str = 2, length: int | str = 24) -> ModelProto:
+    text = SHARING.replace("BOUNDED", bounded).replace("[B,", f"[{batch},").replace(",L,", f",{length},")
+    return parse(text, SHARING_STORED, opset=20)
+
+
+@pytest.mark.parametrize(
+    ("model", "repeats"),
+    [
+        (sharing("Tanh"), 1),
+        (sharing("Tanh", "n"), 1),
+        (sharing("Identity"), 2),
+        (sharing("Tanh", length="m"), 2),
+    ],
+    ids=["bounded scores", "open batch", "an attention", "two sizes are open"],
+)
+def test_a_product_broadcasts_what_heads_share(model: ModelProto, repeats: int) -> None:
+    def expands(**options: Any) -> int:
+        made = ampgraph.convert(model, **{"target": "tensorrt", "check": "off", **options})
+        onnx.checker.check_model(made, full_check=True)
+        return sum(node.op_type == "Expand" for node in made.graph.node)
+
+    assert expands() == repeats
+    for other in ({"target": "cuda"}, {"rewrite": "no-groups"}, {"fp32": ["op:Expand"]}):
+        assert expands(**other) == 2
+
+
+@pytest.mark.slow
+def test_heads_that_share_values_start_no_further_kernels(trt_python: str) -> None:
+    model, ways = (
+        sharing("Tanh"),
+        [(dtype, words) for dtype in ("float16", "bfloat16") for words in ("no-groups", "exact")],
+    )
+
+    def made(dtype: str, rewrite: str, io: str = "*=low", given: ModelProto = model) -> ModelProto:
+        return ampgraph.convert(given, dtype=dtype, rewrite=rewrite, io=io, target="tensorrt", check="off")
+
+    answers = build_all((BuildJob(made(*way)) for way in ways), python=trt_python)
+    kernels = [len(answer.engine.kernels) for answer in answers if answer.engine is not None]
+    assert kernels[1] < kernels[0] and kernels[3] < kernels[2]
+    assert made(*ways[1], given=made(*ways[1])) == made(*ways[1])
+    rng, shapes = np.random.default_rng(0), {"x": (2, 24, 64), "k": (2, 2, 24, 16), "v": (2, 2, 24, 16)}
+    feeds = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    repeated, shared = (ampgraph.run(made(*way, io="x=keep"), feeds, strict=True)["y"] for way in ways[:2])
+    np.testing.assert_array_equal(repeated, shared)
+
+
 def converted_again(made: ModelProto) -> ModelProto:
     return ampgraph.convert(made, target="tensorrt", check="off")
 

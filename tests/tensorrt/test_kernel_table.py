@@ -19,7 +19,7 @@ from share import share
 sys.path.append(str(ROOT / "benchmarks" / "tensorrt"))
 kernel_table = pytest.importorskip("kernel_table")
 
-SECTIONS = ("float32_inside", "tied", "refused", "broken", "attention", "fuses", "kernels")
+SECTIONS = ("float32_inside", "tied", "refused", "broken", "behind_cast", "attention", "fuses", "kernels")
 WHOLE = ("attention", "fuses")
 """Of forms that are written for them, whatever operators are chosen."""
 DATA = own_file("kernels/tensorrt.toml").data

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, WeightReader
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Scope, WeightReader
 from ...oplists.mindspore_schemas import NO_SLOT, operator
 from . import view
 from .operators import CALLS, Functions
@@ -99,7 +99,7 @@ def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: fro
     reader = _reader_of(file, weights, low, low_io)
     flow = reader.flow
     flow.attribute, flow.parameters_copied = reader.attribute, False
-    flow.cells = _cells_of
+    flow.cells = lambda op: view.cells(op.name)
     reader.read()
     return flow
 
@@ -127,11 +127,6 @@ def settle_types(file: MindirFile, flow: Dataflow, types: Mapping[int, str]) -> 
     reader = _reader_of(file, flow.weights)
     reader.settles = True
     reader.read()
-
-
-def _cells_of(op: Op) -> list[tuple[str, str]]:
-    """(attribute, class) of the cells around an operator, by its scope name."""
-    return view.cells(op.name)
 
 
 class MindirReader(Functions):

@@ -292,16 +292,12 @@ class Functions(MindirOperators):
             return  # a parameter, which the function knows as such
         unit = NONE
         if value.dtype == FLOAT32:
-            unit = self.flow.merge(units) if units else self._fixed(op, UNKNOWN)
+            unit = self.flow.merge(units) if units else self.fixed_unit(f"in{len(op.inputs)}", UNKNOWN, op.id)
         op.inputs.append(actual)
         op.native.places.append(place)
         self.use(value, op.id, len(op.inputs) - 1, unit, op.scope)
         if place is None and unit != NONE:
             self.tie(value, unit)
-
-    def _fixed(self, op: Op, why: str) -> int:
-        """A unit for the next operand of a call that has to stay float32."""
-        return self.fixed_unit(f"in{len(op.inputs)}", why, op.id)
 
     # -- results ------------------------------------------------------------------------------------------------------
 

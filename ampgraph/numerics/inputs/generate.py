@@ -75,6 +75,11 @@ class Generator:
         scaled = any(source.kind == PLAIN or source.table is not None for source in self.sources)
         return scaled and SCALES[index % len(SCALES)] > 1
 
+    def counts(self) -> bool:
+        """Whether an input is whole numbers of which nothing says what they are for, beside others: of their rows,
+        maybe."""
+        return len(self.sources) > 1 and any(source.kind == "counts" for source in self.sources)
+
     def places(self) -> dict[Place, int]:
         """The sizes that were guessed, by input and axis."""
         shapes = {source.port.name: source.shape for source in self.sources}
@@ -172,7 +177,7 @@ class Generator:
         last = PLAIN_INTEGERS - 1
         if not shape and found.equals is not None and found.equals > last:
             return InputFill(port, shape, "constant", f"{found.equals}, as the model asks", found.equals, found.equals)
-        return InputFill(port, shape, "integer", f"whole numbers from {first} to {first + last}", first, first + last)
+        return InputFill(port, shape, "counts", f"whole numbers from {first} to {first + last}", first, first + last)
 
     # -- and what is fed ----------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class Samples:
     _hints: tuple[int, ...] = field(default=(), repr=False)
     _states: tuple[CachePair, ...] = field(default=(), repr=False)
     _wide: Callable[[int], bool] = field(default=lambda index: False, repr=False)
+    _counted: bool = field(default=False, repr=False)
 
     def is_wide(self, index: int) -> bool:
         """Whether a sample was generated with larger numbers than usual, for what may come."""
@@ -68,13 +69,29 @@ class Samples:
 
         ``run`` runs the model on one sample. Raises AmpError AMP504 where no sizes are found.
         """
-        fitting = self._sized(run)
+        fitting = self._sized(run)._steady(run)
         if not self._states:
             return fitting
         names = " and ".join(f"'{pair.past}'" for pair in self._states)
         said = f"{names}: zero at first, then what the model makes of the sample before"
         states = ReachedStates(fitting, self._states, run)
         return replace(fitting, notes=(*fitting.notes, said), _start=lambda: iter(states))
+
+    def _steady(self, run: Callable[[Feeds], object]) -> Samples:
+        """The same samples with the whole numbers of the first in all, where ``run`` takes that one and not the second:
+        they count rows of other inputs."""
+        first = list(itertools.islice(self, 2)) if self._counted else []
+        held = {name: array for name, array in (first or [{}])[0].items() if array.dtype.kind in "iu"}
+        if not held or len(first) < 2:
+            return self
+        try:
+            run(first[1])
+        except AmpError as error:
+            if error.code != "AMP504" or isinstance(error, NoMemory):
+                raise
+            start = self._start
+            return replace(self, _start=lambda: ({**feeds, **held} for feeds in start()))
+        return self
 
     def _sized(self, run: Callable[[Feeds], object]) -> Samples:
         """The same samples with sizes of open dimensions with which ``run`` does not fail, tried one after the
@@ -226,7 +243,7 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
     def resized(learnt: Learnt) -> tuple[Samples, Learnt]:
         made = Generator(flow, needed, seed, dims, learnt)
         drawn = Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized)
-        return replace(drawn, _wide=made.is_wide), made.places()
+        return replace(drawn, _wide=made.is_wide, _counted=made.counts()), made.places()
 
     hints = tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
     return replace(resized({})[0], _hints=hints, _states=tuple(_states(flow, needed)))

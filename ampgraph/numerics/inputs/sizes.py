@@ -195,8 +195,8 @@ def _evaluate(text: str) -> int | None:
 
 
 def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
-    """By name of a dimension, where the last part begins and ends that the model takes of it. A part behind a size is
-    empty, and of an empty operand runtimes give what lies in memory."""
+    """By name of a dimension, where the last part begins and ends that the model takes of it. A part behind the size is
+    empty: ONNX Runtime warns, and gives another answer each time."""
     found: dict[str, tuple[int, int]] = {}
     for op in flow.with_roles(traits().operators("slices")):
         shape, bounds = flow.shape(op.inputs[0]), [_whole(flow, value) for value in op.inputs[1:4]]

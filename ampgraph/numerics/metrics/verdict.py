@@ -149,7 +149,7 @@ class Compared:
         return CheckVerdict(
             outcome, error, times * tolerance, len(worst.parts), generated, name,
             reason=worst.reason if missed else "", exceeded=sum(error > tolerance for error in worst.held.errors),
-            relative=self.numbers_first,
+            relative=self.numbers_first, worst=times * worst.held.worst,
         )  # fmt: skip
 
     def mostly_silent(self) -> list[str]:

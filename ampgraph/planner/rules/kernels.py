@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Why
+from ...core.selection import touched
 from ...core.walk import sole_reader, source, upstream
 from ...oplists.kernels import Broken, Kernels
 from ...oplists.traits import Trait
@@ -17,14 +18,18 @@ def broken_kernels(facts: Facts) -> Callable[[Op], Iterator[Hold]]:
     """A function that gives what is held in float32 of and around an operator whose kernel fails here: by an attribute,
     on the target or where that falls back to, else by what the operator is and what is around it."""
     options, breakable = facts.options, _breakable(facts.options.kernels)
+    asked = touched(facts.flow, options.fp32) if options.kernels.behind_cast else ()
 
     def holds(op: Op) -> Iterator[Hold]:
         if op.kind in breakable:
             yield from _by_attribute(facts, op, breakable[op.kind])
         broken = options.kernels.broken.get(op.kind)
+        found = [*_faults(facts, op, broken)] if broken is not None and options.dtype in broken.reasons else []
+        if op.kind in options.kernels.behind_cast and (found or op.id in asked or not _is_taken(facts, op)):
+            yield from _behind_cast(facts, op)
         if broken is None or options.dtype not in broken.reasons:
             return
-        for fault in _faults(facts, op, broken):
+        for fault in found:
             yield _held(op, f"{fault}: {broken.reasons[options.dtype]}")
         if options.level.fp32 != "low" and broken.mask_below and facts.masks.broken_number(op):
             yield from _made_for(facts, op)
@@ -49,6 +54,28 @@ def _faults(facts: Facts, op: Op, broken: Broken) -> Iterator[str]:
         yield op.kind
     if broken.sums and _ends_embedding(facts, op, broken.sums, broken.beside):
         yield op.kind
+
+
+def _is_taken(facts: Facts, op: Op) -> bool:
+    """Whether the target has a kernel of an operator in the low type."""
+    options, units = facts.options, [facts.flow.units[unit] for unit in op.slots.values()]
+    slots = ((unit.slot.split("@")[0], unit.opset) for unit in units)
+    return all(options.kernels.admits(op.kind, opset, slot, options.dtype) is not False for slot, opset in slots)
+
+
+def _behind_cast(facts: Facts, op: Op) -> Iterator[Hold]:
+    """Holds what computes the data of a float32 operator that fails behind a Cast, with what moves it there."""
+    traits = facts.traits
+    moves = traits.operators("moves") | traits.operators("nothing_in_inference")
+
+    def further(op: Op) -> list[int]:
+        joined = [v for place, v in enumerate(op.inputs) if traits.at(op.role, "joins", place)]
+        return joined or [*op.inputs[:1]] if joined or op.role in moves else []
+
+    why = f"makes what {op.kind} reads, which fails behind a Cast: {facts.options.kernels.behind_cast[op.kind]}"
+    for writer in upstream(facts.flow, op.inputs[:1], further):
+        if writer.slots:
+            yield _held(writer, why)
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:

@@ -28,7 +28,7 @@ class _DrawnFolder:
     entries: list[_DrawnFolder | int] = field(default_factory=list)  # folders and nodes in the order of the file
 
     def child(self, name: str) -> _DrawnFolder:
-        """The folder of that name, which comes where its first node does."""
+        """The folder of that name inside a drawn one, which comes where its first node does."""
         found = self.folders.get(name)
         if found is None:
             found = self.folders[name] = _DrawnFolder(name)
@@ -103,7 +103,7 @@ def _repeating(
 
 
 def _letters(number: int) -> str:
-    """A, B ... Z, AA, AB ..."""
+    """A number as letters for a folder's name: A, B ... Z, AA, AB ..."""
     before, last = divmod(number, 26)
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
@@ -128,7 +128,7 @@ def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], w
 
 
 def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
-    """A folder for some neighbours, named after its first and last one."""
+    """A drawn folder for some neighbours, named after its first and last one."""
     first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _DrawnFolder(f"{first} … {last}", entries=entries)
 
@@ -199,13 +199,13 @@ class Drawing:
     folders: Folders = field(default_factory=lambda: Folders([""], [0], []))
 
     def counts(self) -> Counter[str]:
-        """Nodes by precision, the first the most; inputs and outputs are none."""
+        """Drawn nodes by precision, the first the most; inputs and outputs are none."""
         kinds = Counter(node.precision for node in self.nodes if node.kind not in (INPUT, OUTPUT))
         return Counter(dict(kinds.most_common()))
 
 
 def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
-    """The drawing of a dataflow.
+    """The drawing of a dataflow: its nodes as boxes in folders, and edges between them.
 
     Args:
         reasons: of nodes whose file does not say why; a node that is in both says what is given here.
@@ -226,7 +226,7 @@ class _GraphArtist:
         self.bodies: dict[int, tuple[str, ...]] = {}
 
     def drawing(self) -> Drawing:
-        """Nodes in the order of the file, then what they read."""
+        """Draws the nodes in the order of the file, then what they read."""
         flow, found = self.flow, self.found
         for value in flow.scopes[0].inputs:
             if not flow.values[value].weight:
@@ -275,7 +275,7 @@ class _GraphArtist:
         )
 
     def _boundary_box(self, value: Value, kind: str) -> Box:
-        """An input, output or stored tensor as a box."""
+        """A box of the drawing for an input, output or stored tensor."""
         return Box(value.name, kind, value.dtype, "", "", 0)
 
     def _node(self, op: Op) -> Box:
@@ -304,7 +304,7 @@ class _GraphArtist:
         )
 
     def _path(self, op: Op) -> tuple[str, ...]:
-        """The folders around an operator: bodies and functions, then its layer."""
+        """The folders of the drawing around an operator: bodies and functions, then its layer."""
         layer = self.flow.layer(op)
         return (*self._around(op.scope), *(layer.split(".") if layer else ()))
 
@@ -342,6 +342,6 @@ class _GraphArtist:
 
 
 def parted(text: str) -> tuple[str, str]:
-    """(rule, why) of a reason as files say it."""
+    """A node's reason, as files say it, as (rule, why)."""
     rule, _, why = text.partition(": ")
     return rule, why

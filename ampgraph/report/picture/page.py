@@ -130,7 +130,7 @@ class _TextTable:
         self.found: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """The number of a text."""
+        """The number by which the page's script knows a text."""
         return self.found.setdefault(text, len(self.found))
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ...core.walk import source, upstream
+from ...core.walk import source
+from ..fusions import scores_before
 from ..known import Known, named_ops
 from ..rewrite import RewriteRule, is_inside
 
@@ -110,7 +111,7 @@ class ScaledAcross(RewriteRule):
         flow, values = known.flow, known.flow.values
         forms = known.options.kernels.attention
         for softmax in flow.with_roles({kind for kind, form in forms.items() if known.options.dtype in form.across}):
-            for product in _scores_before(known, softmax):
+            for product in scores_before(known, softmax):
                 for value, other in zip(product.inputs, product.inputs[::-1], strict=True):
                     scaling = flow.writer(value)
                     if scaling is not None and _scales_for(known, scaling, product, other):
@@ -127,21 +128,6 @@ class ScaledAcross(RewriteRule):
         editor.give(moved, [(self.scope, product.index, place)])
         editor.give(scaled, [(self.scope, product.index, 1 - place)])
         self.refuse(editor.remove(scaling))
-
-
-def _scores_before(known: Known, softmax: Op) -> list[Op]:
-    """The products of two operands whose results, shifted, masked and moved, a Softmax reads."""
-    traits = known.traits
-    added, moved = traits.operators("additions"), traits.operators("reshapes")
-
-    def further(op: Op) -> list[int]:
-        if op.role in added or op.role in moved:
-            return [*op.inputs] if op.role in added else [*op.inputs[:1]]
-        masked = traits.has(op.role, "elementwise")
-        return [v for place, v in enumerate(op.inputs) if masked and traits.at(op.role, "joins", place)]
-
-    found = upstream(known.flow, softmax.inputs[:1], further)
-    return [op for op in found if traits.has(op.role, "multiplies_matrices") and op.slots and len(op.inputs) == 2]
 
 
 def _scales_for(known: Known, scaling: Op, product: Op, other: int) -> bool:

@@ -23,21 +23,25 @@ MODEL = """
 """
 
 
-def plan(folder: Path, numbers: list[float], level: str, text: str = MODEL) -> tuple[Plan, dict[str, str]]:
-    """The plan of the model with these numbers in its constant, and the type of every operator."""
+def plan(folder: Path, text: str, level: str, numbers: list[float] | None = None) -> Plan:
+    """The plan of a model, with these numbers in its one constant."""
     model = parse(text)
-    [constant] = [node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].tensors]
-    constant.attribute[0].tensors[0].raw_data = np.array(numbers, np.float32).tobytes()
+    for constant in (node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].tensors):
+        constant.attribute[0].tensors[0].raw_data = np.array(numbers, np.float32).tobytes()
     (folder / "m.mindir").write_bytes(model.SerializeToString())
-    found = ampgraph.plan(folder / "m.mindir", level, policy="mindspore")
-    return found, {d.kind.rpartition("::")[2]: d.dtype for d in found.decisions if d.index >= 0}
+    return ampgraph.plan(folder / "m.mindir", level, policy="mindspore")
+
+
+def types(found: Plan, *kinds: str) -> list[str]:
+    """The types of operators of some kinds, in order."""
+    return [d.dtype for d in found.decisions if d.index >= 0 and d.kind.endswith(kinds)]
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: str) -> None:
     """Exp of a parameter is a function's; Mul may be a primitive's, and a norm is, which are given it low."""
-    found, types = plan(tmp_path, [0.5, 0.1, 0.7, 2], level)
-    assert types["Exp"] == "float32" and types["Mul"] == "float16"
+    found = plan(tmp_path, MODEL, level, [0.5, 0.1, 0.7, 2])
+    assert types(found, "Exp") == ["float32"] and types(found, "Mul") == ["float16"]
     notes = [note.text for note in found.notes]
     assert "'shift' is float32 here, as MindSpore hands it to a function; it casts it for a primitive" in notes
     assert not any("even steps" in note for note in notes)
@@ -50,33 +54,27 @@ def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: s
 )
 def test_a_constant_in_even_steps_is_told(tmp_path: Path, numbers: list[float], even: bool) -> None:
     """As `ops.ones` and `ops.linspace` make them; a single number may be anything."""
-    found, _ = plan(tmp_path, numbers, "O2", MODEL.replace("f32[4]=0.5, e", f"f32[{len(numbers)}]=0.5, g"))
+    found = plan(tmp_path, MODEL.replace("f32[4]=0.5, e", f"f32[{len(numbers)}]=0.5, g"), "O2", numbers)
     assert any("even steps" in note.text for note in found.notes) == even
 
 
 def test_what_a_file_tells_of_its_network(tmp_path: Path) -> None:
-    found, by_kind = plan(tmp_path, [0, 1, 2, 3], "O2")
-    assert by_kind["FloorDiv"] == "float32"
+    found = plan(tmp_path, MODEL, "O2", [0, 1, 2, 3])
+    assert types(found, "FloorDiv") == ["float32"]
     assert any("a constant in even steps: float32 here" in note.text for note in found.notes)
     # What comes back to its cell was never given to another, which would have cast it.
-    (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
-    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
-    types = [d.dtype for d in found.decisions if d.kind.endswith(("Sigmoid", "Exp", "Reshape", "Add"))]
-    assert types == ["float16", "float16", "float32", "float32", "float32", "float32"]
+    returned = types(plan(tmp_path, RETURNS, "O2"), "Sigmoid", "Exp", "Reshape", "Add")
+    assert returned == ["float16", "float16", "float32", "float32", "float32", "float32"]
     # Cells of one class may have the scope of the first; a cell that is handed a parameter casts it.
-    (tmp_path / "m.mindir").write_bytes(parse(SCOPES).SerializeToString())
-    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
-    types = [d.dtype for d in found.decisions if d.kind.endswith("Exp")]
-    assert types == ["float32", "float16", "float16", "float16", "float32"]
+    scoped = types(plan(tmp_path, SCOPES, "O2"), "Exp")
+    assert scoped == ["float32", "float16", "float16", "float16", "float32"]
 
 
 @pytest.mark.parametrize(("level", "told"), [("O2", 1), ("O3", 1), ("auto", 0)])
 def test_a_softmax_may_have_been_cast_by_the_network(tmp_path: Path, level: str, told: int) -> None:
     """A conversion of what is float32 already is not in the file."""
     text = "main(x: f32[2,4])\n  y = Softmax(x, -1) @Default/Softmax-op0\n  return y\n"
-    (tmp_path / "m.mindir").write_bytes(parse(text).SerializeToString())
-    found = ampgraph.plan(tmp_path / "m.mindir", level, policy="mindspore")
-    assert sum("1 Softmax low here" in note.text for note in found.notes) == told
+    assert sum("1 Softmax low here" in note.text for note in plan(tmp_path, text, level).notes) == told
 
 
 RETURNS = """
@@ -123,15 +121,11 @@ NESTED = """
 
 def test_what_o1_reaches(tmp_path: Path) -> None:
     """A loop over a list that is an attribute is followed, and what it calls."""
-    (tmp_path / "m.mindir").write_bytes(parse(NESTED).SerializeToString())
-    found = ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore")
-    types = [d.dtype for d in found.decisions if d.kind.endswith(("MatMul", "ReLU"))]
-    assert types == ["float16", "float16", "float32", "float32", "float16"]
+    found = plan(tmp_path, NESTED, "O1")
+    assert types(found, "MatMul", "ReLU") == ["float16", "float16", "float32", "float32", "float16"]
     # MindSpore goes by source code there: the note names the operators and the classes that it would read.
-    (tmp_path / "m.mindir").write_bytes(parse(NESTED).SerializeToString())
-    [note] = ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore").notes
+    [note] = found.notes
     assert note.topic == "mindspore" and note.where == "2 MatMul, 1 ReLU"
     assert "3 low by their scopes" in note.text and "source of Block and the network's own class" in note.text
     # o1 of nothing that is white says nothing
-    (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
-    assert not ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore").notes
+    assert not plan(tmp_path, RETURNS, "O1").notes
