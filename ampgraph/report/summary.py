@@ -57,7 +57,7 @@ MEANING = {
     "stream": "in a residual stream that norms read in float32, where float32 needs no more Casts",
     "unlisted": "in no list of ampgraph, so float32 to be safe; --low op:{kind} takes it all the same",
     "user": "asked for by {text}",
-    "weight": "a constant that {dtype} cannot hold: {text}",
+    "weight": "constant {text}",
 }
 """What a reason means to somebody who does not know the planner, by the rule that gave it, where it does not say so."""
 COUNTED = frozenset({"unlisted", "index", "quantized"})
@@ -485,8 +485,8 @@ def _interface(summary: Summary) -> str:
 def _level(summary: Summary) -> str:
     """What the level does, in a few words, and where to read more."""
     about = load_levels().get(summary.level) if _policy(summary.policy).ours else None
-    said = "" if about is None else f": {about.description.partition(':')[0].replace('low', summary.dtype)}"
-    return f"{said} ({HELP})"
+    asked = about.description.partition(":")[0].replace("low", f"in {summary.dtype}") if about else ""
+    return f"; the level asks for {asked} ({HELP})" if asked else f" ({HELP})"
 
 
 def _nothing_gained(summary: Summary) -> str:

@@ -192,9 +192,9 @@ def test_weights_beyond_or_below_the_range_are_named() -> None:
     nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
     model = parse(text % (outputs, nodes), weights)
     assert [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"] == [
-        ("most", "60 % of its elements would flush to zero in float16: most_node stays float32"),
-        ("much", "40 % of its elements become zero in float16: harmless where the check is ok"),
-        ("some", "2 % of its elements become zero in float16: harmless where the check is ok"),
+        ("most", "would flush to zero in float16 (60 % of its elements): most_node stays float32"),
+        ("much", "40 % of its elements become zero in float16, which a check takes into account"),
+        ("some", "2 % of its elements become zero in float16, which a check takes into account"),
     ]
     held = ampgraph.plan(model, fp32=["much_node"]).notes
     assert [n.where for n in held if n.topic == "weight"] == ["most", "some"]

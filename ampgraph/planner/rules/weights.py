@@ -26,7 +26,7 @@ def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterat
     for value, share in sorted(found.flushing.items(), key=lambda item: (-item[1], item[0])):
         if any(settled.is_low(use.unit) for use in flow.uses[value]):
             lost = f"{_percent(share)} of its elements become zero in {facts.options.dtype}"
-            yield Note("weight", flow.values[value].name, f"{lost}: harmless where the check is ok")
+            yield Note("weight", flow.values[value].name, f"{lost}, which a check takes into account")
 
 
 @runs(
@@ -53,7 +53,7 @@ def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
                 share = f"{_percent(extent.beyond)} of its elements"
                 reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", taints=True)
         elif extent.flushed > FLUSHED_LIMIT:
-            message = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
+            message = f"would flush to zero in {options.dtype} ({_percent(extent.flushed)} of its elements)"
             reader.hold(value, message, taints=False)
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed
