@@ -152,7 +152,7 @@ Run = tuple[dict[str, Result], dict[str, Result]]
 
 @dataclass
 class Decoding:
-    """How a pair of models is run step by step.
+    """How `verify --steps` runs a pair of models step by step.
 
     Attributes:
         worst: the run with the largest error so far, as its index among all runs, and the feeds of both sides.
@@ -167,7 +167,7 @@ class Decoding:
 
     @property
     def optional(self) -> frozenset[str]:
-        """The inputs that a sample may lack (the cache of the first step): they start empty."""
+        """The inputs that a sample of verify may lack (the cache of the first step): they start empty."""
         return frozenset(pair.past for pair in self.decoder.pairs)
 
     def runs(self, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
@@ -189,7 +189,7 @@ class Decoding:
                     theirs = self.pair.feeds(self.decoder.after(theirs, found, expected, self.pair.feeds(rest)[1]))[1]
 
     def keep_worst(self, index: int, error: float) -> None:
-        """Keeps the feeds of the step that was just run, if none had a larger error."""
+        """Keeps for verify's report the feeds of the decoding step that was just run, if none had a larger error."""
         if error > self._largest:
             self._largest, self.worst = error, (index, *self._feeds)
 
@@ -218,7 +218,7 @@ class Decoding:
 
 
 def decoding_of(pair: Pair, steps: int | None, cache: Sequence[str]) -> Decoding | None:
-    """How a pair of models is run step by step; None where that was not asked for.
+    """How `verify --steps` runs a pair of models step by step; None where that was not asked for.
 
     Raises AmpError AMP304 for MindIR models, AMP312 for a number of steps or a cache that makes no sense.
     """

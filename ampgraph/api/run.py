@@ -182,8 +182,9 @@ def lacking(target: str) -> AmpError:
 def executed(
     runtime: Runtime, model: Model, graph: object = None, *, threads: int = 0, hint: str = ""
 ) -> ExecutedSession:
-    """A model, open in a runtime's process. ``graph``: the same, loaded. Raises AmpError AMP304 for MindIR, AMP502
-    where it is refused."""
+    """A session of a model for the verbs, opened by another environment's runtime in its process; a model in memory is
+    written to the runtime's scratch folder first. ``graph``: the same model, loaded; ``hint``: what a refusal advises.
+    Raises AmpError AMP304 for MindIR, AMP502 where it is refused."""
     path = path_of(model)
     if path is not None and is_mindir(path):
         raise AmpError("AMP304", f"{runtime.name} runs no MindIR models", where=str(path), hint="give an ONNX model")

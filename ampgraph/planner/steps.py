@@ -59,7 +59,8 @@ def _apart(found: Iterable[RewriteRule]) -> Iterator[RewriteRule]:
 
 
 def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
-    """The kinds of rewrites that have one of some names, in the order of op_lists/rewrites.toml."""
+    """The classes of rewrites that a plan asks for by name, in the order of op_lists/rewrites.toml; what is written
+    otherwise than by a `RewriteRule` is left out."""
     known = known_rewrites()
     kinds = dict.fromkeys(known[name] for name in rewrite_names() if name in names and name in known)
     return [kind for kind in kinds if issubclass(kind, RewriteRule)]

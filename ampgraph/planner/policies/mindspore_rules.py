@@ -75,7 +75,7 @@ class Rules(ForwardTypes):
         return self._rounds(value, use)
 
     def _rounds(self, value: Value, use: Use) -> bool:
-        """Whether a float32 reader gets a float32 value rounded."""
+        """Whether MindSpore rounds a float32 value before a reader, by a cast to the low type and back; here none."""
         return False
 
     # -- what cells make -----------------------------------------------------------------------------------------------

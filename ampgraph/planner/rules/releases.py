@@ -59,8 +59,8 @@ def epilogue(sight: Sight, decided: Decisions) -> Findings:
     levels="careful",
 )
 def branches(sight: Sight, decided: Decisions) -> Findings:
-    """Prefers float32 for additions of residual streams and of their gradients, where that takes no more Casts: as
-    autocast, which rounds them for products only."""
+    """The rule `branches`: prefers float32 for additions of residual streams and of their gradients, where that takes
+    no more Casts, as autocast, which rounds them for products only. Findings: what is released, and a byte's worth."""
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
     preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]

@@ -45,6 +45,7 @@ class ScaledEarly(RewriteRule):
 
     @property
     def said(self) -> str:
+        """What the rewrite did to a node, as `explain` says it."""
         return "reads or makes what a number scaled behind moves, and scales before them now"
 
     @classmethod
@@ -104,6 +105,7 @@ class ScaledAcross(RewriteRule):
 
     @property
     def said(self) -> str:
+        """What the rewrite did to a node, as `explain` says it."""
         return "makes scores of which a number scales the other operand now, which further products read unscaled"
 
     @classmethod

@@ -124,7 +124,7 @@ class Quotient(RewriteRule):
 
 
 def _inverted(known: Known, op: Op) -> int:
-    """The divisor, if an operator divides one by it; else NONE."""
+    """The value whose inverse an operator makes, if it divides one by it, as the rewrite takes it in; else NONE."""
     places = known.traits.positions(op.role, "divides")
     ones = all(known.flow.scalar(v) == 1 for place, v in enumerate(op.inputs) if place not in places)
     return op.inputs[places[0]] if places and ones else NONE

@@ -35,6 +35,7 @@ class StoredMoves(Idle):
 
     @property
     def said(self) -> str:
+        """What the rewrite did to a node, as `explain` says it."""
         return "moved a stored tensor, which is stored as it is added now"
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:

@@ -42,6 +42,7 @@ class TransposeLast(RewriteRule):
 
     @property
     def said(self) -> str:
+        """What the rewrite did to a node, as `explain` says it."""
         return "stands in front of a Transpose that it stood behind, with which ONNX Runtime's CPU crashes"
 
     def pays(self, known: Known, is_low: IsLow) -> bool:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -164,15 +164,14 @@ class MindirTrainer:
 
     # -- more than a step ---------------------------------------------------------------------------------------------
 
-    def prepare_evaluation(self) -> object:
+    def prepare_evaluation(self) -> NoReturn:
         """Raises AmpError AMP206: such a file has no forward graph of its own."""
         hint = "leave --validate out; mindspore.load_checkpoint reads the checkpoint into the network"
         raise AmpError("AMP206", "a MindIR step holds no forward graph to measure", hint=hint)
 
     def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]:
-        """Raises AmpError AMP206, as `prepare_evaluation`."""
+        """Raises AmpError AMP206, as `prepare_evaluation`: a MindIR step has no forward graph of its own."""
         self.prepare_evaluation()
-        return {}
 
 
 def _as_number(value: Any) -> Any:

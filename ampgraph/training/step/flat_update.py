@@ -199,8 +199,8 @@ def _run_names(part: Part, slots: Sequence[Value], averages: Sequence[Value]) ->
 
 
 def _runs_of(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
-    """Parameters in order, in runs of up to ``limit`` elements; one that has more than that, or none, is a run of its
-    own."""
+    """Parameters of an optimizer in runs of up to ``limit`` elements, each in order; one that has ``limit`` or more, or
+    no element, is a run of its own, given before the run that it stands in."""
     run: list[Value] = []
     for parameter in parameters:
         if size(parameter) >= limit or not size(parameter):
