@@ -461,7 +461,13 @@ OVERRIDDEN = [("eps",), ("two",), ("w",), ("two", "eps", "w", "c")]
 
 def overridable(names: tuple[str, ...], opset: int) -> ModelProto:
     """The norm alone, some of whose numbers and weights are inputs that need not be given."""
-    made = parse(f"g (float[4, 8] n) => (float[4, 8] b) {{ {OPEN_NORM} }}", known=NUMBERS, w=(8,), c=(8,), opset=opset)
+    return open_norm(names, opset, "float[4, 8] n", "")
+
+
+def open_norm(names: tuple[str, ...], opset: int, given: str, before: str) -> ModelProto:
+    """The norm behind ``before``, some of whose numbers and weights are inputs that need not be given."""
+    text = f"g ({given}) => (float[4, 8] b) {{ {before} {OPEN_NORM} }}"
+    made = parse(text, known={**NUMBERS, "matrix": (8, 8)}, w=(8,), c=(8,), opset=opset)
     shapes = {tensor.name: list(tensor.dims) for tensor in made.graph.initializer}
     made.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in names)
     return made
@@ -479,7 +485,8 @@ def test_numbers_that_a_caller_may_override_are_fused_too(
 
 def test_an_epsilon_stays_an_input_that_counts() -> None:
     """A norm is written as its operator only where its numbers are constants; a scale may be an input."""
-    made = [ampgraph.convert(overridable(names, 17), "O3", target="cpu", check="off") for names in (("eps",), ("w",))]
+    given = [open_norm(names, 17, "float[4, 8] x", "n = MatMul (x, matrix)") for names in (("eps",), ("w",))]
+    made = [ampgraph.convert(one, "O3", target="cpu", check="off") for one in given]
     assert ["LayerNormalization" in kinds(one) for one in made] == [False, True]
     # a norm with open numbers is not written as its operator
     made = proto(ampgraph.convert(BROKEN_ELSEWHERE["another power"], "O3", target="cpu", check="off"))
