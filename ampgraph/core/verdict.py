@@ -176,7 +176,9 @@ class CheckVerdict(Data):
                 f" on {most} and {self.worst:.2g} on the {f'worst of the other {others}' if others > 1 else 'other'}"
             )
         share = "1 in 8" if self.generated else "1 in 10"
-        above = f"; {self.exceeded} of {self.samples} above it, as up to {share} may be" if self.exceeded else ""
+        above = (
+            f"; {self.exceeded} of {self.samples} above it, which passes: up to {share} may be" if self.exceeded else ""
+        )
         return f"relative L2 error up to {size}{limit}{above}"
 
     @property

@@ -430,6 +430,8 @@ def next_step(summary: Summary) -> str:
         return f"judge the result by its own task: `{data}{' --metric METRIC' if output else ''}`"
     few, speed = check.exceeded, summary.speed
     found = f"accurate enough {f'on {check.samples - few} of {check.samples} inputs' if few else 'to use'}"
+    if summary.low_io:
+        found += f"; pass and expect {summary.dtype} where `casts` says so"
     if speed is not None and speed.idle:
         kept = model if output else "the original"
         smaller = "use it where the size of the file matters, else " * (summary.bytes_after < summary.bytes_before)

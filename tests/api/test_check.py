@@ -641,7 +641,7 @@ def test_generated_inputs(errors, outcome, exceeded):
 def test_how_many_meet_the_error_is_said() -> None:
     """Of ten samples or more the 90th percentile is said; the others may be above the tolerance."""
     few, many = (watched([1e-3] * n + [1.5e-2]).verdict(1e-2, generated=True).finding for n in (5, 23))
-    above = "tolerance 0.01; 1 of {} above it, as up to 1 in 8 may be (simulated"
+    above = "tolerance 0.01; 1 of {} above it, which passes: up to 1 in 8 may be (simulated"
     assert few.startswith(f"ok: 6 generated inputs, relative L2 error up to 0.015, {above.format(6)}")
     said = "relative L2 error up to 0.001 on 22 and 0.015 on the worst of the other 2, "
     assert many.startswith(f"ok: 24 generated inputs, {said}{above.format(24)}")

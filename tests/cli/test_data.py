@@ -125,7 +125,7 @@ def test_weights_are_named_and_nothing_is_left(amp, folder):
         made.graph.initializer.append(numpy_helper.from_array(weight, f"w{k}"))
     onnx.save(made, folder / "w.onnx")
     _, out, _ = amp("convert", folder / "w.onnx", "--dry-run")
-    lost = "w5: 3.75 % of its elements become zero in float16, which a check takes into account"
+    lost = "w5: 3.75 % of its elements become zero in float16, and it is stored so: a check counts the error"
     assert f"weight      {lost} (and 5 more such notes: --verbose)" in out
     _, out, _ = amp("convert", folder / "w.onnx", "--dry-run", "--json")
     notes = [note for note in json.loads(out)["notes"] if note["topic"] == "weight"]

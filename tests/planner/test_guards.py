@@ -193,8 +193,8 @@ def test_weights_beyond_or_below_the_range_are_named() -> None:
     model = parse(text % (outputs, nodes), weights)
     assert [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"] == [
         ("most", "would flush to zero in float16 (60 % of its elements): most_node stays float32"),
-        ("much", "40 % of its elements become zero in float16, which a check takes into account"),
-        ("some", "2 % of its elements become zero in float16, which a check takes into account"),
+        ("much", "40 % of its elements become zero in float16, and it is stored so: a check counts the error"),
+        ("some", "2 % of its elements become zero in float16, and it is stored so: a check counts the error"),
     ]
     held = ampgraph.plan(model, fp32=["much_node"]).notes
     assert [n.where for n in held if n.topic == "weight"] == ["most", "some"]

@@ -26,7 +26,7 @@ def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterat
     for value, share in sorted(found.flushing.items(), key=lambda item: (-item[1], item[0])):
         if any(settled.is_low(use.unit) for use in flow.uses[value]):
             lost = f"{_percent(share)} of its elements become zero in {facts.options.dtype}"
-            yield Note("weight", flow.values[value].name, f"{lost}, which a check takes into account")
+            yield Note("weight", flow.values[value].name, f"{lost}, and it is stored so: a check counts the error")
 
 
 @runs(
