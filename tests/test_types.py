@@ -35,6 +35,7 @@ REASONS: dict[str, str] = {
     "ampgraph.training.mindspore.cut_graph": MINDSPORE,
     "ampgraph.training.mindspore.step_trainer": MINDSPORE,
     "ampgraph.training.mindspore.train": MINDSPORE,
+    "ampgraph.training.option_text": "the value of an option, of the type that its dataclass says",
     "ampgraph.training.run.binding": "sessions and bindings of onnxruntime, whose package has no types",
 }
 """Module -> why `Any` stands in a signature of it."""

@@ -14,6 +14,6 @@ JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON, as json.dumps takes it."""
 
 
-def json_line(value: Any) -> str:
+def json_line(value: object) -> str:
     """Plain data as JSON on one line."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -330,8 +330,8 @@ def test_what_auto_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_stream_would_cost() -> None:
     """A Cast for each of 12 additions and one behind them, as CUDA runs it (16 instead of 3); a ViT's is dearer."""
     model = HARD_MODELS["llama"].build()
-    text = "keeps 12 additions of the residual stream in float32 for 13 more Casts"
-    assert said(model) == [f"optional, more exact, slower: --fp32-stream {text}"]
+    text = "--fp32-stream keeps 12 additions of the residual stream in float32, for 13 more Casts, slower"
+    assert said(model) == [f"optional, where the error is too large: {text}"]
     assert not said(model, fp32_stream=True) and not said(HARD_MODELS["vit"].build())
 
 
