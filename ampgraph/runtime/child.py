@@ -1,7 +1,8 @@
 """A function run in a process of its own, which may crash, hang or want too much memory.
 
-What it is given and what it answers goes through files, answers a line of JSON each: whole lines count, so that a
-process that dies leaves what it had answered. A pipe to it is not filled where Python's `communicate` times out first.
+What it is given, what it answers and what it says of errors goes through files, since Python's `communicate` neither
+fills nor empties a pipe where it times out first. Answers are a line of JSON each: whole lines count, so that a process
+that dies leaves what it had answered.
 """
 
 from __future__ import annotations
@@ -61,27 +62,28 @@ def in_child(
 def _run_process(words: list[str], sent: bytes, seconds: float, meanwhile: Callable[[], None]) -> tuple[str, bool]:
     """Runs a process until it ends or ``seconds`` have passed; how it ended, in words, and whether it crashed."""
     until = time.monotonic() + seconds
-    with tempfile.TemporaryFile() as given:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(sent)
         given.seek(0)
         try:
-            child = subprocess.Popen(words, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            child = subprocess.Popen(words, stdin=given, stdout=subprocess.DEVNULL, stderr=said)
         except OSError as error:
             return f"no process could be started: {error.strerror or error}", False
-    with child:
-        try:
-            while time.monotonic() < until:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    _, said = child.communicate(timeout=min(TICK, until - time.monotonic()))
-                    break
-                meanwhile()
-            else:
-                return f"the run took more than {seconds:g} seconds", False
-        finally:
-            child.kill()  # which does nothing to one that has ended
-    if child.returncode < 0:
-        return f"the run crashed: {died_of(child.returncode)}", True
-    last = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
+        with child:
+            try:
+                while time.monotonic() < until:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(min(TICK, until - time.monotonic()))
+                        break
+                    meanwhile()
+                else:
+                    return f"the run took more than {seconds:g} seconds", False
+            finally:
+                child.kill()  # which does nothing to one that has ended
+        if child.returncode < 0:
+            return f"the run crashed: {died_of(child.returncode)}", True
+        said.seek(0)
+        last = (said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
     return f"the run failed: {last or f'exit status {child.returncode}'}", False
 
 
