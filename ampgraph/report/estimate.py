@@ -35,9 +35,8 @@ SIZES = 6
 """Open dimensions that the line has room for."""
 EVEN = 1.1
 """Product of the ends of a range that is hardly above 1: 1.0 to 1.1."""
-NONE_MADE = "no estimate: "
 UNKNOWN = (
-    f"{NONE_MADE}how much some products compute depends on the values of inputs; `ampgraph bench ORIGINAL RESULT` "
+    "no estimate: how much some products compute depends on the values of inputs; `ampgraph bench ORIGINAL RESULT` "
     "measures it"
 )
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
@@ -109,12 +108,14 @@ def _range(low: float, high: float) -> str:
 @dataclass(frozen=True)
 class Speed(Data):
     """An estimate of speed by device of the target, for these ``sizes`` of open dimensions, or ``reason``: why there
-    is none. ``measured``: what estimates for the target were held against, by device."""
+    is none. ``measured``: what estimates for the target were held against, by device. ``unknown``: nothing is known,
+    not even that there is nothing to gain."""
 
     devices: tuple[DeviceSpeed, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     measured: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    unknown: bool = False
 
     @property
     def slower(self) -> bool:
@@ -125,11 +126,6 @@ class Speed(Data):
     def idle(self) -> bool:
         """Whether the estimate is that hardly anything is gained: no device's range lies clearly above 1."""
         return all(one.low * one.high <= EVEN for one in self.devices) and not self.unknown
-
-    @property
-    def unknown(self) -> bool:
-        """Whether there is no estimate."""
-        return self.reason.startswith(NONE_MADE)
 
     @property
     def gain(self) -> str:
@@ -180,7 +176,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
     if not idle and not known:
         return no_device(options.target)
     if idle or found.products_unknown:
-        return Speed(reason=f"none to gain {idle}" if idle else UNKNOWN)
+        return Speed(reason=f"none to gain {idle}") if idle else Speed(reason=UNKNOWN, unknown=True)
     target = options.target
     measured = {device.name: device.measured[target] for device in known if target in device.measured}
     return Speed(tuple(estimate(before, after, device, target) for device in known), found.open_sizes, measured)
@@ -188,7 +184,7 @@ def speed_of(flow: Dataflow, options: Options, inside: FusedValues = NOTHING) ->
 
 def no_device(target: str) -> Speed:
     """The estimate for a target of which no device is known: none, with the reason."""
-    return Speed(reason=f"{NONE_MADE}no data on devices of target {target}; time both files on yours")
+    return Speed(reason=f"no estimate: no data on devices of target {target}; time both files on yours", unknown=True)
 
 
 def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: Device, target: str) -> DeviceSpeed:

@@ -449,9 +449,11 @@ def _why_nothing(summary: Summary) -> str:
         return ""
     if not summary.floats:
         return ", as no node makes floating numbers"
+    if list(summary.floats) == [summary.dtype]:
+        return f", as the file computes in {summary.dtype} already ({plural(summary.floats[summary.dtype], 'node')})"
     kinds = " and ".join(f"{plural(count, 'node')} of {dtype}" for dtype, count in summary.floats.items())
     hint = "; export the model in float32" if "float64" in summary.floats else ""
-    return f", as only float32 is ({kinds}{hint})"
+    return f", as only float32 is lowered ({kinds}{hint})"
 
 
 def _node_rows(summary: Summary) -> Rows:

@@ -161,8 +161,8 @@ def test_a_suffix_in_capitals_is_one(amp, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("double", "as only float32 is (2 nodes of float64; export the model in float32)"),
-        ("float16", "as only float32 is (2 nodes of float16)"),
+        ("double", "as only float32 is lowered (2 nodes of float64; export the model in float32)"),
+        ("float16", "as the file computes in float16 already (2 nodes)"),
         ("int64", "as no node makes floating numbers"),
     ],
 )

@@ -133,7 +133,7 @@ def test_next_tells_what_the_check_and_the_estimate_leave_open() -> None:
     right = CheckVerdict("ok", 1e-3, 1e-2, 24, True)
     assert told(right).startswith("accurate enough to use; optional: `ampgraph verify m.onnx o.onnx --data DIR` says ")
     assert told(replace(right, exceeded=1)).startswith("accurate enough on 23 of 24 inputs; `ampgraph verify ")
-    assert "to use; whether it is faster is not known; " in told(right, Speed(reason=UNKNOWN))
+    assert "to use; whether it is faster is not known; " in told(right, Speed(reason=UNKNOWN, unknown=True))
     for low, high, words in (0.5, 1.1, "may be slower"), (1.0, 1.1, "hardly faster"), (1.0, 1.0, "hardly faster"):
         said = told(right, Speed((DeviceSpeed("A", low, high),)))
         assert f"by the estimate {words} than float32 ({low}" in said and ", else m.onnx; " in said

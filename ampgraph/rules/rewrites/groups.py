@@ -27,7 +27,6 @@ class SharedHeads(RewriteRule):
 
     names = ("groups",)
     reading = ("shared",)
-    tried = True
 
     @property
     def writes(self) -> str:
