@@ -111,8 +111,7 @@ def resolved(checking: Checking) -> Checking:
 
 
 def _address(metric: str | Function | None) -> str | None:
-    """For the check in its child: the place (module:function) by which that finds the metric. Raises AmpError AMP312
-    where it has none."""
+    """Check in its child: the place (module:function) by which it finds the metric. AmpError AMP312 without one."""
     if metric is None:
         return None
     metric_of(metric)
@@ -124,7 +123,7 @@ def _address(metric: str | Function | None) -> str | None:
 
 
 def mode_of(done: Conversion) -> str:
-    """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
+    """How `convert` checks a result, empty where it does not: nothing is lowered or written, or nobody wants it."""
     mode, decisions = done.job.checking.mode or "", done.plan.decisions
     if mode == "off" or done.job.dry_run:
         return ""
@@ -135,8 +134,8 @@ def mode_of(done: Conversion) -> str:
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
-    """The verdict "not checked" that `convert` gives a result that cannot be checked, or not within ``memory`` bytes;
-    else None."""
+    """The verdict "not checked" that `convert` gives what cannot be checked within ``memory`` bytes, or at all; else
+    None."""
     if isinstance(graph, StepGraph) and graph.is_step():
         reason = "it is a training step, of which every run changes the parameters"
         return unchecked(reason, "ampgraph train runs it on data of yours")
@@ -152,7 +151,7 @@ def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
 
 
 class Replayed:
-    """An iterable that can be read once, with its first samples kept for the check behind the measuring."""
+    """The data of `convert` that can be read once, with its first samples kept for the check behind the measuring."""
 
     def __init__(self, source: Iterable[Feeds]) -> None:
         self.source = source
@@ -166,8 +165,8 @@ class Replayed:
 
 
 def again(measuring: Measuring, often: bool) -> Measuring:
-    """The measuring with data that the check of the result can read again: an iterator becomes a list where repairs
-    read it ``often``, or keeps its first samples."""
+    """For `convert`: the measuring with data that the check of the result can read again: an iterator becomes a list
+    where repairs read it ``often``, or keeps its first samples."""
     data = measuring.data
     if not isinstance(data, Iterator):
         return measuring
@@ -244,7 +243,7 @@ def ask(request: Request, memory: int = MEMORY, progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
-    """The samples of the check as a file that a child process can read; an iterable is written to one first."""
+    """Check in its child: the samples as a file that it can read; an iterable is written to one first."""
     if data is None or isinstance(data, (str, os.PathLike)):
         yield None if data is None else os.fspath(data)
         return

@@ -16,6 +16,7 @@ class AmpError(Exception):
     """
 
     def __init__(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
+        """The error of every room: a mistake in the input or in its use, reported in one line with a hint."""
         self.code, self.message, self.where, self.hint = code, message, where, hint
         super().__init__(self.__str__())
 
@@ -38,6 +39,7 @@ class Unmatched(AmpError):
     """A ``word`` of an option that means nothing in this model, though it may in another one: AMP305, AMP310."""
 
     def __init__(self, code: str, message: str, *, hint: str, word: str) -> None:
+        """The AmpError for a ``word`` of an option without a meaning in this model, maybe another: AMP305, AMP310."""
         super().__init__(code, message, hint=hint)
         self.word = word
 
@@ -51,7 +53,7 @@ class UnknownKeyword(AmpError, TypeError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`did you mean 'X'?`, or an empty string when nothing is close."""
+    """For a hint of an AmpError: `did you mean 'X'?`, or an empty string when nothing is close."""
     import difflib
 
     lower = {k.lower(): k for k in known}
@@ -60,12 +62,12 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
+    """Checks of arguments: whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
-    """Whether a caller gave a whole number."""
+    """Checks of arguments: whether a caller gave a whole number."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 

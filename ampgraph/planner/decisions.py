@@ -133,7 +133,7 @@ class Ties:
         return number
 
     def tie(self, numbers: Iterable[int]) -> int:
-        """Ties numbers, and returns what represents them."""
+        """Of the ledger of decisions: ties numbers, and returns what represents them."""
         roots = {self.find(number) for number in numbers}
         first = min(roots)
         for root in roots:
@@ -219,6 +219,6 @@ def describe(flow: Dataflow, op: Op) -> str:
 
 
 def place(flow: Dataflow, unit: int) -> str:
-    """How messages name what a unit belongs to: a node, or an input or output of the model."""
+    """How the messages of decisions name what a unit belongs to: a node, or an input or output of the model."""
     owner = flow.units[unit]
     return describe(flow, flow.ops[owner.op]) if owner.op != NONE else owner.slot

@@ -168,6 +168,7 @@ class Meanings(Shown):
     __slots__ = ("found",)
 
     def __init__(self, found: Mapping[str, str]) -> None:
+        """The report of `help`: what a term means, in each of its senses."""
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]
@@ -189,7 +190,7 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
-    """What a term means; of a phrase each word (guard long-sum), or what begins so (residual).
+    """The report of `help`: what a term means; of a phrase each word (guard long-sum), or what begins so (residual).
 
     ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
     """

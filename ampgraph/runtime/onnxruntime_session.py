@@ -166,8 +166,7 @@ _UNREGISTERED = re.compile(r"No Op registered for (\w+) with")
 
 
 def older_than_the_model(message: str) -> str:
-    """A hint where a runtime refuses a model because it is the older of the two, or an operator's name is none; else
-    nothing."""
+    """A hint where ONNX Runtime refuses a model that is newer than it, or has an operator of no name; else nothing."""
     if found := _UNREGISTERED.search(message):
         known = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
         if found[1] not in known and (meant := nearest(found[1], known)):
@@ -193,7 +192,7 @@ def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
 
 
 def lacks_kernel(message: str) -> bool:
-    """Whether the runtime says that it cannot compute this at all, whatever the shapes."""
+    """Whether ONNX Runtime says that it cannot compute this at all, whatever the shapes."""
     return any(words in message for words in ("not supported", "NOT_IMPLEMENTED", "ot implemented"))
 
 
@@ -234,7 +233,7 @@ def cpu_options(folder: str, threads: int = 0) -> SessionOptions:
 
 
 def in_file_order(options: SessionOptions) -> SessionOptions:
-    """The options with nodes run in the order of the graph, but for sizes, which come as soon as they can."""
+    """ONNX Runtime's options with nodes run in the order of the graph, but sizes as soon as they can."""
     options.execution_order = import_onnxruntime().ExecutionOrder.PRIORITY_BASED
     return options
 

@@ -32,6 +32,7 @@ class NotOptimized(Exception):
     """No session was made; the message says why. ``elsewhere``: the environment is at fault, not the model."""
 
     def __init__(self, why: str, elsewhere: bool = False) -> None:
+        """ONNX Runtime optimised nothing; the message says why. ``elsewhere``: the environment is at fault."""
         super().__init__(why)
         self.elsewhere = elsewhere
 
@@ -101,7 +102,7 @@ def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python
 
 
 def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
-    """A copy whose nodes have names of their own, and the folder of its external data."""
+    """For ONNX Runtime's optimizer: a copy of a model whose nodes have names, and the folder of its external data."""
     proto = onnx.ModelProto()
     if isinstance(model, onnx.ModelProto):
         proto.CopyFrom(model)
@@ -182,8 +183,7 @@ class Counter:
     level: Level
 
     def __call__(self, proto: onnx.ModelProto) -> int:
-        """Counts the nodes that a provider of ONNX Runtime would run of a file. Raises NotOptimized for what it
-        refuses."""
+        """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
         return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
 
 

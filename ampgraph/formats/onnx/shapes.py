@@ -111,7 +111,7 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
 
 
 def _are_incompatible(one: Shape, other: Shape) -> bool:
-    """Whether two shapes cannot be the same: another rank, or another fixed size."""
+    """Whether two shapes of a value in the file cannot be the same: another rank, or another fixed size."""
     fixed = [(a, b) for a, b in zip(one, other, strict=False) if isinstance(a, int) and isinstance(b, int)]
     return len(one) != len(other) or any(a != b for a, b in fixed)
 

@@ -167,18 +167,17 @@ def sounds(name: str, dim: str = "") -> bool:
 
 
 def _is_anonymous(name: str) -> bool:
-    """Whether a dimension's name is none: paddle2onnx writes ``?`` for every size that is open."""
+    """Sizes of generated inputs: whether a dimension's name is none: paddle2onnx writes ``?`` for open ones."""
     return not any(sign.isalnum() for sign in name)
 
 
 def _is_sum(name: str) -> bool:
-    """Whether a dimension's name is arithmetic: ``past + seq``."""
+    """Sizes of generated inputs: whether a dimension's name is arithmetic: ``past + seq``."""
     return bool(_SUM.fullmatch(name)) and any(sign in name for sign in ("+", "*", "//", " - "))
 
 
 def _evaluate(text: str) -> int | None:
-    """For sizes of generated inputs: a dimension's name that is arithmetic, by precedence, left to right; None for
-    anything else."""
+    """Sizes of generated inputs: a dimension's name that is arithmetic, by precedence; None for anything else."""
     total = 0
     for sign, term in re.findall(r"([+-]?)\s*([^+-]+)", text):
         product = 1
@@ -211,7 +210,7 @@ def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
 
 
 def _whole(flow: Dataflow, value: int) -> list[int] | None:
-    """For sizes of generated inputs: a few stored whole numbers; None for others."""
+    """Sizes of generated inputs: a few stored whole numbers; None for others."""
     item = flow.values[value] if value != NONE else None
     array = flow.weights.array(item, FEW) if item is not None and item.weight else None
     return None if array is None or array.dtype.kind != "i" else [int(n) for n in array.reshape(-1)]
