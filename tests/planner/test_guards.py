@@ -72,7 +72,8 @@ def test_whole_numbers_that_add_up_exactly_stay_low() -> None:
     known = {name: np.sign(rng.standard_normal((64, 64))).astype(np.float32) for name in "wv"}
     model = parse(
         """g (float[1,64] x) => (float[1,64] y) {
-            h = MatMul (x, w)  s = Sign (h)  k = MatMul (s, v)  m = Mul (k, scale)  t = Sign (m)  y = MatMul (t, w) }""",
+            h = MatMul (x, w)  s = Sign (h)  k = MatMul (s, v)  m = Mul (k, scale)  t = Sign (m)
+            y = MatMul (t, w) }""",
         known={**known, "scale": rng.standard_normal(64).astype(np.float32)},
     )
     found = converted(model, "O2")
