@@ -13,15 +13,15 @@ from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_whole
 from ..core.progress import Progress, silent
 from ..core.spellings import place_word
-from ..numerics.graphs import load_onnx
+from ..formats.adapters import load_onnx
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import apart
+from ..numerics.pairs import in_types_of
 from ..oplists.kernels import TARGETS, load_kernels
 from ..report.benched import Benched, Timed
 from ..runtime.executed import ExecutedSession, Runtime, is_here
+from ..runtime.targets import executed_session, lacking
 from .kinds import Data, Feeds, PathLike
-from .pairs import in_types_of
-from .run import executed, lacking
 
 ROUNDS, WARM = 20, 2
 PLAIN, CPU = "cpu", "CPUExecutionProvider"
@@ -105,12 +105,12 @@ def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
 
 
 def _executing_runtime(target: str) -> str:
-    """The runtime that executes a target's models, as its kernel table says."""
+    """For `bench`: the runtime that executes a target's models, as its kernel table says."""
     return load_kernels(place_word(target)).executes
 
 
 def _runtime_kind(target: str) -> str:
-    """The kind of runtime that executes files for a target. Raises AmpError AMP404 where there is none."""
+    """Where `bench` times files for a target: the kind of runtime. Raises AmpError AMP404 where none executes them."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executing_runtime(target):
@@ -155,7 +155,7 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
         for hint in ("", *runtime.low) if number == 0 else ("",):
             lane = _TimedModel(runtime, os.fspath(model), threads, hint)
             try:
-                lane.session = executed(runtime, model, threads=threads, hint=hint)
+                lane.session = executed_session(runtime, model, threads=threads, hint=hint)
             except AmpError as error:
                 if error.code != "AMP502":
                     raise

@@ -111,8 +111,8 @@ def resolved(checking: Checking) -> Checking:
 
 
 def _address(metric: str | Function | None) -> str | None:
-    """The place (module:function) of a metric by which another process finds it. Raises AmpError AMP312 where it has
-    none."""
+    """For the check in its child: the place (module:function) by which that finds the metric. Raises AmpError AMP312
+    where it has none."""
     if metric is None:
         return None
     metric_of(metric)
@@ -135,7 +135,8 @@ def mode_of(done: Conversion) -> str:
 
 
 def beyond(graph: Graph, memory: int) -> CheckVerdict | None:
-    """The verdict "not checked" for a result that cannot be checked, or not within ``memory`` bytes; else None."""
+    """The verdict "not checked" that `convert` gives a result that cannot be checked, or not within ``memory`` bytes;
+    else None."""
     if isinstance(graph, StepGraph) and graph.is_step():
         reason = "it is a training step, of which every run changes the parameters"
         return unchecked(reason, "ampgraph train runs it on data of yours")

@@ -24,9 +24,10 @@ from ..report.findings import Checked, Finding
 from ..report.fusions import engine_sizes
 from ..runtime.executed import Runtime
 from ..runtime.opening import refusal
+from ..runtime.targets import executed_session, runtime_of
 from ..runtime.tensorrt_rtx import BuildJob, build_all
 from .kinds import Data, PathLike
-from .run import executed, opened, runtime_of
+from .run import opened
 from .verify import TOLERANCE, verify
 
 SAMPLES = 4  # that are run where nobody says how many
@@ -91,7 +92,7 @@ def check(
 
 
 def building(target: str, runtime: str) -> bool:
-    """Whether a target's runtime, in the Python ``runtime``, only builds models and executes none. Raises AMP304."""
+    """Whether `check --runtime` only builds the model there, as the target's runtime executes none. Raises AMP304."""
     return bool(runtime and target and load_kernels(place_word(target)).builder)
 
 
@@ -120,7 +121,7 @@ class _Check:
     engines: list[str] = field(default_factory=list)
 
     def done(self, by: str = "") -> Checked:
-        """All rules that were met, left out or violated, as a report. ``by``: the runtime that ran the model."""
+        """The report of `check`: all rules, met, left out or violated. ``by``: the runtime that ran the model."""
         skipped, findings = tuple(self.skipped.items()), tuple(self.findings)
         return Checked(self.model, tuple(self.passed), skipped, findings, by, tuple(self.engines))
 
@@ -157,7 +158,7 @@ class _Check:
         return graph
 
     def valid(self, graph: Graph) -> bool:
-        """Checks the rule `valid`: the format's checker, and types of operators."""
+        """Checks the rule `valid` of `check`: the format's checker, and types of operators."""
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
@@ -215,7 +216,7 @@ class _Check:
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)
-            session = opened(self.model, strict=strict) if runs is None else executed(runs, self.model, graph)
+            session = opened(self.model, strict=strict) if runs is None else executed_session(runs, self.model, graph)
             drawn = load_samples(graph, data, count=count, dims=dims).fitted(session.run)
             return list(dict.fromkeys(text for feeds in drawn for text in _infinite(session.run(feeds))))
 
@@ -241,7 +242,7 @@ class _Check:
 
 
 def _infinite(outputs: Mapping[str, Result]) -> Iterator[str]:
-    """Outputs of a run of the model that hold inf or NaN."""
+    """For `check`: the outputs of a run of the model that hold inf or NaN."""
     for name, value in outputs.items():
         array = np.asarray(value) if not isinstance(value, (list, dict)) and value is not None else np.zeros(1)
         if array.dtype.name in FLOATS and not np.isfinite(array.astype(np.float64)).all():

@@ -27,20 +27,21 @@ from ..core.progress import Progress, silent
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..core.verdict import DOUBTFUL, MISSED, CheckVerdict, unchecked
-from ..numerics.graphs import load_onnx
+from ..formats.adapters import load_onnx
+from ..numerics.comparison import Outcome
 from ..numerics.inputs.generate import SCALES
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import apart, sensitivity, vanishing
 from ..numerics.metrics.metric import metric_of, own_metric
 from ..numerics.metrics.verdict import GIVE_DATA, Compared
+from ..numerics.pairs import OnnxPair, Pair, paired
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.search import RUNS
 from ..numerics.trace.fault_search import FaultSearch
 from ..oplists.traits import has
 from ..runtime.opening import CPU, is_fault, refusal, stopped_on_cpu
 from .kinds import Model
-from .mending import Outcome, repair_of, with_stream_tried
-from .pairs import OnnxPair, Pair, paired
+from .mending import repair_of, with_stream_tried
 from .steps import Job
 from .steps import run as converted
 
@@ -314,7 +315,8 @@ def _blamed(verdict: CheckVerdict, finding: FaultSearch) -> dict[str, Any]:
 
 
 def first_overflow(expected: Mapping[str, Result], result: Mapping[str, Result]) -> str:
-    """The first output that is not finite where the reference is; empty if there is none."""
+    """For the check of a conversion: the first output that is not finite where the reference is; empty if there is
+    none."""
     return next((name for name, value in expected.items() if apart(value, result[name]).nonfinite_mismatches), "")
 
 
@@ -351,7 +353,8 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """By name, float16 values (an output is known by what a Cast makes of one), and whether a product makes them."""
+    """For the check of a conversion, by name: float16 values (an output is known by what a Cast makes of one), and
+    whether a product makes them."""
     low = {
         value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
         for value in flow.values

@@ -16,12 +16,12 @@ from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe, Unpac
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
 from ..numerics.metrics.metric import Function
+from ..report.picture.writing import picture_conversion, refuse_page
 from ..report.summary import Summary
 from .calibrate import Measuring
 from .check import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
-from .pictures import picture_conversion, refuse_page
 from .steps import Checking, Job
 
 

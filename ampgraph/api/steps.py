@@ -247,7 +247,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
 
 
 def format_of(model: Model) -> str:
-    """The format that a model is in: MindIR or ONNX."""
+    """The format of the model that a verb was given: MindIR or ONNX."""
     return "MindIR" if is_mindir(model) else "ONNX"
 
 
@@ -285,7 +285,7 @@ def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adap
 
 
 def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
-    """The inputs and outputs that a recipe makes low; names of dimensions are checked too."""
+    """For `convert`: the inputs and outputs that a recipe makes low; names of dimensions are checked too."""
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
@@ -317,7 +317,8 @@ def report(done: Conversion) -> Summary | None:
 
 
 def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
-    """Notes on what other options would gain, and on what the target's own tools have to be told."""
+    """For the summary of `convert`: notes on what other options would gain, and on what the target's own tools have to
+    be told."""
     if summary.opset and job.recipe.opset is None:
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)

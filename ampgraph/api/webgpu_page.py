@@ -27,14 +27,14 @@ from ..core.graph import DescribedGraph
 from ..core.json_types import Json, JsonObject
 from ..core.progress import Progress
 from ..core.version import __version__
+from ..formats.adapters import load_onnx
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.graphs import load_onnx
 from ..numerics.inputs.samples import Samples
+from ..numerics.pairs import OnnxPair, Pair
 from ..numerics.strict.session import StrictSession
 from ..report.picture.page import DATA, webgpu_page
 from ..report.verification import Verification
 from .kinds import Model, PathLike, path_of
-from .pairs import OnnxPair, Pair
 
 OPTION, PACKAGE = "--webgpu-page", "onnxruntime-web"
 TARGET = "webgpu"
@@ -153,7 +153,8 @@ class _TensorFile:
         return [self._entry(name, np.asarray(value)) for name, value in arrays.items()]
 
     def _entry(self, name: str, array: Array) -> JsonObject:
-        """An array as the page's script reads it: type, shape, and its place in the file; texts stand in the entry."""
+        """Of `verify --webgpu-page`: an array as the page's script reads it: type, shape, and its place in the file;
+        texts stand in the entry."""
         shape: list[Json] = [*array.shape]
         if array.dtype.kind in "OUS":
             return {"name": name, "dtype": "string", "shape": shape, "values": [str(one) for one in array.ravel()]}
@@ -224,7 +225,8 @@ def _package_files(read: Files, where: str) -> tuple[dict[str, bytes], str]:
 
 
 def _refuse_place(folder: Path) -> None:
-    """Raises AmpError AMP105 unless the folder is new, empty, or a page that an earlier call wrote."""
+    """For `verify --webgpu-page`: raises AmpError AMP105 unless the folder is new, empty, or a page that an earlier
+    call wrote."""
     if not folder.parent.is_dir():
         raise AmpError("AMP105", "the folder does not exist", where=str(folder.parent), hint="create it first")
     if folder.exists() and not (folder.is_dir() and (_is_our_folder(folder) or not any(folder.iterdir()))):
@@ -242,7 +244,7 @@ def _is_our_folder(folder: Path) -> bool:
 
 @contextmanager
 def _whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` to write to, which takes its place when all has succeeded."""
+    """For `verify --webgpu-page`: a folder beside ``folder`` to write to, which takes its place when all succeeded."""
     with refusals_reported(folder, OPTION):
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:

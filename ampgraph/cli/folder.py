@@ -158,7 +158,7 @@ def _options_digest(options: Mapping[str, Any], model: str) -> str:
 
 
 def _source_and_target(model: str, output: str | None, options: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The folder of models to read and the one to write."""
+    """For the command `convert FOLDER`: the folder of models to read and the one to write."""
     given = [name for name in ONE_MODEL if options[name]]
     if given:
         message = f"{flags(given)[0]} is about one model, and {model} is a folder"
@@ -176,7 +176,7 @@ def _source_and_target(model: str, output: str | None, options: Mapping[str, Any
 
 
 def _files_and_links(source: Path) -> tuple[list[str], list[str]]:
-    """The files of a folder, and links to folders, by their names in it."""
+    """For the command `convert FOLDER`: the files of a folder, and links to folders, by their names in it."""
     files: list[str] = []
     linked: list[str] = []
     for folder, inside, found in os.walk(source):
@@ -256,7 +256,8 @@ class Room:
 
 
 def free_memory() -> int:
-    """How many bytes of memory programs can still have; sys.maxsize where the system does not say."""
+    """For the command `convert FOLDER`: how many bytes of memory programs can still have; sys.maxsize where the system
+    does not say."""
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -274,7 +275,8 @@ def named_for_web(name: str) -> str:
 
 
 def _data_files(path: Path) -> list[Path]:
-    """The data files of a model; none where it cannot be read, which is said where it is converted."""
+    """For the command `convert FOLDER`: the data files of a model; none where it cannot be read, which is said where it
+    is converted."""
     try:
         return [Path(os.path.abspath(file)) for file in adapters.load(str(path))[0].data_files()]
     except Exception:  # whatever it is
@@ -282,13 +284,14 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _digests(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """The digests of those files of a converted folder that exist, by their names in the folder."""
+    """For the command `convert FOLDER`: the digests of those files of the converted folder that exist, by their names
+    in it."""
     there = (file for file in files if file.is_file())
     return {Path(os.path.relpath(file, root)).as_posix(): _file_digest(file) for file in there}
 
 
 def _file_digest(path: Path) -> str:
-    """A digest of a file's bytes; "" where there is none."""
+    """For the command `convert FOLDER`: a digest of a file's bytes; "" where there is none."""
     try:
         with open(path, "rb") as file:
             made = hashlib.sha256()
@@ -319,7 +322,7 @@ def _copy_files(source: Path, target: Path, names: list[str]) -> tuple[list[str]
 
 
 def _read_manifest(target: Path) -> dict[str, Any]:
-    """What an earlier call did, by model; nothing where that cannot be read."""
+    """For the command `convert FOLDER`: what an earlier call did, by model; nothing where that cannot be read."""
     try:
         found = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
         return found["models"] if found["format"] == 1 else {}

@@ -140,7 +140,8 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """Holds signals back while extension modules are imported: some crash when an exception reaches them half-made."""
+    """For commands: holds signals back while extension modules are imported: some crash when an exception reaches them
+    half-made."""
     heard: list[tuple[int, Any]] = []
     handlers = {}
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -164,7 +165,7 @@ def ignore_interrupts() -> None:
 
 
 def plain(text: str) -> str:
-    """Text from a model without the characters that steer a terminal or begin a line."""
+    """Text from a model, to be printed, without the characters that steer a terminal or begin a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

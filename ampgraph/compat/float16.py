@@ -76,7 +76,8 @@ def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[st
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """The model with its external weights in memory. Raises AmpError for a file that is none."""
+    """For another converter's function: the model with its external weights in memory. Raises AmpError for a file that
+    is none."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))
@@ -85,7 +86,7 @@ def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
 
 
 def has_float16(model: onnx.ModelProto) -> bool:
-    """Whether something in the model's graph is float16 already."""
+    """For another converter's function, which refuses such: whether something in the model is float16 already."""
     graph = model.graph
     values = (value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info))
     casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
@@ -183,7 +184,7 @@ def _clamped(
 
 
 def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """An ONNX graph, and all bodies that its nodes contain."""
+    """For another converter's function: an ONNX graph, and all bodies that its nodes contain."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -192,6 +193,6 @@ def _graph_and_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of an ONNX model, those of bodies and functions too."""
+    """For another converter's function: all nodes of an ONNX model, those of bodies and functions too."""
     yield from (node for graph in _graph_and_bodies(model.graph) for node in graph.node)
     yield from (node for function in model.functions for node in function.node)

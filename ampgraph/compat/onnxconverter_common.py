@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 
 from ..api.convert import apply
-from ..api.pairs import in_types_of
 from ..api.run import run
 from ..api.tune import tune
 from ..core.arrays import Array, Result
+from ..numerics.pairs import in_types_of
 from ..numerics.strict.session import StrictSession
 from .float16 import DEFAULT_OP_BLOCK_LIST, CompatWarning, NotConverted, converted, has_float16, loaded, not_done
 from .float16 import convert_np_to_float16 as numbers_in_float16

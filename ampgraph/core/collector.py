@@ -15,10 +15,12 @@ class _CollectorDebt:
     """What was made since the last full collection, and may be garbage in circles by now."""
 
     def __init__(self) -> None:
+        """For Python's garbage collector: what was made since the last full collection, and may be garbage in circles
+        by now."""
         self.objects, self.resident = 0, 0
 
     def settle(self) -> None:
-        """Collects what models of earlier work have left, where it may be much."""
+        """Runs Python's garbage collector on what models of earlier work have left, where it may be much."""
         if self.objects and (self.objects > MOST_OBJECTS or _resident() - self.resident > MOST_BYTES):
             gc.collect()
             self.objects, self.resident = 0, _resident()
@@ -48,7 +50,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 def _resident() -> int:
-    """Bytes of memory that the process has now; 0 where the system does not say."""
+    """For Python's garbage collector: bytes of memory that the process has now; 0 where the system does not say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -30,6 +30,7 @@ class NoMemory(AmpError):
     """A run that failed for want of memory, not by a fault of the model: AMP504."""
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        """The AmpError of a run that failed for want of memory, not by a fault of the model: AMP504."""
         super().__init__("AMP504", message, where=where, hint=hint)
 
 
@@ -75,8 +76,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _without_function(line: str) -> str:
-    """A line of a C++ trace without the function: ``... file.cc:12: words`` of ``... /long/path/file.cc:12 bool f(int
-    (*)(), T) [with T = float] words``."""
+    """Of an error's text: a line of a C++ trace without the function: ``... file.cc:12: words`` of ``...
+    /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words``."""
     found = _SOURCE.search(line)
     end = None if found is None else _closing_bracket(line, line.find("(", found.end()))
     if found is None or end is None:
@@ -86,7 +87,8 @@ def _without_function(line: str) -> str:
 
 
 def _closing_bracket(line: str, start: int) -> int | None:
-    """The position behind the bracket that closes the one at ``start``; None where none does."""
+    """Of an error's text, a line of a C++ trace: the position behind the bracket that closes the one at ``start``; None
+    where none does."""
     depth = 0
     for place in range(max(start, 0), len(line)) if start >= 0 else ():
         depth += (line[place] == "(") - (line[place] == ")")

@@ -160,7 +160,7 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
-        """A constant of the graph's own, called ``name`` or what is left of it, right behind an operator or value."""
+        """Adds a constant to the graph, called ``name`` or what is left of it, right behind an operator or value."""
         ...
 
     def store(self, numbers: Array, name: str, scope: int) -> Value:
@@ -296,7 +296,7 @@ class StepGraph(Protocol):
     """A graph of a format whose files may hold a whole training step."""
 
     def is_step(self) -> bool:
-        """Whether the file holds a training step, so that each run changes its parameters."""
+        """Whether the graph that a verb was given is a training step, so that each run changes its parameters."""
         ...
 
     def scale_doubts(self) -> list[str]:
@@ -310,5 +310,5 @@ class StepGraph(Protocol):
 
 
 def is_mindir(path: object) -> bool:
-    """Whether a path names a MindIR file."""
+    """Whether a path names a MindIR file, by its ending: what every room asks before it opens one."""
     return isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".mindir")

@@ -55,7 +55,7 @@ class Instruction:
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """The alternatives by operator, with their operands in each order that may be."""
+        """Of the search for a pattern: the alternatives by operator, with their operands in each order that may be."""
         found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
         for alternative in self.alternatives:
             orders = found.setdefault(alternative.role, [])
@@ -103,7 +103,7 @@ class _PatternCompiler:
         self.done = {self.anchor}
 
     def run(self) -> Iterator[tuple[Instruction, Found | None]]:
-        """The instructions, with what is found once each is carried out."""
+        """A pattern as the instructions of its search in a dataflow, with what is found once each is carried out."""
         instructions = [self._back(self.writers[self.anchor])]
         for end in (end for end in self.pattern.ends if end in self.writers):
             instructions += self._towards(end)
@@ -121,8 +121,8 @@ class _PatternCompiler:
             yield self._back(node) if node.output in self.registers else self._forward(node, end)
 
     def _numbers(self, node: Node) -> int:
-        """How many constants a node reads: a node with some is rarer, so that a search which begins there fails
-        early."""
+        """For the order of a search: how many constants a node of the pattern reads; one with some is rarer, so that a
+        search which begins there fails early."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
@@ -156,13 +156,15 @@ class _PatternCompiler:
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
     def _alternative(self, call: Call, known: set[str]) -> Alternative:
-        """One call of an operator; two operands of one that is commutative are tried in both orders."""
+        """One call of an operator as the search in a dataflow tries it; two operands of one that is commutative are
+        tried in both orders."""
         operands = tuple(self._operand(name, known) for name in call.operands)
         swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
         return Alternative(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Expected:
-        """What an operand has to be: a number, a name that is bound already, or anything, which binds the name."""
+        """What the search in a dataflow expects of an operand: a number, a name that is bound already, or anything,
+        which binds the name."""
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Expected(-1, number=number, label=name)
@@ -253,7 +255,7 @@ class View:
         self.overridable = overridable
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before Casts and identities that change nothing, with those operators."""
+        """As matching sees it: the value before Casts and identities that change nothing, with those operators."""
         chain: tuple[Op, ...] = ()
         values, ops, through = self.flow.values, self.flow.ops, self.through
         while (producer := values[value].producer) != NONE and ops[producer].role in through:
@@ -264,7 +266,7 @@ class View:
         return value, chain
 
     def changes_nothing(self, op: Op) -> bool:
-        """Whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
+        """For matching: whether an operator hands its float32 operand on as it is (Identity, a Cast to float32)."""
         values = self.flow.values
         if op.role not in self.through:
             return False
@@ -277,11 +279,11 @@ class View:
             op = reader
 
     def number(self, value: int) -> float | None:
-        """The number in a stored tensor of one element."""
+        """For matching: the number in a stored tensor of one element."""
         return self.flow.scalar(value, overridable=self.overridable)
 
     def stored(self, sort: str, value: int) -> bool:
-        """Whether a value is a stored tensor of a sort, one of STORED."""
+        """For matching: whether a value is a stored tensor of a sort, one of STORED."""
         if not self._is_stored(value):
             return False
         shape = self.flow.shape(value) or ()
@@ -303,7 +305,7 @@ class View:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def from_the_front(self, op: Op, axes: object) -> object:
-        """Axes as numbers from the front where the rank is known; anything else as it is."""
+        """For matching: axes as numbers from the front where the rank is known; anything else as it is."""
         if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
             return axes
         shape = self.flow.shape(op.inputs[0])
@@ -448,7 +450,8 @@ class Matcher:
         return value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected)
 
     def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
-        """The operators that may come next: all, or none where the value has other uses than the region's."""
+        """The operators where the search for a pattern may go on: all readers, or none where the value has other uses
+        than the region's."""
         uses, all_ops = self.flow.uses[value], self.flow.ops
         ops = [all_ops[use.op] for use in uses if use.op != NONE]
         if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:

@@ -27,7 +27,7 @@ class Pass(Protocol):
 
 
 def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Change]:
-    """Runs passes in order; what each changed. ``check``: the graph is verified behind each of them.
+    """Runs passes in order, any `Pass`; what each changed. ``check``: the graph is verified behind each of them.
 
     Raises AmpError AMP901 in the name of a pass that leaves an invalid graph, or miscounts."""
     known = _faults(graph) if check else frozenset()

@@ -135,13 +135,14 @@ Functions = Mapping[str, tuple[Function, ...]]
 
 
 def expand(pattern: Pattern, functions: Functions) -> Iterator[Pattern]:
-    """The pattern with every function replaced: ways of one node become calls of that node, others a pattern each."""
+    """A pattern, as matching takes it, with every function replaced: ways of one node become calls of that node, others
+    a pattern each."""
     for nodes in _expansions(pattern.nodes, functions, 0):
         yield replace(pattern, nodes=nodes)
 
 
 def _expansions(nodes: tuple[Node, ...], functions: Functions, depth: int) -> Iterator[tuple[Node, ...]]:
-    """All patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
+    """For `expand`: all patterns that follow from a choice of the functions' variants; AMP301 where they do not end."""
     if depth > DEPTH:
         raise AmpError("AMP301", "a function of the patterns calls itself")
     for chosen in product(*(tuple(_nodes_for(node, functions, depth)) for node in nodes)):

@@ -259,7 +259,7 @@ class Plan:
 
 
 def _are_distinct(places: Iterable[Hashable]) -> bool:
-    """Whether no place comes twice."""
+    """For the check of a `Plan`: whether no place comes twice."""
     found = list(places)
     return len(set(found)) == len(found)
 

@@ -100,7 +100,7 @@ def measure(array: Array) -> Range:
 
 
 def _measure_piece(part: Array) -> Range:
-    """The range of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
+    """The `Range` of one piece of float32 numbers; exponents are counted by their bits, without a logarithm."""
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
     nonfinite = int(counts[INFINITE])
@@ -230,8 +230,8 @@ def _range_from_row(row: Any) -> Range:
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float, floor: float | None = None) -> bool:
-    """Whether a finite element of a stored tensor is larger in magnitude than ``limit``, once what is below ``floor``
-    is raised to it."""
+    """Whether a finite element of a dataflow's stored tensor is larger in magnitude than ``limit``, once what is below
+    ``floor`` is raised to it: for planner and conversion."""
     for part in flow.weights.chunks(value):
         magnitude = np.abs(part) if floor is None else np.abs(np.maximum(part, floor))
         if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
@@ -252,13 +252,13 @@ def value_key(flow: Dataflow, value: int) -> str:
 
 
 def escaped(name: str) -> str:
-    """A name as a part of a key."""
+    """A name as a part of a `value_key`, by which `Ranges` name a value."""
     return name.replace("\\", "\\\\").replace(">", "\\>")
 
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
-    """The bodies and functions around a value, by results of the nodes that have them: indices change with rewrites,
-    names do not."""
+    """The part of a `value_key` that says bodies and functions around a value, by results of the nodes that have them:
+    indices change with rewrites, names do not."""
     here = flow.scopes[scope]
     if here.op == NONE:
         return ""
@@ -269,7 +269,7 @@ def _scope_key(flow: Dataflow, scope: int) -> str:
 
 
 def by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
-    """Value id -> range, for the values of a dataflow that were measured."""
+    """The `Ranges` of a model by the values of a dataflow: value id -> range, of those that were measured."""
     keys = {key.rpartition(" > ")[2] for key in measured}  # most values need no key of their own
     found = {}
     for value in flow.values:

@@ -118,7 +118,7 @@ def paths(value: object) -> tuple[str, ...]:
 
 
 def _as_list(value: object) -> list[object]:
-    """What a user gave for a repeatable field as a list: of one thing, of a sequence, or empty for None."""
+    """What a user gave for a repeatable field of a recipe as a list: of one thing, of a sequence, or empty for None."""
     if value is None:
         return []
     return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
@@ -143,8 +143,8 @@ class Size(int):
 
 
 def extremes(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """``sizes`` again with every dimension at its least, at its largest, and as it is; the first two only where they
-    differ."""
+    """The sizes of a recipe's --dim, NAME=LEAST:BEST:LARGEST, again with every dimension at its least, at its largest,
+    and as it is; the first two only where they differ."""
     some = [{name: getattr(size, which, size) for name, size in sizes.items()} for which in ("least", "largest")]
     return [*(one for one in some if one != sizes), dict(sizes)]
 
@@ -164,7 +164,7 @@ def dims(value: object) -> tuple[tuple[str, int], ...]:
 
 
 def _pair_text(item: object) -> str:
-    """A pair as NAME=VALUE, as messages show it."""
+    """An item of a recipe's --dim as NAME=VALUE, as messages show it."""
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 

@@ -152,6 +152,6 @@ def known_rewrites() -> Mapping[str, type[Rewrite]]:
 
 
 def _rewrites_in(module: object) -> Iterable[type[Rewrite]]:
-    """The rewrites that a module defines; what it only imports has no names there."""
+    """The classes of rewrites that a module defines; what it only imports has no names there."""
     given = vars(module).values()
     return [kind for kind in given if isinstance(kind, type) and issubclass(kind, Rewrite) and kind.names]

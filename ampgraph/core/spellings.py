@@ -36,7 +36,8 @@ def dtype_word(value: object) -> str | None:
 
 
 def option_words(words: Iterable[str]) -> list[str]:
-    """Words of a command line: ``--fp16`` and its like, which other tools have, as ``--dtype=float16``."""
+    """For every reader of options: words of a command line, ``--fp16`` and its like, which other tools have, as
+    ``--dtype=float16``."""
     return [_OPTIONS.get(word, word) for word in words]
 
 
@@ -46,7 +47,8 @@ def place_word(word: str) -> str:
 
 
 def device_word(device: str) -> str:
-    """The device that a word means (``cuda`` of gpu), in any case; anything but text is returned as it is."""
+    """A user's word for a device by its one spelling (``cuda`` of gpu), in any case; anything but text is returned as
+    it is."""
     return place_word(device.lower()) if isinstance(device, str) else device
 
 

@@ -19,7 +19,7 @@ TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 
 
 def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
-    """What is said of a model that no low type suits, and what it means."""
+    """A verdict's words on a model that no low type suits, and what that means."""
     changed = f"rounding its inputs alone changes it by {sensitivity:.2g}" + (f" at '{output}'" if output else "")
     return f"the model is chaotic in itself: {changed}, whatever is float32 inside; judge it by its task (--metric)"
 
@@ -28,6 +28,8 @@ class PrecisionWarning(UserWarning):
     """A conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what repairs it."""
 
     def __init__(self, verdict: CheckVerdict) -> None:
+        """The Python warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, where,
+        and what repairs it."""
         self.verdict = verdict
         super().__init__(str(verdict))
 

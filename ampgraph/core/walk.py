@@ -80,8 +80,8 @@ def carried(
     carries: Callable[[Op], bool],
     copies: Callable[[int], Collection[int]] | None = None,
 ) -> set[int]:
-    """What operators that start something make, and what others make of that which carry it on; ``ops`` in the order
-    of the model, ``copies`` as in `downstream`."""
+    """A walk through a dataflow: what operators that start something make, and what others make of that which carry it
+    on; ``ops`` in the order of the model, ``copies`` as in `downstream`."""
     found = set[int]()
     for op in ops:
         if starts(op) or (not found.isdisjoint(op.inputs) and carries(op)):
@@ -124,7 +124,7 @@ class Crossings:
 
 
 def _add_carried_over(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
-    """Adds the values and all that they carry on as."""
+    """For a walk across bodies and functions: adds the values and all that they carry on as."""
     found.update(values)
     for value in step.keys() & values:
         found |= _carried_over(value, step)

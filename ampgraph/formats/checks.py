@@ -37,7 +37,8 @@ def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: s
 
 @contextlib.contextmanager
 def content(path: Path, suffix: str) -> Iterator[memoryview]:
-    """The bytes of a model's file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
+    """The bytes of a model's file, either format, without a copy of them. Raises AmpError AMP101 for what is not a
+    readable file."""
     try:
         if path.is_dir():
             hint = f"name the {suffix} file in it"
@@ -107,8 +108,8 @@ def check_extent(place: tuple[str, int, int], size: int, expected: int, who: str
 
 @contextlib.contextmanager
 def faults_reported(*models: object) -> Iterator[None]:
-    """Where something fails that should not, tells whether the models, files or ModelProtos, were valid to begin with;
-    of other things nothing is said."""
+    """Where something fails that should not, tells whether the models, files or ModelProtos, were valid ONNX to begin
+    with; of other things nothing is said."""
     import logging
 
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message

@@ -47,3 +47,8 @@ Model: TypeAlias = PathLike | Loaded
 def is_graph(model: Model | Graph) -> TypeIs[Graph]:
     """Whether a model is loaded already."""
     return hasattr(model, "dataflow")
+
+
+def path_of(model: object) -> PathLike | None:
+    """The model's file, None for one in memory."""
+    return model if isinstance(model, (str, os.PathLike)) else None

@@ -93,7 +93,7 @@ def check_known(
 
 
 def type_name(value: object) -> str:
-    """What a value is, in words for a message."""
+    """What a value in a list file is, in words for a message."""
     names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "a table", str: "a string"}
     return names.get(type(value), "a date")
 
@@ -115,7 +115,8 @@ def _line_numbers(text: str) -> dict[tuple[str, str], int]:
 
 
 def _syntax_error(name: str, text: str, message: str) -> AmpError:
-    """The parser writes `what (at line 3, column 5)`, or `(at end of document)`."""
+    """The error for a list file that is no TOML; the parser writes `what (at line 3, column 5)`, or `(at end of
+    document)`."""
     what, _, place = message.rpartition(" (at ")
     line = re.search(r"line (\d+)", place)
     number = int(line[1]) if line else len(text.splitlines()) or 1
@@ -128,7 +129,7 @@ def _syntax_error(name: str, text: str, message: str) -> AmpError:
 
 @cache
 def known_operators() -> Mapping[str, tuple[str, ...]]:
-    """Every operator that a schema is known for -> its type variables over all versions."""
+    """Every operator that list files may name -> its type variables over all versions of its schema."""
     text = (data_folder() / "schemas" / "names.json").read_text(encoding="utf-8")
     return {kind: tuple(variables) for kind, variables in json.loads(text)["operators"].items()}
 

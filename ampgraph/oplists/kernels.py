@@ -115,7 +115,8 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """Whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of such words."""
+    """For a target's table: whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of
+    such words."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine

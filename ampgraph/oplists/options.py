@@ -101,7 +101,7 @@ class Options:
 
 
 def with_kernels(options: Options, kinds: Iterable[str]) -> Options:
-    """These options, as if the target had low kernels for some operators."""
+    """These `Options`, as if the target's table had low kernels for some operators."""
     kernels = options.kernels
     entries = {**kernels.entries, **dict.fromkeys(kinds, (f"1- T=float,{options.dtype}",))}
     return replace(options, kernels=replace(kernels, entries=entries))

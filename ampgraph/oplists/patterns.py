@@ -36,17 +36,19 @@ class Region(NamedTuple):
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
-    """Every region of a dataflow but for products with their bias, in the order of the anchors' nodes."""
+    """Every region of a dataflow that the patterns of op_lists find, but products with their bias, in the order of the
+    anchors' nodes."""
     return (_region_of_match(flow, match) for match in (patterns or region_patterns()).find(flow))
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
-    """Every product with the Add of a stored vector to its result, as a region."""
+    """The regions of a list's products with a bias: each with the Add of a stored vector to its result."""
     return (_region_of_match(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
 def _region_of_match(flow: Dataflow, match: Match) -> Region:
-    """A match as a region: its data, scale, bias, eps and axes by the names that all patterns of a kind share."""
+    """A match of a pattern of op_lists as a region: its data, scale, bias, eps and axes by the names that all patterns
+    of a kind share."""
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None

@@ -240,8 +240,8 @@ class MaskedRows(NamedTuple):
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """Every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target makes one kernel of
-    that with the products behind."""
+    """For the first verdicts: every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the
+    target makes one kernel of that with the products behind."""
     flow, options = facts.flow, facts.options
     for op in flow.ops:
         form = options.kernels.attention.get(op.kind)
@@ -261,7 +261,7 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
 
 
 def _products(facts: Facts, value: int) -> Iterator[Op]:
-    """The products that read a value, under whatever shape."""
+    """For the first verdicts: the products that read a value, under whatever shape."""
     for use in facts.flow.uses[value]:
         reader = facts.flow.ops[use.op] if use.op != NONE else None
         if reader is not None and facts.traits.has(reader.role, "scores"):

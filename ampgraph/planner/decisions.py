@@ -121,10 +121,12 @@ class Ties:
     each already, itself if nothing does."""
 
     def __init__(self, parents: Iterable[int]) -> None:
+        """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these
+        represents them. ``parents``: what ties each already, itself if nothing does."""
         self.parents = list(parents)
 
     def find(self, number: int) -> int:
-        """What represents a number and all that it is tied to; paths are halved on the way."""
+        """Of the ledger of decisions: what represents a number and all that it is tied to; halves paths on the way."""
         parents = self.parents
         while parents[number] != number:
             parents[number] = number = parents[parents[number]]
@@ -212,7 +214,7 @@ class Ledger:
 
 
 def describe(flow: Dataflow, op: Op) -> str:
-    """How messages name a node: its name where it has one, else its place."""
+    """How the messages of decisions name a node: its name where it has one, else its place."""
     return op.name or f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
 
 

@@ -14,7 +14,8 @@ LONGEST = 16  # operators behind a product that are looked at
 
 
 def _by_channel(flow: Dataflow, value: int) -> bool:
-    """Whether a stored tensor has a number for each channel of pictures or signals, or one for all."""
+    """For pairs that a target fuses: whether a stored tensor has a number for each channel of pictures or signals, or
+    one for all."""
     shape = flow.shape(value)
     if shape is None:
         return False
@@ -55,8 +56,8 @@ def _data_operand(flow: Dataflow, options: Options, op: Op) -> int:
 
 
 def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | None:
-    """The addition of a stored vector to what one region alone reads, where the target makes one kernel of both; None
-    without such."""
+    """The planner's question about a region: the addition of a stored vector to what it alone reads, where the target
+    makes one kernel of both; None without such."""
     form, op = options.kernels.fuses.get(region.kind), flow.writer(region.source)
     if form is None or op is None or region.variant not in form.wide_variants or not is_closed(flow, region):
         return None
@@ -66,7 +67,8 @@ def bias_folded_into(flow: Dataflow, options: Options, region: Region) -> Op | N
 
 
 def goes_to_reader(flow: Dataflow, options: Options, op: Op) -> bool:
-    """Whether the target makes one kernel of an addition of a stored vector and the one operator that reads it."""
+    """The planner's question about an addition of a stored vector: whether the target makes one kernel of it and the
+    one operator that reads it."""
     then = sole_reader(flow, op.outputs[0], op.scope)
     return then is not None and bool(then.slots) and _is_bias_of(flow, options, op, then.role)
 

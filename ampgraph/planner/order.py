@@ -125,7 +125,7 @@ def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Find
 
 
 def check_rules(words: Iterable[str]) -> None:
-    """Raises AmpError AMP301 for a word that switches no rule off."""
+    """Raises AmpError AMP301 for a word of --rule that switches no rule off."""
     names = {rule.name: rule for rule in RULES}
     for word in words:
         name = word.removeprefix(WITHOUT)

@@ -36,7 +36,7 @@ class Promotion:
 
     @property
     def kind(self) -> str:
-        """The kind of its product, else of its first node."""
+        """The kind of a group of nodes that may be put back to float32: of its product, else of its first node."""
         return next((kind for kind in self.kinds if has(kind, "products")), self.kinds[0] if self.kinds else "")
 
 
@@ -62,13 +62,14 @@ def find_groups(task: CutTask) -> list[Promotion]:
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
-    """(scope, name) of what operators write that compute low in some slot; ``flow`` is the one of the plan."""
+    """Of a plan, for what may be put back to float32: (scope, name) of what operators write that compute low in some
+    slot; ``flow`` is the one of the plan."""
     low = low_places(plan)
     return {key for op in flow.ops if (flow.scopes[op.scope].path, op.index) in low for key in _written(flow, op)}
 
 
 def low_places(plan: Plan) -> set[tuple[str, int]]:
-    """Operators with a low slot, by scope and index."""
+    """Of a plan, for what may be put back to float32: operators with a low slot, by scope and index."""
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
 
 
@@ -89,7 +90,7 @@ class Float32Size:
 
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
-    """Nodes and bytes that are float32 in a plan made for ``flow``."""
+    """Of a plan made for ``flow``: nodes and bytes that are float32."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
         op

@@ -139,7 +139,8 @@ def _units(ops: Sequence[Op]) -> list[int]:
 
 
 def is_trusted(options: Options, region: Region) -> bool:
-    """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
+    """For the decision on a region that stays float32: whether it may be one low kernel of the target, with float32
+    inside."""
     form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
     trusted = options.level.trusts_kernels(cls) or bool(mistaken_epsilon(options, region))
     return form is not None and (form.quotient or form.float32_inside) and trusted
@@ -158,7 +159,8 @@ def mistaken_epsilon(options: Options, region: Region) -> str:
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
-    """A norm's nodes up to its scale, without what hands a stored scale or its data on, which no runtime keeps."""
+    """For the decision on a norm: its nodes up to its scale, without what hands a stored scale or its data on, which no
+    runtime keeps."""
     aside = [
         op
         for op in region.core

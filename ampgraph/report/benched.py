@@ -37,7 +37,7 @@ class Timed(Data):
 
     @property
     def name(self) -> str:
-        """The name of a timed row: the model, and the precision that the runtime was told to take."""
+        """The name of a row in the report of `bench`: the model, and the precision that the runtime was told."""
         return f"{self.model}{f', {self.hint} by its own hint' if self.hint else ''}"
 
     def line(self, width: int) -> str:

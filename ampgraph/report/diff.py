@@ -163,7 +163,7 @@ def _cast_texts(flow: Dataflow) -> Iterable[str]:
 
 
 def _weight_types(flow: Dataflow) -> dict[str, str]:
-    """The types of a model's stored tensors by name, for the comparison."""
+    """For the report of `diff`: the types of a model's stored tensors by name."""
     return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
 
 
@@ -208,13 +208,14 @@ def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide
 
 
 def _decisions_by_place(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
-    """The decisions of a plan by scope, index in the file, operator and slot."""
+    """For the report of `diff`: the decisions of a plan by scope, index in the file, operator and slot."""
     in_file = {decision.scope: _in_file(plan, decision.scope) for decision in plan.decisions}
     return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
 
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
-    """A function from an index in the plan (after rewrites) to the index in the file, for one scope."""
+    """For the report of `diff`: a function from an index in the plan (after rewrites) to the index in the file, for one
+    scope."""
     gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:
@@ -236,7 +237,7 @@ def _cast_edge_texts(plan: Plan) -> Iterable[str]:
 
 
 def _weight_storage(plan: Plan) -> dict[str, str]:
-    """The type in which a plan stores each tensor, by name."""
+    """For the report of `diff`: the type in which a plan stores each tensor, by name."""
     return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
 
 
@@ -244,7 +245,7 @@ def _weight_storage(plan: Plan) -> dict[str, str]:
 
 
 def _error_text(error: float | None) -> str:
-    """The error of one side of `diff` as text, or that it was not judged."""
+    """For the report of `diff`: the error of one side as text, or that it was not judged."""
     return "not judged" if error is None else finite(error, ".2e")
 
 

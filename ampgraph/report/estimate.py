@@ -202,15 +202,15 @@ def estimate(before: Sequence[KernelWork], after: Sequence[KernelWork], device: 
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """The devices of which speeds are estimated, from op_lists/devices.toml."""
+    """The devices of which the report estimates speeds, from op_lists/devices.toml."""
     return tuple(reader(Device)(row) for row in own_file("devices.toml").data["devices"].values())
 
 
 def fused_values(flow: Dataflow, options: Options, rewrites: Sequence[Rewrite] = ()) -> FusedValues:
-    """Values of a float32 model inside of what the target makes one kernel of: norms and GELUs in several operators,
-    and pairs by its table; without a table, all that is done element by element to one operator's result.
-    ``rewrites``: what was done to the model before; the target did not know what they brought into a form that it
-    knows."""
+    """For the estimate of speed: values of a float32 model inside of what the target makes one kernel of: norms and
+    GELUs in several operators, and pairs by its table; without a table, all that is done element by element to one
+    operator's result. ``rewrites``: what was done to the model before; the target did not know what they brought into a
+    form that it knows."""
     joined = frozenset(_joined_values(flow, options))
     brought = {(one.scope, name) for one in rewrites if one.name in FORMS for name in vars(one).values()}
     known, new = set[Place](), set[Place]()
@@ -237,7 +237,7 @@ def _joined_values(flow: Dataflow, options: Options) -> Iterator[Place]:
 
 
 def _place_in_plan(flow: Dataflow, value: int) -> Place:
-    """The scope and name of a value, by which the plan knows it."""
+    """For the estimate of speed: the scope and name of a value, by which the plan knows it."""
     item = flow.values[value]
     return flow.scopes[item.scope].path, item.name
 
@@ -356,7 +356,8 @@ class GraphWork:
 
 
 def contracted(equation: str, shapes: Sequence[Sequence[int]]) -> int | None:
-    """How many multiplications an Einsum has, one for each place of all its indices; None for one with an ellipsis."""
+    """For the estimate of speed: how many multiplications an Einsum has, one for each place of all its indices; None
+    for one with an ellipsis."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
         return None

@@ -39,6 +39,8 @@ class Choice:
     weights: tuple[str, ...]
 
     def __str__(self) -> str:
+        """As `explain` says it: bytes that a type costs, kernels' starts included (None: not possible), how many start,
+        the values that are cast for it, the weights that are stored for it."""
         if self.bytes is None:
             return "more than any cast: it is not possible here"
         both = (("casts", self.casts), ("stores", self.weights))
@@ -151,7 +153,8 @@ class Explanation(Shown):
 
 
 def find_node(flow: Dataflow, wanted: str) -> Op:
-    """The node of that name, that writes that value, or that the glob matches alone. Raises AmpError AMP308."""
+    """What `explain NAME` means: the node of that name, that writes that value, or that the glob matches alone. Raises
+    AmpError AMP308."""
     for ops in (
         [op for op in flow.ops if op.name == wanted],
         [op for op in flow.ops if any(flow.values[v].name == wanted for v in op.outputs)],
@@ -271,8 +274,8 @@ def _explanation_of(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> E
 
 
 def _reason_meant_here(options: Options, op: Op, listing: Listing) -> str:
-    """What a list's reason means where taken literally it would mislead: it argues for float32 and the node is low, or
-    the kernel adds up in a low type; "" elsewhere."""
+    """What `explain` says where a list's reason taken literally would mislead: it argues for float32 and the node is
+    low, or the kernel adds up in a low type; "" elsewhere."""
     kernels, level = options.kernels, options.level
     low = options.lists.at(listing.cls, level) == "low"
     if low and listing.cls in FOR_FLOAT32 and level.accuracy_guards == "hold":
@@ -312,8 +315,8 @@ def _slot_report(decided: DecidedModel, op: Op, slots: Sequence[str], root: int)
 
 
 def _cost(decided: DecidedModel, root: int) -> Cost:
-    """What low and float32 cost for one decision of the plan while all others stay: bytes, kernel starts, the Casts and
-    tensors that are paid for."""
+    """What `explain` says that low and float32 cost for one decision while all others stay: bytes, kernel starts, the
+    Casts and tensors that are paid for."""
     flow, undecided = decided.flow, Undecided(decided.task)
     settled, find = decided.settled, decided.settled.find
     touched = [

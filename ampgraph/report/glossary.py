@@ -141,6 +141,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
     "metric": "how the error of an output is measured: --metric",
     "errors": "the errors of both beside the reference",
     "promoted": "what tune puts back into float32, as options of convert",
+    "left out": "operators of MindSpore that an exported mixlist cannot name, as no operator type of Ascend is known",
     "runs": "strict runs that were made",
     "operator": "the kind of a node",
     "source": "file and line of the list that says so",

@@ -141,7 +141,7 @@ class Seen:
     path: str | None = None
 
     def runnable(self) -> Runnable | None:
-        """The model as ONNX Runtime can load it: its path or a model in memory; None for another format."""
+        """The model of a report as ONNX Runtime can load it: its path or a model in memory; None for another format."""
         return (self.path or self.graph.model) if isinstance(self.graph, OnnxGraph) else None
 
 
@@ -210,7 +210,8 @@ def fusions_of(
 
 
 def precision(flow: Dataflow, op: Op) -> str:
-    """The type that a node works in: low if any of its tensors is, else float32 or float64, else `other`."""
+    """How reports count a node, by the type that it works in: low if any of its tensors is, else float32 or float64,
+    else `other`."""
     found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
     return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
 

@@ -48,14 +48,15 @@ def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
 
 
 def maps_in(value: object) -> list[Mapping[object, float]]:
-    """The maps (label to probability) that an output of a model is, one or a sequence; none for anything else."""
+    """For the report of a run: the maps (label to probability) that an output of a model is, one or a sequence; none
+    for anything else."""
     items = value if isinstance(value, list) else [value]
     maps = [item for item in items if isinstance(item, Mapping)]
     return maps if len(maps) == len(items) else []
 
 
 def _output_of(name: str, value: object) -> Output:
-    """Type, shape and extremes of one output of a run; sequences and maps by what they hold."""
+    """For the report of a run: type, shape and extremes of one output; sequences and maps by what they hold."""
     maps = maps_in(value)
     array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
     kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)

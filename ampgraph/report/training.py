@@ -1,4 +1,4 @@
-"""The reports of `build-step` and `train`."""
+"""The reports of `build-step`, `train` and `export-weights`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ..oplists.traits import has
 from .lines import first, in_rows, plural, titled
 
 if TYPE_CHECKING:
+    from ..training.mindspore.step_trainer import MindirTrainer
     from ..training.run.fitting import Epoch, History
+    from ..training.run.step_log import StepLog
+    from ..training.run.trainer import Trainer
     from ..training.step.training_step import TrainingStep
 
 FLOATS = {
@@ -103,7 +106,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _untrained_parameters(step: TrainingStep) -> list[str]:
-    """Parameters of the forward graph that a training step leaves as they are."""
+    """For the report of `build-step`: parameters of the forward graph that the step leaves as they are."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -139,7 +142,7 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
 
 
 def history_dict(history: History) -> JsonObject:
-    """The report of `train` as plain data for JSON."""
+    """The history of a training as plain data, for the JSON of `train`."""
     return {
         "epochs": [epoch.to_dict() for epoch in history.epochs],
         "steps": len(history.losses),
@@ -164,3 +167,51 @@ def closing_lines(history: History, checkpoint: str | None, resume: bool) -> lis
 
         lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
     return lines
+
+
+@dataclass(frozen=True, repr=False)
+class Trained(Shown):
+    """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
+    many processes shared every batch, of which this was ``rank``."""
+
+    step: str
+    device: str
+    strict: bool
+    checkpoint: str | None
+    html: str | None
+    resumed: bool
+    rank: int
+    ranks: int
+    history: History
+    trainer: Trainer | MindirTrainer
+    log: StepLog | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that reports."""
+        return self.rank == 0
+
+    def to_dict(self) -> JsonObject:
+        """What `train` did, as plain data for JSON."""
+        report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
+        report |= {"html": self.html} if self.html else {}
+        return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
+
+    def lines(self) -> list[str]:
+        """The text that `train` prints, by lines."""
+        lines = closing_lines(self.history, self.checkpoint, self.resumed)
+        return [*lines, f"page         {self.html}"] if self.html else lines
+
+
+@dataclass(frozen=True, repr=False)
+class ExportedWeights(Shown):
+    """What `export_weights` wrote, from which files, and how many updates the weights have seen."""
+
+    step: str
+    checkpoint: str
+    result: str
+    updates: int
+
+    def lines(self) -> list[str]:
+        """The text that `export-weights` prints, by lines."""
+        return [f"{name:<11} {value}" for name, value in self.to_dict().items()]

@@ -86,7 +86,7 @@ class Sensitivity(Shown):
         return columns([head, *rows], ">") + and_more(self.units, SHOWN)
 
     def to_json(self) -> str:
-        """The table of sensitivities as JSON."""
+        """The report's table of sensitivities as JSON."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:

@@ -32,7 +32,7 @@ def is_closed(flow: Dataflow, region: Region) -> bool:
 
 
 def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a region is one kernel on the target when it is float32 between Casts."""
+    """Whether the target makes one kernel of a region in float32 between Casts: for rewrites and planner."""
     return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
 
 
@@ -64,7 +64,8 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
 
 
 def norm_axis(flow: Dataflow, region: Region) -> int | None:
-    """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
+    """Of a norm that a target fuses, or a rewrite writes: the one axis that every mean is over, counted from the end;
+    None when there is no such axis."""
     shape, axes = flow.shape(region.source), region.axes
     if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
@@ -74,8 +75,8 @@ def norm_axis(flow: Dataflow, region: Region) -> int | None:
 
 
 def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
-    """The operators behind a norm that scale and shift it by vectors, stored or computed, as its own scale and bias
-    would."""
+    """Of a norm that a target fuses: the operators behind it that scale and shift it by vectors, stored or computed, as
+    its own scale and bias would."""
     found: list[Op] = []
     while len(found) < AFFINE:
         value = (found or [result])[-1].outputs[0]
@@ -90,7 +91,7 @@ def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]
 
 
 def regions(flow: Dataflow) -> list[Region]:
-    """Every region of a model but for products with their bias, looked for once."""
+    """For rewrites and fusions: every region of a model but for products with their bias, looked for once."""
     if Region not in flow.memo:
         flow.memo[Region] = list(find_regions(flow))
     found: list[Region] = flow.memo[Region]
@@ -121,7 +122,8 @@ def fused_regions(known: Known) -> Iterator[Region]:
 
 
 def scores_before(known: Known, softmax: Op) -> list[Op]:
-    """The products of two operands whose results, shifted, scaled, masked and moved, a Softmax reads."""
+    """Of an attention that a target fuses: the products of two operands whose results, shifted, scaled, masked and
+    moved, a Softmax reads."""
     traits = known.traits
     added, moved = traits.operators("additions") | traits.operators("scalings"), traits.operators("reshapes")
 
@@ -136,7 +138,7 @@ def scores_before(known: Known, softmax: Op) -> list[Op]:
 
 
 def whole(region: Region) -> tuple[Op, ...]:
-    """The operators of a region in the order of the file, that of the result last."""
+    """For a rewrite: the operators of a region in the order of the file, that of the result last."""
     inner = (op for op in region.ops if op is not region.result)
     return *sorted(inner, key=lambda op: op.index), region.result
 
@@ -170,6 +172,6 @@ class Inside:
 
 
 def _is_product(options: Options, op: Op) -> bool:
-    """Whether the lists call an operator a product (class allow), which low types make faster."""
+    """For a rewrite: whether the lists call an operator a product (class allow), which low types make faster."""
     listing = options.lists.of(op.role) if op.slots else None
     return listing is not None and listing.cls == "allow"

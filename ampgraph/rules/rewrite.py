@@ -106,5 +106,5 @@ def is_inside(flow: Dataflow, op: Op) -> bool:
 
 
 def in_function(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator stands in a function, whose calls share it."""
+    """Whether an operator that a rewrite would change stands in a function, whose calls share it."""
     return flow.scopes[op.scope].kind == "function"

@@ -70,7 +70,7 @@ class LowStored:
         return self._readers[value]
 
     def _rounding(self, value: int) -> Set[Read]:
-        """Which places read a stored tensor rounded; nobody where it stays float32."""
+        """For what is rounded together: which places read a stored tensor rounded; nobody where it stays float32."""
         item, uses, copied = self.flow.values[value], self.flow.uses[value], None
         if not item.weight or item.dtype != FLOAT32:
             return NOBODY
@@ -152,7 +152,8 @@ class LowStored:
         return parts if flow.uses[value] else {}
 
     def _is(self, op: Op, trait: Trait) -> bool:
-        """Whether a standard operator has a trait; operators of other domains round in other ways."""
+        """For what is rounded together: whether a standard operator has a trait; operators of other domains round in
+        other ways."""
         return "::" not in op.kind and self.traits.has(op.kind, trait)
 
     def _stored(self, op: Op, place: int, private: bool = True) -> int | None:

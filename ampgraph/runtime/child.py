@@ -107,7 +107,7 @@ def serve() -> None:
 
 
 def limit_memory(size: int) -> None:
-    """Allocations beyond ``size`` bytes fail, where the system can do that."""
+    """In the child process: allocations beyond ``size`` bytes fail, where the system can do that."""
     try:
         import resource
     except ImportError:  # Windows

@@ -55,13 +55,13 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def cannot_read(path: Path, error: Exception) -> AmpError:
-    """What the system says of a file with data that cannot be read."""
+    """The error for an .npz file with arrays that the system cannot read."""
     why = getattr(error, "strerror", None) or first_line(error)
     return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
 
 
 def _first_bytes(path: Path) -> bytes:
-    """The first bytes of a file, enough to know a Git LFS pointer."""
+    """The first bytes of an .npz file, enough to know a Git LFS pointer."""
     with open(path, "rb") as file:
         return file.read(len(LFS_POINTER))
 
@@ -99,7 +99,8 @@ def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Pa
 
 
 def header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
-    """Shape, type, and whether the first axis runs fastest. Raises ValueError and others for any other file."""
+    """The header of an array in an .npz file: shape, type, and whether the first axis runs fastest. Raises ValueError
+    and others for any other file."""
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call, unused-ignore]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
@@ -139,7 +140,7 @@ def refuse_missing(required: Iterable[str], arrays: Collection[str], reader: str
 
 
 def first_nan(array: Array) -> list[int] | None:
-    """Where the first NaN of an array of floats stands; None where there is none."""
+    """Where the first NaN of an array to be fed stands; None where there is none."""
     bad = np.isnan(array) if array.dtype.kind in "fc" else np.zeros(1, np.bool_)
     return [int(index) for index in np.argwhere(bad)[0]] if bad.any() else None
 

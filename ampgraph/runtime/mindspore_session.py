@@ -33,7 +33,7 @@ TENSOR_KINDS = (TENSOR, TENSORS)
 
 
 class Tensor(Protocol):
-    """A tensor of MindSpore, on the host or on a device."""
+    """What a session of MindSpore takes and gives: its tensor, on the host or on a device."""
 
     @property
     def dtype(self) -> object: ...
@@ -90,7 +90,7 @@ def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
 
 
 def _low_types(model: Any) -> frozenset[str]:
-    """The low types that the parameters and constants of a MindIR model have."""
+    """For a session of MindSpore: the low types that the parameters and constants of a MindIR model have."""
     graphs = (model.graph, *model.functions)
     kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
     nodes = (node for graph in graphs for node in graph.node)

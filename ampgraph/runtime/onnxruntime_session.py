@@ -33,7 +33,8 @@ optimizer of its CPU has widened."""
 
 
 class OrtTensor(Protocol):
-    """A tensor of ONNX Runtime, on the host or on a device (onnxruntime.OrtValue, which has no types)."""
+    """What a session takes and gives beside arrays: a tensor of ONNX Runtime on the host or on a device
+    (onnxruntime.OrtValue, which has no types)."""
 
     def numpy(self) -> Array: ...
     def shape(self) -> Sequence[int]: ...
@@ -114,7 +115,7 @@ class OnnxSession:
 
 
 def as_numpy(value: OrtTensor) -> Array:
-    """A copy of a runtime's tensor; one of bfloat16, which it cannot make an array of, must lie on the host."""
+    """A copy of a session's OrtValue; one of bfloat16, which it cannot make an array of, must lie on the host."""
     if value.data_type() != "tensor(bfloat16)":
         return np.array(value.numpy())
     words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -122,7 +123,7 @@ def as_numpy(value: OrtTensor) -> Array:
 
 
 def device_value(array: Array, memory: str) -> OrtTensor:
-    """A copy of an array as a tensor of ONNX Runtime in ``memory`` (``cpu``, ``cuda``); bfloat16, of which it takes no
+    """A copy of an array as a session's OrtValue in ``memory`` (``cpu``, ``cuda``); bfloat16, of which it takes no
     array, stays on the host.
 
     Always a copy: the runtime keeps an array's own memory where it can, and may write there.

@@ -143,7 +143,7 @@ def is_fault(found: Opening, reference: str, model: str, target: str) -> bool:
 
 
 def noted(reference: PathLike | None, model: PathLike | None) -> list[str]:
-    """Notes on a converted file that does not open or run on the CPU, for reports; empty for models in memory."""
+    """Notes on a converted file that ONNX Runtime does not open or run on the CPU; empty for models in memory."""
     if reference is None or model is None or is_mindir(model):
         return []
     found = fault(os.fspath(reference), os.fspath(model), "")

@@ -48,7 +48,8 @@ def _followed_type(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -
 
 @functools.cache
 def _type_sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
-    """Whose type an output has: an element type that is always the same, or the inputs that it follows."""
+    """For the optimised graph, which says few types: whose type an output has: an element type that is always the same,
+    or the inputs that it follows."""
     try:
         schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
@@ -232,7 +233,8 @@ def placements(log: str) -> dict[tuple[str, str], str]:
 
 
 def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
-    """Gives every node a name of its own, in place, so that a log can be matched with nodes."""
+    """Before ONNX Runtime optimises a graph: gives every node a name of its own, in place, so that its log can be
+    matched with nodes."""
     seen = set() if seen is None else seen
     for node in graph.node:
         if not node.name or node.name in seen:
@@ -243,7 +245,7 @@ def name_nodes(graph: onnx.GraphProto, seen: set[str] | None = None) -> None:
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node (If, Loop, Scan) holds."""
+    """The graphs that a node (If, Loop, Scan) of the optimised graph holds."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -251,14 +253,15 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def kind_of(node: onnx.NodeProto) -> str:
-    """The operator of a node as the operator lists name it."""
+    """The operator of a node of the optimised graph as the operator lists name it."""
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def walk(
     graph: onnx.GraphProto, outer: Mapping[str, int] | None = None
 ) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
-    """Every node, bodies included, with the element types of the values that it sees, written or not."""
+    """Every node of an optimised graph, bodies included, with the element types of the values that it sees, written or
+    not."""
     types = dict(outer or {})
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.HasField("tensor_type"):

@@ -182,6 +182,8 @@ class Counter:
     level: Level
 
     def __call__(self, proto: onnx.ModelProto) -> int:
+        """Counts the nodes that a provider of ONNX Runtime would run of a file. Raises NotOptimized for what it
+        refuses."""
         return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
 
 
@@ -254,12 +256,12 @@ def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterat
 
 
 def node_count(proto: onnx.ModelProto) -> int:
-    """Nodes of a file, bodies included."""
+    """Nodes of a file that ONNX Runtime's optimizer wrote, bodies included."""
     return sum(1 for _ in walk(proto.graph))
 
 
 def _interface(proto: onnx.ModelProto) -> list[tuple[str, int]]:
-    """Names and element types of inputs that must be fed, and of outputs."""
+    """Of a file for ONNX Runtime's optimizer: names and element types of inputs that must be fed, and of outputs."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     values = [value for value in proto.graph.input if value.name not in stored]
     return [(value.name, value.type.tensor_type.elem_type) for value in (*values, *proto.graph.output)]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..core.arrays import Feeds, Result
 from ..core.errors import AmpError, first_line, nearest
 from ..core.low_types import numpy_type
+from ..core.runnable import Declared
+
+if TYPE_CHECKING:
+    from ..formats.adapters import OnnxGraph
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,30 @@ class Port:
         pairs = zip(shape, self.shape, strict=False)
         fixed = all(declared == given for given, declared in pairs if isinstance(declared, int))
         return fixed and len(shape) == len(self.shape)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a model takes and gives; ``optional``: inputs with a default value."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    optional: frozenset[str] = frozenset()
+
+
+def interface_of(graph: OnnxGraph) -> Interface:
+    """The inputs and outputs of a graph as its file declares them."""
+    inputs, outputs = graph.declared()
+    ports = {value.name: port_of(value) for value in inputs if not value.stored}
+    optional = frozenset(value.name for value in inputs if value.stored)
+    return Interface(ports, {value.name: port_of(value) for value in outputs}, optional)
+
+
+def port_of(value: Declared) -> Port:
+    """An input or output that a file declares, as a session has it; one that is no tensor has no type."""
+    if value.container:
+        return Port(value.name, "", ())
+    return Port(value.name, {"string": "object"}.get(value.dtype, value.dtype), value.shape)
 
 
 def names_of_outputs(ports: Collection[str], wanted: Sequence[str] | None) -> list[str]:

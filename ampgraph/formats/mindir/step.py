@@ -117,7 +117,8 @@ def refuse_unknown_step(model: Message) -> None:
 
 
 def _in_network(scope: str, named: bool) -> bool:
-    """Whether a scope is in the network. ``named``: whether the file tells the backbone from the loss around it."""
+    """Whether a scope of a .mindir step is in the network. ``named``: whether the file tells the backbone from the loss
+    around it."""
     parts = scope.split("/")
     if named:
         return any(part.startswith(BACKBONE) for part in parts)
@@ -140,7 +141,7 @@ def in_gradients(op: Op) -> bool:
 
 
 def _inner_cells(op: Op) -> list[tuple[str, str]]:
-    """The cells inside the network around an operator; none for what is outside."""
+    """The cells inside the network around an operator of a .mindir step; none for what is outside."""
     inside = re.sub(rf"^.*?/({BACKBONE}|{NETWORK}(?!.*/{BACKBONE}))[^/]*/", "Default/", op.name)
     return [] if op.held else view.cells(inside)
 
@@ -219,8 +220,8 @@ class _GradientOwners:
                 self._name_results(op, found)
 
     def _seed(self, source: int) -> None:
-        """Notes a value with which the backward starts, made by a node of the loss (held: it stays float32), as the
-        gradient of those values at the end of the forward that have its shape."""
+        """Notes a value with which the backward in the .mindir file starts, made by a node of the loss (held: it stays
+        float32), as the gradient of those values at the end of the forward that have its shape."""
         maker = self.flow.writer(source) if source != NONE else None
         if maker is not None and maker.held and in_gradients(maker):
             self.of[source] = [value for value in self.ends if self._alike(value, source)]
@@ -243,7 +244,8 @@ class _GradientOwners:
         return next(iter((*both, *known, *near, *inside)), None)
 
     def _is_constant(self, source: int) -> bool:
-        """Axes, shapes and numbers, which operators share that have nothing to do with each other."""
+        """Whether a value of the .mindir file is an axis, a shape or a number, which operators share that have nothing
+        to do with each other."""
         return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _maker(self, value: int, kind: str) -> Iterator[Op]:
@@ -351,7 +353,7 @@ class _StatusCheck:
         return found
 
     def _waits(self, name: str) -> bool:
-        """Whether a name is a Depend's, which only orders nodes."""
+        """Whether a name in the .mindir file is a Depend's, which only orders nodes."""
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:

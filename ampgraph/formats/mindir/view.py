@@ -76,7 +76,7 @@ class MindirScope:
 
 
 def shown(name: str) -> str:
-    """A name as messages show it."""
+    """A name in a .mindir file as messages show it."""
     return name if len(name) <= 120 else f"{name[:60]}...{name[-57:]}"
 
 

@@ -33,7 +33,7 @@ class Step:
         return Step(value, self._make)
 
     def made(self, kind: str, *operands: Step | float) -> Step:
-        """What an operator makes of ``operands``."""
+        """What an operator makes of ``operands``: its node is written behind them."""
         return Step(self._make(kind, [one.value if isinstance(one, Step) else one for one in operands]), self._make)
 
     def __add__(self, other: Step | float) -> Step:
@@ -135,7 +135,7 @@ def by_formula(nodes: LowNodes, node: ir.Node, dtype: str) -> ir.Value:
 
 
 def cut(number: float, dtype: str) -> Array:
-    """A number in float32, cut towards zero to a low type."""
+    """For nodes that round as kernels do: a number in float32, cut towards zero to a low type."""
     kind = numpy_type(dtype)
     near = np.array(number, kind)
     if abs(float(near)) > abs(number):

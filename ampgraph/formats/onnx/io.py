@@ -209,7 +209,8 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
 
 
 def _same_bytes(origin: Path, target: Path, *, replaced: bool) -> bool:
-    """Whether a data file is there already. Raises AmpError AMP105 for another one, unless it is to be replaced."""
+    """Whether the data file of a model to be copied is there already. Raises AmpError AMP105 for another one, unless it
+    is to be replaced."""
     if not target.exists():
         return False
     if os.path.samefile(target, origin) or filecmp.cmp(target, origin, shallow=False):

@@ -27,7 +27,7 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 
 def operand(node: ir.Node, index: int = 0) -> ir.Value:
-    """The value that a node reads as an input which no node may leave out."""
+    """The value that an onnx_ir node reads as an input which no node of its operator may leave out."""
     value = node.inputs[index]
     assert value is not None
     return value

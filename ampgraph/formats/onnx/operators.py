@@ -207,12 +207,13 @@ BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def body_types(op: Op) -> str:
-    """Why an operator with bodies that is no If, Loop or Scan stays as it is."""
+    """For the dataflow of a file: why an operator with bodies that is no If, Loop or Scan keeps its types."""
     return f"the types of its body are part of {op.kind}"
 
 
 def _types_by_list(op: Op) -> frozenset[str]:
-    """The types that a user's list may admit for an operator without a schema: only for domains other than ONNX's."""
+    """For the dataflow of a file: the types that a user's list may admit for an operator without a schema: only for
+    domains other than ONNX's."""
     return NO_TYPES if op.native.domain in ONNX_DOMAINS else LOW_TYPES
 
 

@@ -192,7 +192,7 @@ class _Equation:
 
 
 def _equation(node: ir.Node) -> _Equation:
-    """The equation of an Einsum node, read."""
+    """The equation of an Einsum that is written as nodes that round as kernels do."""
     text = node.attributes["equation"].as_string().replace(" ", "")
     left, _, result = text.partition("->")
     terms = left.split(",")

@@ -159,7 +159,7 @@ class ReductionNodes(LowNodes):
 
 
 def _axes(node: ir.Node, rank: int) -> list[int] | None:
-    """What a reduction is over, from the front; None where it is not known before a run."""
+    """What a reduction that is written out is over, from the front; None where it is not known before a run."""
     if "axes" in node.attributes:
         given = list(node.attributes["axes"].as_ints())
     elif len(node.inputs) > 1 and node.inputs[1] is not None:

@@ -357,7 +357,7 @@ class RunnableOnnx(EditableGraph):
 
 
 def _session_port(value: Value) -> ir.Value:
-    """A value as a session's input or output."""
+    """A value of the graph as input or output of a file for a session."""
     return ir.Value(name=value.native.name, type=native_type(value.container, value.dtype or "float32"))
 
 

@@ -320,7 +320,8 @@ def _are_waves(flow: Dataflow, op: Op) -> bool:
 
 
 def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
-    """The first operators that compute with a value, each with what it reads of it, through moves; nearest first."""
+    """For the guess what an input is: the first operators that compute with it, each with what it reads of it, through
+    moves; nearest first."""
     work, seen = [(value, TOLD)], set()
     while work:
         value, steps = work.pop()
@@ -343,7 +344,8 @@ def _divides(flow: Dataflow, op: Op, value: int) -> bool:
 
 
 def _gain(flow: Dataflow, op: Op) -> float | None:
-    """The root of the sum of squares of what one output of a product is made with, the median of all outputs.
+    """For the scale of generated inputs: the root of the sum of squares of what one output of a product is made with,
+    the median of all outputs.
 
     Networks keep their numbers about one: where the weights are far below it, what comes in is far above."""
     array = _stored(flow, op.inputs[1] if len(op.inputs) > 1 else NONE, LARGE)
@@ -354,7 +356,7 @@ def _gain(flow: Dataflow, op: Op) -> float | None:
 
 
 def _stored(flow: Dataflow, value: int, most: int) -> Array | None:
-    """The numbers of a stored tensor of at most ``most`` elements, else None."""
+    """For the guess what an input is: the numbers of a stored tensor of at most ``most`` elements, else None."""
     item = flow.values[value] if value != NONE else None
     if item is None or not item.weight or not 0 < flow.weights.size(item) <= most:
         return None
@@ -437,13 +439,13 @@ def _first_affine(flow: Dataflow, value: int, shape: tuple[int, ...]) -> tuple[O
 
 
 def _commutes(op: Op) -> bool:
-    """Whether the operands may be exchanged."""
+    """For the guess what an input is: whether the operands of an operator behind it may be exchanged."""
     return not traits().positions(op.role, "divides") and not traits().positions(op.role, "subtracts")
 
 
 def _broadcast(flow: Dataflow, value: int, shape: tuple[int, ...], by: tuple[int, ...] | None = None) -> Array | None:
-    """One stored number for all, or those of one axis, such that they broadcast over ``shape``; reshaped if ``by`` is
-    given. None for others, as a table of positions."""
+    """For the guess what an input is: stored numbers that shift or scale it, one for all or those of one axis, such
+    that they broadcast over ``shape``; reshaped if ``by`` is given. None for others, as a table of positions."""
     array = _stored(flow, value, WIDEST)
     if array is None or array.dtype.kind != "f":
         return None

@@ -434,7 +434,7 @@ def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays
 
 
 def _array(name: str, value: Result, where: str) -> Array:
-    """What was given for an input as an array; a sequence stays one in an array of objects."""
+    """What the user gave for an input of a sample as an array; a sequence stays one in an array of objects."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
@@ -443,8 +443,8 @@ def _array(name: str, value: Result, where: str) -> Array:
 
 
 def _fed(port: Port, value: Result, where: str) -> Result:
-    """What was given for an input, as the model takes it: rounded to its type; a map stays one for an input that is no
-    tensor."""
+    """What the user gave for an input of a sample, as the model takes it: rounded to its type; a map stays one for an
+    input that is no tensor."""
     if not port.dtype and isinstance(value, Mapping):
         return value
     array = _array(port.name, value, where)
@@ -556,7 +556,7 @@ def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, 
 
 
 def _stage(message: str) -> str:
-    """A failure's message without its numbers, by which two failures at one place are known: operators with their
-    names."""
+    """A failed run's message without its numbers, by which two attempts with other sizes are known to fail at one
+    place: operators with their names."""
     nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
     return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)

@@ -177,7 +177,8 @@ def _is_sum(name: str) -> bool:
 
 
 def _evaluate(text: str) -> int | None:
-    """Sums and products of whole numbers, left to right by precedence; None for anything else."""
+    """For sizes of generated inputs: a dimension's name that is arithmetic, by precedence, left to right; None for
+    anything else."""
     total = 0
     for sign, term in re.findall(r"([+-]?)\s*([^+-]+)", text):
         product = 1
@@ -195,8 +196,8 @@ def _evaluate(text: str) -> int | None:
 
 
 def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
-    """By name of a dimension, where the last part begins and ends that the model takes of it. A part behind the size is
-    empty: ONNX Runtime warns, and gives another answer each time."""
+    """For sizes of generated inputs, by name of a dimension: where the last part begins and ends that the model takes
+    of it. A part behind the size is empty: ONNX Runtime warns, and gives another answer each time."""
     found: dict[str, tuple[int, int]] = {}
     for op in flow.with_roles(traits().operators("slices")):
         shape, bounds = flow.shape(op.inputs[0]), [_whole(flow, value) for value in op.inputs[1:4]]
@@ -210,7 +211,7 @@ def last_parts(flow: Dataflow) -> dict[str, tuple[int, int]]:
 
 
 def _whole(flow: Dataflow, value: int) -> list[int] | None:
-    """A few stored whole numbers; None for others."""
+    """For sizes of generated inputs: a few stored whole numbers; None for others."""
     item = flow.values[value] if value != NONE else None
     array = flow.weights.array(item, FEW) if item is not None and item.weight else None
     return None if array is None or array.dtype.kind != "i" else [int(n) for n in array.reshape(-1)]

@@ -81,7 +81,7 @@ def _in_order(
 
 
 def _spelled(name: str) -> str:
-    """A name in lower case with its words separated."""
+    """The name of a cache or state in lower case with its words separated."""
     return _NEXT.sub(r"\1_next", _PAST.sub("past", _CAMEL.sub("_", name).lower()))
 
 

@@ -120,7 +120,7 @@ def _names(flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
 
 
 def _bodies(flow: Dataflow) -> set[int]:
-    """The scopes that are bodies of control flow, or lie in one."""
+    """For measured ranges: the scopes that are bodies of control flow, or lie in one."""
     found: set[int] = set()
     for scope in flow.scopes:  # parents come before their children
         if scope.kind == "body" or scope.parent in found:
@@ -129,7 +129,8 @@ def _bodies(flow: Dataflow) -> set[int]:
 
 
 def _paired(flow: Dataflow, other: Dataflow, bodies: set[int]) -> dict[int, str]:
-    """Value -> its name once functions are inlined: the same operators follow each other, and calls are left away."""
+    """For measured ranges: value -> its name once functions are inlined: the same operators follow each other, and
+    calls are left away."""
     pairs = {v: flow.values[v].name for v in flow.scopes[0].inputs}
     calls = {scope.op for scope in flow.scopes if scope.kind == "function"}
     mine = [op for op in flow.ops if op.id not in calls and op.scope not in bodies]
@@ -162,7 +163,7 @@ def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
 
 
 def range_of_rows(rows: Array) -> Range:
-    """The range that rows tell; how magnitudes are spread they do not."""
+    """The measured range that the rows of a body tell; how magnitudes are spread they do not."""
     found = Range()
     for low, high, elements, nonfinite in np.asarray(rows, np.float64).reshape(-1, 4):
         any_finite = elements > nonfinite
@@ -252,7 +253,8 @@ class _BodyRows:
         return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
 
     def _one(self, body: Scope, rows: Value) -> Value:
-        """One row of what the rows [k, 4] of a body that runs k times say, by nodes that are added."""
+        """For measured ranges: one row of what the rows [k, 4] of a body that runs k times say, by nodes that are
+        added."""
         neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
         both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
@@ -264,7 +266,7 @@ class _BodyRows:
         return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, body: Scope, numbers: list[Value]) -> Value:
-        """Four scalars as a row [1, 4], by nodes that are added."""
+        """For measured ranges: four scalars as a row [1, 4], by nodes that are added."""
         single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
         parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
         return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)

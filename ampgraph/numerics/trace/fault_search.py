@@ -36,11 +36,11 @@ class SeenPair(Protocol):
     sees_nodes: bool
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        """The feeds of both sides."""
+        """A sample as each of the two traced models takes it."""
         ...
 
     def expected(self, feeds: Feeds) -> dict[str, Result]:
-        """The outputs of the reference."""
+        """The outputs that the reference of the two traced models gives."""
         ...
 
     def tracer(self) -> Tracer | None:

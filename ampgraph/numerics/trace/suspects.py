@@ -270,7 +270,7 @@ class Inquest:
         )  # fmt: skip
 
     def patterns(self, i: int) -> Iterator[str]:
-        """What names a node of the reference to `convert`."""
+        """What names a node to blame as a pattern for `convert --fp32`."""
         origin = self._origin(self.tracer.sites[i])
         if origin is not None:
             yield pattern_for(origin.node, next(filter(None, origin.written), ""))

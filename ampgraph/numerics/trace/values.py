@@ -15,9 +15,9 @@ from ...core.dataflow import NONE, Op, Value
 from ...core.graph import LOW, Graph
 from ...core.progress import Count
 from ...core.runnable import Site
-from ...formats.adapters import OnnxGraph
+from ...formats.adapters import OnnxGraph, load_onnx
 from ...formats.kinds import Model
-from ..graphs import flat_graph, load_onnx, reads_of
+from ..graphs import flat_graph, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.session import rewrite
 

@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
     @staticmethod
     def of(parts: Iterable[Array], low: LowType) -> Extent:
-        """The extent of numbers that come piece by piece."""
+        """The facts of a stored tensor's numbers, which come piece by piece."""
         limit, tiny = low.largest, low.smallest_subnormal / 2
         largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
         below = above = False
@@ -316,7 +316,7 @@ def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
 
 
 def fill(flow: Dataflow, op: Op) -> Array:
-    """The number that an operator fills with."""
+    """For facts: the number that an operator fills with."""
     given = flow.attribute(op, "value")
     return given.reshape(-1)[:1] if isinstance(given, np.ndarray) else np.zeros(1)
 

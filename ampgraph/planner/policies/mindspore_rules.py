@@ -399,7 +399,7 @@ def is_within(owner: str, cells: Cell, containers: Set[str]) -> bool:
 
 
 def _owner_prefix(owner: str) -> str:
-    """The attribute path of a cell as it stands before a parameter's name; empty for the network itself."""
+    """The attribute path of a MindSpore cell as it stands before a parameter's name; empty for the network itself."""
     return f"{owner}." if owner else ""
 
 
@@ -423,7 +423,7 @@ def notes(rules: Rules) -> list[Note]:
 
 
 def _node_in_note(op: Op) -> str:
-    """How a note names an operator."""
+    """How a note of the policy MindSpore names an operator."""
     return op.name or op.kind
 
 

@@ -133,8 +133,8 @@ def _items_of(items: Sequence[Item], *classes: str) -> Iterator[int]:
 def _reached(
     roots: Iterable[int], enters: Callable[[int], bool], follow: Callable[[int], Sequence[int]]
 ) -> dict[int, int]:
-    """Roots and all that is reached from them through what ``enters``, each item with the first root that does,
-    depth first."""
+    """For painting, as TensorFlow does it: roots and all that is reached from them through what ``enters``, each item
+    with the first root that does, depth first."""
     found: dict[int, int] = {}
     for root in roots:
         stack = [root]

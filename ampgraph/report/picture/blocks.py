@@ -50,7 +50,8 @@ def blocks(kinds: Sequence[Hashable], cuts: Sequence[int]) -> list[int | Block]:
 
 
 def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, ...] | None:
-    """The symbols of a unit that repeats: the shortest, and of those the one with the longest run."""
+    """For the picture: the symbols of a unit of nodes that repeats: the shortest, and of those the one with the longest
+    run."""
     symbols = np.array([token.symbol for token in tokens])
     sizes = np.cumsum([0, *(token.size for token in tokens)])
     ends = np.append(np.flatnonzero(np.diff(symbols)), len(symbols) - 1)  # of rows of one symbol, which are no blocks
@@ -64,7 +65,7 @@ def _repeated_unit(tokens: Sequence[_Token], cuts: Sequence[int]) -> tuple[int, 
 
 
 def _longest_run(alike: Array) -> tuple[int, int]:
-    """Start and length of the longest run of true values in an array."""
+    """For the picture, which folds what repeats: start and length of the longest run of true values in an array."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):

@@ -342,6 +342,6 @@ class _GraphArtist:
 
 
 def parted(text: str) -> tuple[str, str]:
-    """A node's reason, as files say it, as (rule, why)."""
+    """A node's reason, as files say it, as the picture shows it: (rule, why)."""
     rule, _, why = text.partition(": ")
     return rule, why

@@ -280,6 +280,7 @@ DATA = "page.json"
 
 
 def webgpu_page(data: JsonObject) -> dict[str, str]:
-    """The page by file name; ``data``: models, samples and what `verify` found, as `webgpu.mjs` reads them."""
+    """The page of `verify --webgpu-page` by file name; ``data``: models, samples and what `verify` found, as
+    `webgpu.mjs` reads them."""
     texts = {name: asset(held) for name, held in WEBGPU.items()}
     return texts | {DATA: json.dumps(data, ensure_ascii=True, indent=1, allow_nan=False) + "\n"}

@@ -187,12 +187,13 @@ def _of_product(flow: Dataflow, known: Traits, op: Op, given: list[int], out: in
 
 
 def _is_scaling(known: Traits, op: Op) -> bool:
-    """Whether an operator multiplies or divides two operands."""
+    """For the rewrite `exponent`: whether an operator multiplies or divides two operands."""
     return known.has(op.role, "scalings") and len(op.inputs) == 2
 
 
 def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
-    """Whether the result is scaled as the data are, f(a x) = a f(x); a Clip or Pad with numbers of its own is not."""
+    """For the rewrite `exponent`: whether the result is scaled as the data are, f(a x) = a f(x); a Clip or Pad with
+    numbers of its own is not."""
     old = known.has(op.role, "bounds") or known.has(op.role, "pads")
     own = any(flow.number(op, name) is not None for name in ("min", "max", "value"))
     reduces = known.has(op.role, "joins") and flow.attribute(op, "reduction") not in (None, "none", b"none", "add")
@@ -200,7 +201,8 @@ def _is_homogeneous(flow: Dataflow, known: Traits, op: Op) -> bool:
 
 
 def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
-    """The p of an operator that computes x^p, from its exponent or its kind; None for any other."""
+    """For the rewrite `exponent`: the p of an operator that computes x^p, from its exponent or its kind; None for any
+    other."""
     if known.has(op.role, "roots"):
         return 0.5
     if known.has(op.role, "divides") and len(op.inputs) == 1:
@@ -210,13 +212,13 @@ def _power(flow: Dataflow, known: Traits, op: Op) -> float | None:
 
 
 def _epsilon(flow: Dataflow, op: Op) -> float:
-    """The epsilon of a norm, as float32 has it; ONNX's own where none is given."""
+    """For the rewrite `exponent`: the epsilon of a norm, as float32 has it; ONNX's own where none is given."""
     given = flow.number(op, "epsilon")
     return 1e-5 if given is None else float(np.float32(given))
 
 
 def _around(flow: Dataflow, value: int) -> list[Op]:
-    """The operators that make and read a value."""
+    """For the rewrite `exponent`: the operators that make and read a value."""
     writer = flow.writer(value)
     return [*([] if writer is None else [writer]), *flow.readers(value)]
 
@@ -236,7 +238,8 @@ class _Ends(Exception):
 
 
 class _Growth:
-    """Grows a group from one value. A degree is an exponent in units of the group's: a square has two."""
+    """For the rewrite `exponent`: grows a group of values that are scaled together from one value. A degree is an
+    exponent in units of the group's: a square has two."""
 
     def __init__(self, known: Known) -> None:
         self.known, self.flow, self.traits = known, known.flow, known.traits
@@ -286,7 +289,7 @@ class _Growth:
         return True
 
     def _is_inner(self, v: int) -> bool:
-        """Whether a value is made and read in the main graph alone."""
+        """In the scaled group: whether a value is made and read in the main graph alone."""
         value, uses = self.flow.values[v], self.flow.uses[v]
         made = value.dtype == FLOAT32 and not value.container and self.flow.writer(v) is not None and value.scope == 0
         return made and all(use.op != NONE and use.scope == 0 for use in uses)
@@ -319,15 +322,15 @@ class _Growth:
         return self._absorbs(op)
 
     def _readers(self, op: Op) -> list[Op]:
-        """All who read what an operator makes."""
+        """In the scaled group: all who read what an operator makes."""
         return [reader for v in op.outputs if v != NONE for reader in self.flow.readers(v)]
 
     def _is_ready(self, v: int) -> bool:
-        """Whether an operand can have another exponent: it is made so, or stored."""
+        """In the scaled group: whether an operand can have another exponent: it is made so, or stored."""
         return v in self.makeable or self.flow.values[v].weight
 
     def _data(self, op: Op) -> list[int]:
-        """The operands in which an operator is homogeneous."""
+        """In the scaled group: the operands in which an operator is homogeneous."""
         return [v for p, v in enumerate(op.inputs) if v != NONE and self.traits.at(op.role, "homogeneous", p)]
 
     def _absorbs(self, op: Op) -> bool:
@@ -337,7 +340,7 @@ class _Growth:
         return _is_scaling(self.traits, op) and any(self.flow.values[v].weight for v in op.inputs)
 
     def _force(self, seed: int) -> None:
-        """Gives a value degree one, and with it whatever makes it."""
+        """In the scaled group: gives a value degree one, and with it whatever makes it."""
         work = [seed]
         while work:
             v = work.pop()
@@ -351,7 +354,7 @@ class _Growth:
                 work += [one for one in self._data(op) if one in self.makeable]
 
     def _visit(self, op: Op) -> None:
-        """Gives degrees to what an operator makes."""
+        """In the scaled group: gives degrees to what an operator makes."""
         given = [self.degrees.get(v, 0) for v in op.inputs]
         wanted = any(v in self.forced for v in op.outputs)
         if not op.outputs or not (wanted or any(given)):
@@ -363,7 +366,8 @@ class _Growth:
             self.degrees.update({v: degree for v in op.outputs if v != NONE})
 
     def _degree(self, op: Op, given: list[int], wanted: bool) -> int:
-        """The degree of an operator's result: of operands of degrees ``given``, 1 where it is ``wanted`` and can be.
+        """In the scaled group: the degree of an operator's result: of operands of degrees ``given``, 1 where it is
+        ``wanted`` and can be.
 
         Raises _Ends where an operand cannot have its degree, or the result none.
         """
@@ -389,7 +393,8 @@ class _Growth:
         return 0
 
     def _common_degree(self, op: Op, wanted: bool) -> int:
-        """The degree that all data of a homogeneous operator and its result share, 0 where none has one.
+        """In the scaled group: the degree that all data of a homogeneous operator and its result share, 0 where none
+        has one.
 
         Operands without one yet need it: they are forced where what makes them can give it, else the edit multiplies
         them by a power of two where they are read. ``wanted``: the result is forced, so that its degree is 1. Raises
@@ -416,7 +421,7 @@ class _Growth:
             raise _Ends
 
     def _force_one(self, op: Op) -> None:
-        """Has one of two computed operands take the degree of their product."""
+        """In the scaled group: has one of two computed operands take the degree of their product."""
         square = op.inputs[0] == op.inputs[1]
         choice = [v for v in op.inputs[1::-1] if v in self.makeable and not square]
         if choice:
@@ -430,7 +435,8 @@ class _Growth:
 
 
 def _lost(array: Array) -> float:
-    """The error that rounding to float16 gives a tensor, relative, as the root of the mean of squares."""
+    """For the rewrite `exponent`: the error that rounding to float16 gives a tensor, relative, as the root of the mean
+    of squares."""
     size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
     if not size:
         return 0.0

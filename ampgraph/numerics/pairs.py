@@ -10,25 +10,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..core.arrays import Result
+from ..core.arrays import Feeds, Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from ..core.low_types import numpy_type
 from ..formats import adapters
-from ..formats.onnx.graph import OnnxGraph
-from ..formats.onnx.io import to_proto
-from ..numerics.graphs import Interface, interface_of, load_onnx
-from ..numerics.metrics.roles import roles_of
-from ..numerics.strict.session import StrictSession, low_accumulators
-from ..numerics.trace.values import Tracer
-from ..report.verification import QuantizedParts, quantized_parts
+from ..formats.adapters import OnnxGraph, load_onnx
+from ..formats.kinds import Model, PathLike, path_of
 from ..runtime.devices import choose
 from ..runtime.executed import ExecutedLayer
 from ..runtime.mindspore_session import MindsporeSession
 from ..runtime.onnxruntime_session import OnnxSession
-from ..runtime.ports import Port, Session
-from .kinds import Feeds, Model, PathLike, path_of
-from .run import MINDIR_DEVICES, ONNX_DEVICES, executed, refuse_device, runtime_of, unproven
+from ..runtime.ports import Interface, Port, Session, interface_of
+from ..runtime.targets import MINDIR_DEVICES, ONNX_DEVICES, executed_session, refuse_device, runtime_of, unproven
+from .metrics.roles import roles_of
+from .quantized import QuantizedParts, quantized_parts
+from .strict.session import StrictSession, low_accumulators
+from .trace.values import Tracer
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXECUTED = "by real kernels of {}, in the precisions of the file; reference on ONNX Runtime's CPU"
@@ -137,13 +135,12 @@ class OnnxPair(Pair):
             message = error.message.replace("refuses the model", "refuses your model, as it was before")
             raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
         if self._runtime is not None:
-            self._found = session = executed(self._runtime, self._model, self._theirs)
+            self._found = session = executed_session(self._runtime, self._model, self._theirs)
             self.layers = session.layers()
         elif self.strict:
             self._found = StrictSession(self._theirs, target=self._target)
         else:
-            assert isinstance(self._theirs, OnnxGraph)
-            source = to_proto(self._theirs.model) if self._path is None else self._path
+            source = adapters.proto_of(self._theirs) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:

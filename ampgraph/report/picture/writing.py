@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.files import refuse_output, sources_of, text_file
-from .kinds import PathLike
+from ...core.files import refuse_output, sources_of, text_file
+from ...formats.kinds import PathLike
 
 if TYPE_CHECKING:
-    from ..core.graph import Graph
-    from ..report.summary import Choices, Summary
+    from ...core.graph import Graph
+    from ..summary import Choices, Summary
 
 OPTION = "--html"
 
@@ -31,8 +31,8 @@ def write_page(path: PathLike | None, page: Callable[[], str]) -> None:
 def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
     """Writes the page of `convert`, if ``path`` is given: the graph as it is now."""
     if path is not None and summary is not None and made is not None:
-        from ..report.inspect import seen_as
-        from ..report.picture.page import conversion_page
+        from ..inspect import seen_as
+        from .page import conversion_page
 
         refuse_page(path, summary.output)  # whose name may have been chosen since
         name = Path(summary.output or summary.model).name

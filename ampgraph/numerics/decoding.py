@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.arrays import Array, Result
+from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, is_whole
 from ..core.graph import LOW
 from ..core.low_types import numpy_type
 from ..core.progress import Progress
+from ..core.shown import Data
 from ..core.verdict import QUANTILE
-from ..numerics.inputs.states import FLOATS, CachePair, find_pairs
-from ..numerics.metrics.agreement import Agreement, quantile
-from ..report.verification import StepError
 from ..runtime.ports import Port
-from .kinds import Feeds
+from .inputs.states import FLOATS, CachePair, find_pairs
+from .metrics.agreement import Agreement, quantile
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from .inputs.samples import Samples
 
 # -- what it is fed, step by step -------------------------------------------------------------------------------------
 
@@ -147,6 +146,17 @@ def _scores_output(outputs: Mapping[str, Port]) -> str:
 # -- both models, each on its own cache, with the reference's tokens --------------------------------------------------
 
 MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class StepError(Data):
+    """What the error of a step is, counted from 0, and at which output."""
+
+    step: int
+    error: float
+    output: str
+
+
 Run = tuple[dict[str, Result], dict[str, Result]]
 
 
