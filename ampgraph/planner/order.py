@@ -25,6 +25,7 @@ from .rules.releases import branches, epilogue, once, unserved
 from .rules.rule import Findings, Rule, Sight, look_at_all, warned
 from .rules.spectra import small_powers
 from .rules.streams import float32_streams, recurrences, residual_streams
+from .rules.thresholds import thresholds
 from .rules.weights import unstorable_weights
 
 LOOKS = (
@@ -41,7 +42,7 @@ LOOKS = (
 """Accuracy, one operator after the other."""
 ORDER: tuple[tuple[Rule, ...], ...] = (
     (index_arithmetic,),
-    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, float32_streams),
+    (*LOOKS, integer_sums, quantized, raw_inputs, thresholds, folded_constants, float32_streams),
     (residual_streams, recurrences, deep_products, wrong_kernels),
     (unstorable_weights,),
     (measured_overflows,),

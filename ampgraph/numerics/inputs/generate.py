@@ -329,7 +329,7 @@ def _first_readers(flow: Dataflow, value: int) -> Iterator[tuple[Op, int]]:
             if op.id in seen:
                 continue
             seen.add(op.id)
-            if has(op.role, "passes_on") or has(op.role, "joins") or has(op.role, "pads"):
+            if any(has(op.role, trait) for trait in ("passes_on", "joins", "pads", "sums_windows")):
                 work += [(made, steps - 1) for made in op.outputs]
             else:
                 yield op, value

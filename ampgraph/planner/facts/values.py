@@ -246,6 +246,7 @@ def _clipped(values: Values, op: Op) -> Interval:
 DERIVATIONS = (
     Derivation(("shapes",), lambda traits, op: (), lambda values, op: UNKNOWN),
     Derivation(("within_two",), lambda traits, op: (), lambda values, op: _within(2.0)),
+    Derivation(("signs",), lambda traits, op: (), lambda values, op: Interval(-1.0, 1.0, True)),
     Derivation(("norms",), lambda traits, op: op.inputs[1:3], _norm_interval),
     Derivation(("fills",), lambda traits, op: (), lambda values, op: _of_array(fill(values.flow, op))),
     Derivation(("cancels",), lambda traits, op: op.inputs, _sum_interval),
