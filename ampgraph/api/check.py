@@ -255,7 +255,7 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def by_lists(done: Conversion, progress: Progress) -> Conversion:
-    """The conversion that no measured range steers, if it meets the tolerance that the steered one misses."""
+    """For `convert` with a check: the conversion without measured ranges, if only that meets the tolerance."""
     verdict, job = done.verdict, done.job
     if verdict is None or not verdict.missed or verdict.refused or not job.measuring.given():
         return done
@@ -273,8 +273,8 @@ def by_lists(done: Conversion, progress: Progress) -> Conversion:
 
 
 def repaired(missed: Conversion, progress: Progress) -> Conversion:
-    """The first of some conversions that is right and has something low; else the model as it is, which is no repair,
-    where only that is right; else what is given."""
+    """For `convert --repair`: the first of some conversions that is right and has something low; else the model as it
+    is, which is no repair, where only that is right; else what is given."""
     verdict = missed.verdict
     if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
         return missed
@@ -296,8 +296,8 @@ def repaired(missed: Conversion, progress: Progress) -> Conversion:
 
 
 def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion done again by ranges measured on the samples on which it missed the tolerance; None where it had
-    ranges already."""
+    """For `convert --repair`: the conversion by ranges measured on the samples on which it missed; None where it had
+    some."""
     if job.recipe.ranges is not None or job.measuring.given():
         return None
     done = made(replace(job, measuring=Measuring(samples=missed.samples)), progress)
@@ -306,12 +306,13 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 
 def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion done again with the patterns that the check has found and tried; None where there are none."""
+    """For `convert --repair`: the conversion with the patterns that the check has found and tried; None where there are
+    none."""
     return _holding(job, missed.mended_by, progress) if missed.mended_by else None
 
 
 def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
-    """The conversion with what `tune` finds; None where that would take too long, or finds nothing."""
+    """For `convert --repair`: the conversion with what `tune` finds; None where it takes too long, or finds nothing."""
     from .tune import tune
 
     count, limit = missed.samples, missed.tolerance or 0.0
@@ -333,7 +334,7 @@ def _holding(job: Job, patterns: tuple[str, ...], progress: Progress) -> Convers
 
 
 def _tried(done: Conversion, held: tuple[str, ...], progress: Progress) -> Conversion:
-    """The conversion with the verdict of its check, in which ``held`` names what was pinned; without one where nothing
-    is low any more."""
+    """For `convert --repair`: the conversion with the verdict of its check, in which ``held`` names what was pinned;
+    without one where nothing is low any more."""
     found = trial(done, progress)
     return replace(done, verdict=None if found is None else replace(found, pinned=held))

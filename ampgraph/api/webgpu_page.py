@@ -142,11 +142,10 @@ class WebgpuPage:
 
 
 class _TensorFile:
-    """Arrays one behind the other in a file, each once; at multiples of 8, as a browser's arrays need it."""
+    """For `verify --webgpu-page`: arrays one behind the other in a file, each once; at multiples of 8, as a browser's
+    arrays need it."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """For `verify --webgpu-page`: arrays one behind the other in a file, each once; at multiples of 8, as a
-        browser's arrays need it."""
         self.file = file
         self.places: dict[int, int] = {}
 

@@ -233,12 +233,10 @@ class _Work:
 
 
 class Room:
-    """The free memory that models of a folder share: one that needs more than is left waits, unless nothing else
-    runs."""
+    """Command `convert FOLDER`: the free memory that its models share: one that needs more than is left waits, unless
+    nothing else runs."""
 
     def __init__(self) -> None:
-        """Command `convert FOLDER`: the free memory that its models share: one that needs more than is left waits,
-        unless nothing else runs."""
         self.free, self.running, self.changed = free_memory(), 0, threading.Condition()
 
     @contextlib.contextmanager

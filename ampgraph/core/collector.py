@@ -12,10 +12,9 @@ MOST_BYTES = 1 << 30  # of memory, grown since then
 
 
 class _CollectorDebt:
-    """What was made since the last full collection, and may be garbage in circles by now."""
+    """Python's garbage collector: what was made since the last full collection, and may be garbage in circles."""
 
     def __init__(self) -> None:
-        """Python's garbage collector: what was made since the last full collection, and may be garbage in circles."""
         self.objects, self.resident = 0, 0
 
     def settle(self) -> None:

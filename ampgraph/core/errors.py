@@ -9,14 +9,13 @@ _SOURCE = re.compile(r"/\S+/(\w+\.(?:cc|cpp|cu|h):\d+) ")  # where C++ says that
 
 
 class AmpError(Exception):
-    """A mistake in the input or in its use, reported in one line with a hint.
+    """The one error of ampgraph: a mistake in the input or in its use, reported in one line with a hint.
 
     Codes: 1xx reading and writing files, 2xx the model, 3xx lists, patterns and options, 4xx plans, 5xx running,
     9xx a defect of ampgraph itself.
     """
 
     def __init__(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
-        """The error of every room: a mistake in the input or in its use, reported in one line with a hint."""
         self.code, self.message, self.where, self.hint = code, message, where, hint
         super().__init__(self.__str__())
 
@@ -28,18 +27,16 @@ class AmpError(Exception):
 
 
 class NoMemory(AmpError):
-    """A run that failed for want of memory, not by a fault of the model: AMP504."""
+    """The AmpError of a run that failed for want of memory, not by a fault of the model: AMP504."""
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
-        """The AmpError of a run that failed for want of memory, not by a fault of the model: AMP504."""
         super().__init__("AMP504", message, where=where, hint=hint)
 
 
 class Unmatched(AmpError):
-    """A ``word`` of an option that means nothing in this model, though it may in another one: AMP305, AMP310."""
+    """The AmpError for a ``word`` of an option without a meaning in this model, maybe another: AMP305, AMP310."""
 
     def __init__(self, code: str, message: str, *, hint: str, word: str) -> None:
-        """The AmpError for a ``word`` of an option without a meaning in this model, maybe another: AMP305, AMP310."""
         super().__init__(code, message, hint=hint)
         self.word = word
 

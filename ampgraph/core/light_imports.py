@@ -28,8 +28,8 @@ def stand_in(name: str) -> ModuleType:
 
 
 class Later:
-    """A class by its module, for annotations that name it beside others (``Later("torch.distributed", "ProcessGroup") |
-    None``): the module is imported when somebody asks for the types of a function."""
+    """Quick imports: a class by its module, for annotations that name it beside others (``Later("torch.distributed",
+    "ProcessGroup") | None``): the module is imported when somebody asks for the types of a function."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name

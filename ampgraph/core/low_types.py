@@ -44,7 +44,7 @@ def low_type(name: str) -> LowType:
 
 
 def numpy_type(name: str) -> DType:
-    """The numpy type of ``float16`` or ``bfloat16`` (ml_dtypes')."""
+    """Of a low type: the numpy type of ``float16`` or ``bfloat16`` (ml_dtypes')."""
     import ml_dtypes
     import numpy as np
 

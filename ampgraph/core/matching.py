@@ -194,10 +194,9 @@ class Match(NamedTuple):
 
 
 class PatternSet:
-    """Patterns that are searched together, in order of preference. ``overridable``: as a View has it."""
+    """Patterns that are searched together in a dataflow, by preference. ``overridable``: as a View has it."""
 
     def __init__(self, patterns: Sequence[Pattern], conventions: Conventions, *, overridable: bool = True) -> None:
-        """Patterns that are searched together in a dataflow, by preference. ``overridable``: as a View has it."""
         self.patterns, self.conventions, self.overridable = tuple(patterns), conventions, overridable
         self.roles = frozenset(call.role for p in patterns for node in p.nodes for call in node.calls)
         self._by_anchor: dict[str, list[Pattern]] = {}
@@ -274,7 +273,8 @@ class View:
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
+        """For matching: casts and identities behind an operator, one after the other, as long as each is the only
+        reader."""
         while (reader := sole_reader(self.flow, op.outputs[0])) is not None and self.changes_nothing(reader):
             yield reader
             op = reader

@@ -91,7 +91,7 @@ class Range:
 
 
 def measure(array: Array) -> Range:
-    """The range of one float32 array of any shape, in one pass over pieces of it."""
+    """The `Range` of one float32 array of any shape, in one pass over pieces of it."""
     found = Range()
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
     for start in range(0, flat.size, PART):

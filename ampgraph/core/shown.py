@@ -69,7 +69,7 @@ class Shown(Data):
     __slots__ = ()
 
     def lines(self) -> list[str]:
-        """The report of the command."""
+        """The text of what shows itself, by lines."""
         raise NotImplementedError
 
     def _full(self) -> list[str]:

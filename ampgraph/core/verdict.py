@@ -25,10 +25,10 @@ def chaotic_in_itself(sensitivity: float, output: str = "") -> str:
 
 
 class PrecisionWarning(UserWarning):
-    """A conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what repairs it."""
+    """The warning of a conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what
+    repairs it."""
 
     def __init__(self, verdict: CheckVerdict) -> None:
-        """The Python warning of a conversion that missed its tolerance, or may; ``verdict``: how, what repairs it."""
         self.verdict = verdict
         super().__init__(str(verdict))
 

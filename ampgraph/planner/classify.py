@@ -155,8 +155,8 @@ def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
 
 
 def is_declared(options: Options, op: Op) -> bool:
-    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind or
-    name. A pattern that happens to match it does not say so."""
+    """First verdicts: whether the user says that an operator without a schema takes the low type: by a list, or --low
+    by its kind or name. A pattern that happens to match it does not say so."""
     return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
@@ -271,7 +271,7 @@ def _products(facts: Facts, value: int) -> Iterator[Op]:
 
 
 def forward_of(flow: Dataflow, op: Op) -> Op:
-    """The forward operator of a gradient; any other operator itself."""
+    """First verdicts: the forward operator of a gradient; any other operator itself."""
     return flow.ops[op.follows] if op.follows != NONE else op
 
 

@@ -117,12 +117,10 @@ class Result(Protocol):
 
 
 class Ties:
-    """Numbers from 0 on, some of them tied to one another: the lowest of these represents them. ``parents``: what ties
-    each already, itself if nothing does."""
+    """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these represents
+    them. ``parents``: what ties each already, itself if nothing does."""
 
     def __init__(self, parents: Iterable[int]) -> None:
-        """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these
-        represents them. ``parents``: what ties each already, itself if nothing does."""
         self.parents = list(parents)
 
     def find(self, number: int) -> int:

@@ -35,13 +35,12 @@ class Apiece:
 
 @dataclass(frozen=True)
 class OneSided:
-    """What the first or the second has alone."""
+    """Report of `diff`: what the first or the second has alone."""
 
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """Report of `diff`: what the first or the second has alone."""
         return len(self.first) + len(self.second)
 
     def lines(self) -> list[str]:

@@ -244,10 +244,9 @@ def _place_in_plan(flow: Dataflow, value: int) -> Place:
 
 
 class GraphWork:
-    """Reads what the operators of a dataflow compute and move."""
+    """Estimate of speed: reads what the operators of a dataflow compute and move."""
 
     def __init__(self, flow: Dataflow, options: Options, inside: FusedValues) -> None:
-        """Estimate of speed: reads what the operators of a dataflow compute and move."""
         from ..planner.facts.sizes import OpenSizes  # a plan is applied where there is no planner
 
         self.flow, self.options, self.inside = flow, options, inside

@@ -30,8 +30,8 @@ Replaced = Mapping[str, tuple[Rewrite, str]]  # a name that a rewrite took away 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Bytes that a type costs, kernels' starts included (None: not possible), how many start, the values that are cast
-    for it, the weights that are stored for it."""
+    """As `explain` says it: bytes that a type costs, kernels' starts included (None: not possible), how many start, the
+    values that are cast for it, the weights that are stored for it."""
 
     bytes: int | None
     starts: int
@@ -39,8 +39,6 @@ class Choice:
     weights: tuple[str, ...]
 
     def __str__(self) -> str:
-        """As `explain` says it: bytes that a type costs, kernels' starts included (None: not possible), how many start,
-        the values that are cast for it, the weights that are stored for it."""
         if self.bytes is None:
             return "more than any cast: it is not possible here"
         both = (("casts", self.casts), ("stores", self.weights))

@@ -163,12 +163,11 @@ WORDS: Mapping[str, str] = MappingProxyType({
 
 
 class Meanings(Shown):
-    """What a term means, in each of its senses."""
+    """The report of `help`: what a term means, in each of its senses."""
 
     __slots__ = ("found",)
 
     def __init__(self, found: Mapping[str, str]) -> None:
-        """The report of `help`: what a term means, in each of its senses."""
         self.found = found
 
     def to_dict(self) -> dict[str, str]:  # type: ignore[override]

@@ -50,12 +50,11 @@ def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable
 
 
 class LowStored:
-    """The stored tensors of a model that are rounded, by the places that read them so.
+    """Rounded together: the stored tensors of a model that are rounded, by the places that read them so.
 
     ``edits`` None: as if every one were."""
 
     def __init__(self, flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit] | None = None) -> None:
-        """Rounded together: the stored tensors of a model that are rounded, by the places that read them so."""
         self.flow, self.traits, self.dtype = flow, traits, dtype
         self._low: dict[tuple[str, str], WeightEdit] | None = None
         if edits is not None:

@@ -181,7 +181,7 @@ def _what_is_there(error: BaseException) -> str:
 
 
 def _keep_types(ms: ModuleType) -> None:
-    """Has Ascend compute in the types of the file; AMP505 where the process has chosen another mode already."""
+    """For a session of MindSpore: Ascend computes in the types of the file; AMP505 where the process chose others."""
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:

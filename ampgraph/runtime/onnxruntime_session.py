@@ -146,7 +146,7 @@ def _port_of(item: Any) -> Port:
 
 
 def refused(error: Exception, where: str) -> AmpError:
-    """The error that a session raises where ONNX Runtime refuses a model, in the runtime's words."""
+    """The error of a session where ONNX Runtime refuses a model, in the runtime's words."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
@@ -178,7 +178,7 @@ def older_than_the_model(message: str) -> str:
 
 
 def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
-    """What the runtime says in a run. ``contradiction``: what does not agree in what was fed."""
+    """The error of a session's run in the runtime's words. ``contradiction``: what does not agree in what was fed."""
     message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")
@@ -203,7 +203,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(where: str) -> NoMemory:
-    """The error that a session raises where ONNX Runtime ran out of memory."""
+    """The error of a session where ONNX Runtime ran out of memory."""
     return NoMemory(f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")
 
 

@@ -29,10 +29,9 @@ SECONDS = 600.0
 
 
 class NotOptimized(Exception):
-    """No session was made; the message says why. ``elsewhere``: the environment is at fault, not the model."""
+    """ONNX Runtime optimised nothing; the message says why. ``elsewhere``: the environment is at fault."""
 
     def __init__(self, why: str, elsewhere: bool = False) -> None:
-        """ONNX Runtime optimised nothing; the message says why. ``elsewhere``: the environment is at fault."""
         super().__init__(why)
         self.elsewhere = elsewhere
 
@@ -176,14 +175,13 @@ Admits = Callable[[onnx.ModelProto], bool]
 
 @dataclass(frozen=True)
 class Counter:
-    """Counts the nodes that a provider would run. Raises NotOptimized for what it refuses."""
+    """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
 
     provider: str
     python: str
     level: Level
 
     def __call__(self, proto: onnx.ModelProto) -> int:
-        """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
         return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
 
 

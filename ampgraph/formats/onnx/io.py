@@ -190,7 +190,7 @@ def _moved_into_place(temporary: Path, target: Path, aside: Path) -> Iterator[No
 
 
 def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Copies a model's file to another name, data files included, for a model in which nothing changes."""
+    """Copies an ONNX model's file to another name, data files included, where nothing changes."""
     source, path = Path(source), Path(path)
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())

@@ -248,8 +248,8 @@ REACHED = {"picture": 512.0, "pixels": 512.0, PLAIN: max(SCALES)}
 
 
 def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[str, str]:
-    """What a float input holds (a word of `KINDS`) by its name, its shape and the first operators, and what is said of
-    that."""
+    """Generated inputs: what a float one holds (a word of `KINDS`) by its name, its shape and the first operators, and
+    what is said of that."""
     if _are_spectra(port, shape):
         return "spectrum", "spectra: of -1 to 1, logarithms, whitened"
     if is_picture(shape):
@@ -264,8 +264,7 @@ def _kind_of(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[
 
 
 def _as_picture(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in which a product reads an input as a picture of one channel, where moves alone lie between; () for
-    none."""
+    """Generated inputs: the shape in which a product reads one as a picture of one channel; () for none."""
     for op, read in _first_readers(flow, port.value):
         found = tuple(size for size in flow.shape(read) or () if isinstance(size, int))
         if (
@@ -278,8 +277,8 @@ def _as_picture(flow: Dataflow, port: GraphInput, shape: tuple[int, ...]) -> tup
 
 
 def _are_spectra(port: GraphInput, shape: tuple[int, ...]) -> bool:
-    """Whether an input is a spectrogram, by its name or an axis of frames, and its sizes: too many bands for a
-    picture's colours, too few for sound."""
+    """Generated inputs: whether one is a spectrogram, by its name or an axis of frames, and its sizes: too many bands
+    for a picture's colours, too few for sound."""
     words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
     over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
     named = over_time or any(word in port.name.lower() for word in words)

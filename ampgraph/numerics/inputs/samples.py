@@ -545,8 +545,8 @@ def _scaled_down(size: int, numbers: list[int]) -> list[int]:
 
 
 def _scaled_squares(places: Learnt, numbers: list[int]) -> Iterator[dict[Place, int]]:
-    """Both sides of square pictures, such that their area is in the ratio of two numbers of a message, or larger by
-    some `MARGINS`: what Convs and pools leave of a side is rounded down."""
+    """Sizes of generated samples: both sides of square pictures, such that their area is in the ratio of two numbers of
+    a message, or larger by some `MARGINS`: what Convs and pools leave of a side is rounded down."""
     sides = [pair for pair in itertools.combinations(places, 2) if pair[0][0] == pair[1][0]]
     largest = sorted(set(numbers), reverse=True)
     for one, other in (pair for pair in sides if places[pair[0]] == places[pair[1]] >= EDGE):

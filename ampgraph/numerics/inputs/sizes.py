@@ -227,7 +227,7 @@ LETTERS = 20  # classes at least: those of an alphabet
 
 
 def reads_text_lines(flow: Dataflow) -> bool:
-    """Whether all outputs are probabilities of letters, place by place along a line: ``[batch, places, letters]``.
+    """Sizes of generated inputs: whether all outputs are probabilities of letters, place by place along a line.
 
     Its pictures are lines of text then (`Sizes.text`). A tagger of words looks alike, which does no harm: it has no
     picture.
@@ -239,6 +239,6 @@ def reads_text_lines(flow: Dataflow) -> bool:
 
 
 def _is_of_letters(shape: tuple[int | str | None, ...] | None) -> bool:
-    """Whether a shape is ``[batch, places, letters]`` with an alphabet's number of them."""
+    """Sizes of generated inputs: whether a shape is ``[batch, places, letters]`` with an alphabet's number of them."""
     letters = shape[-1] if shape is not None and len(shape) == 3 else 0
     return isinstance(letters, int) and letters >= LETTERS

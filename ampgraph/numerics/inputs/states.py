@@ -53,7 +53,7 @@ def find_pairs(
 
 
 def told_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> tuple[CachePair, ...]:
-    """The pairs that names and shapes tell; of states that no name pairs, order and shapes."""
+    """Samples with a cache: the pairs that names and shapes tell; of states that no name pairs, order and shapes."""
     known: dict[tuple[str, ...], list[str]] = {}
     for name in outputs:
         known.setdefault(_words(name), []).append(name)
@@ -91,7 +91,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _are_paired_names(past: str, present: str) -> bool:
-    """Whether the names of an input and an output both speak of memory (a state, a cache)."""
+    """Samples with a cache: whether the names of an input and an output both speak of memory (a state, a cache)."""
     words = {word for name in (past, present) for word in _WORD.findall(_spelled(name))}
     paired = words & PLAIN or _AGAIN.sub("", past) == present
     return past != present and bool(words & (DIRECTIONS - PLAIN) or (paired and words & REMEMBERS))

@@ -178,10 +178,9 @@ def range_of_rows(rows: Array) -> Range:
 
 
 class _BodyRows:
-    """Writes operators into bodies that give rows of extremes to the main graph, where a run can read them."""
+    """Measured ranges: writes operators into bodies that give rows of extremes to the main graph, to be read."""
 
     def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
-        """Measured ranges: writes operators into bodies that give rows of extremes to the main graph, to be read."""
         self._flow, self._edit = flow, edit
         self._ops: dict[int, list[Op]] = {}
         for op in flow.ops:

@@ -114,12 +114,12 @@ def _entry_kinds(entry: _DrawnFolder | int, kinds: Sequence[str]) -> Hashable:
 
 
 def _first_node(entry: _DrawnFolder | int) -> int:
-    """The first node inside a drawn entry, which is a node or a folder."""
+    """Picture: the first node inside a drawn entry, which is a node or a folder."""
     return entry if isinstance(entry, int) else _first_node(entry.entries[0])
 
 
 def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], width: int) -> list[_DrawnFolder | int]:
-    """The drawn entries, at most ``width``: neighbours are folded into folders of one size."""
+    """Picture: the drawn entries, at most ``width``: neighbours are folded into folders of one size."""
     while len(entries) > width:
         size = math.ceil(len(entries) / math.ceil(len(entries) / width))  # runs of one length
         runs = [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -128,7 +128,7 @@ def _folded_to_width(entries: list[_DrawnFolder | int], labels: Sequence[str], w
 
 
 def _folder_of_run(entries: list[_DrawnFolder | int], labels: Sequence[str]) -> _DrawnFolder:
-    """A drawn folder for some neighbours, named after its first and last one."""
+    """Picture: a drawn folder for some neighbours, named after its first and last one."""
     first, last = (_entry_label(entry, labels) for entry in (entries[0], entries[-1]))
     return _DrawnFolder(f"{first} … {last}", entries=entries)
 
@@ -205,7 +205,7 @@ class Drawing:
 
 
 def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
-    """The drawing of a dataflow: its nodes as boxes in folders, and edges between them.
+    """Picture: the drawing of a dataflow: its nodes as boxes in folders, and edges between them.
 
     Args:
         reasons: of nodes whose file does not say why; a node that is in both says what is given here.
@@ -214,10 +214,9 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
 
 
 class _GraphArtist:
-    """Draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
+    """Picture: draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
 
     def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
-        """Picture: draws one dataflow: boxes for nodes, edges for values, folders for layers and bodies."""
         self.flow, self.reasons = flow, reasons
         self.outer = {target: source for source, target in flow.passed}
         self.found = Drawing()

@@ -120,7 +120,7 @@ def _steers_or_normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> boo
 
 
 def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """The nodes that read a value or a view of it, each with the place of the input."""
+    """What trains: the nodes that read a value or a view of it, each with the place of the input."""
     for node, index in value.uses():
         if has(kind_of(node), "keeps_all") and index == 0 and not node.outputs[0].is_graph_output():
             yield from _readers_through_views(node.outputs[0])
@@ -129,7 +129,7 @@ def _readers_through_views(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _raw_data(graph: ir.Graph) -> set[ir.Value]:
-    """Graph inputs, and what is made of them by views, shifts and divisions: still the model's raw data."""
+    """What trains: graph inputs, and what is made of them by views, shifts and divisions: still raw data."""
     found = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         kept = has(kind_of(node), "keeps_all") or has(kind_of(node), "normalizes")

@@ -253,7 +253,7 @@ class GradientGraph:
         return self._written(updated, running, said)
 
     def _withdrawn(self, names: Sequence[str]) -> list[ir.Value]:
-        """Removes outputs that only the two graphs needed, and returns their values."""
+        """Removes outputs of the training step that only its two graphs needed, and returns their values."""
         found = {value.name: value for value in self.graph.outputs}
         for name in names:
             self.graph.outputs.remove(found[name])
