@@ -1,4 +1,6 @@
-"""Finds patterns in a dataflow. It looks through what changes nothing, and at numbers and attributes in one form."""
+"""Finds patterns in a dataflow, looking through what changes nothing. A pattern becomes instructions, each of which
+goes from a value that is *bound* (to a name of the pattern) to an operator that reads or makes it, and binds the rest.
+"""
 
 from __future__ import annotations
 
@@ -408,7 +410,7 @@ class Matcher:
         return [] if op is None else [(op, chain)]
 
     def _by_class(self, instruction: Instruction, op: Op) -> Choices:
-        """The next instructions for an operator that patterns call by the name of its class."""
+        """The next instructions for an operator that patterns call by its list's class ("product"), not by its kind."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
     def _bind(self, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:

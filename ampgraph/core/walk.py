@@ -1,5 +1,5 @@
-"""Ways through a dataflow: before and behind values, through operators of some roles, to a sole reader, and across the
-boundaries of bodies and functions."""
+"""Ways through a dataflow: before and behind values, through operators of some roles (kinds, as lists call them), to a
+sole reader, and across the boundaries of bodies and functions: a formal is what a call's argument is called inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What lists, level, schema and kernels say of each slot, before any look at the graph around it."""
+"""What lists, level, schema and kernels say of each slot (the operands and results of an operator that share a type),
+before any look at the graph around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where an ONNX model is edited: handles and their copies of functions, places of new nodes, Casts, readers."""
+"""Where an ONNX model is edited, by handles of its dataflow: the *native* objects of onnx_ir behind them, copies of
+functions, places of new nodes, Casts, readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Nodes that compute in float32 and round to a low type at each step."""
+"""Nodes that compute in float32 and round to a low type at each step, as kernels do: numbers lie as rows, of which a
+*lane* adds up some, one a *turn*."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class OnnxShapes:
         return None if found is None else _tensor_shape(found)
 
     def certain(self, value: Value) -> Shape | None:
-        """The shape of a value, leaving out what the file merely annotates: on outputs, in bodies, or against onnx's
-        inference.
+        """The shape of a value that the file does not merely annotate: of an output, in a body or against onnx's
+        inference an annotation alone may be wrong; None then.
 
         What is said of other values of the main graph is believed where onnx infers nothing.
         """

@@ -168,9 +168,9 @@ def mutations(model: ir.Model) -> dict[str, str]:
 
 
 def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
-    """Buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
+    """A module's buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
 
-    Running statistics are left to `lower_batch_norm`, ``exported_mode`` as there.
+    Running statistics are left to `lower_batch_norm`; ``exported_mode``: only norms exported for training train.
 
     Raises AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type.
     """

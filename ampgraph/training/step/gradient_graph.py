@@ -230,7 +230,8 @@ class GradientGraph:
                 parameter.const_value = ir.tensor(low, name=parameter.name)
 
     def finish(self, options: UpdateOptions, said: JsonObject) -> TrainingStep:
-        """The step of these gradients and of an update by them, which is joined to them. ``said``: its options."""
+        """The step of these gradients and of an update by them, to which both are joined. ``said``: the options of
+        `build_training_step`, kept in the step's layout."""
         how = Together.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
