@@ -1,4 +1,5 @@
-"""What lists, level, schema and kernels say of each slot, before any look at the graph around it."""
+"""What lists, level, schema and kernels say of each slot (the operands and results of an operator that share a type),
+before any look at the graph around it."""
 
 from __future__ import annotations
 
@@ -161,8 +162,8 @@ def _declared(facts: Facts, op: Op) -> tuple[int, ...]:
 
 
 def is_declared(options: Options, op: Op) -> bool:
-    """Whether the user says that an operator without a schema takes the low type: by a list, or --low by its kind or
-    name. A pattern that happens to match it does not say so."""
+    """First verdicts: whether the user says that an operator without a schema takes the low type: by a list, or --low
+    by its kind or name. A pattern that happens to match it does not say so."""
     return op.kind in options.lists.edited or not {f"op:{op.kind}", op.name or None}.isdisjoint(options.low)
 
 
@@ -246,8 +247,8 @@ class MaskedRows(NamedTuple):
 
 
 def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
-    """For the first verdicts: every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the
-    target makes one kernel of that with the products behind."""
+    """First verdicts: every Softmax whose rows that are masked as a whole (NaN) a Where replaces, where the target
+    makes one kernel of that with the products behind."""
     flow, options = facts.flow, facts.options
     for op in flow.ops if options.kernels.attention else ():
         form = options.kernels.attention.get(op.kind)
@@ -267,7 +268,7 @@ def masked_rows(facts: Facts) -> Iterator[MaskedRows]:
 
 
 def _products(facts: Facts, value: int) -> Iterator[Op]:
-    """For the first verdicts: the products that read a value, under whatever shape."""
+    """First verdicts: the products that read a value, under whatever shape."""
     for use in facts.flow.uses[value]:
         reader = facts.flow.ops[use.op] if use.op != NONE else None
         if reader is not None and facts.traits.has(reader.role, "scores"):
@@ -277,7 +278,7 @@ def _products(facts: Facts, value: int) -> Iterator[Op]:
 
 
 def forward_of(flow: Dataflow, op: Op) -> Op:
-    """The forward operator of a gradient; any other operator itself."""
+    """First verdicts: the forward operator of a gradient; any other operator itself."""
     return flow.ops[op.follows] if op.follows != NONE else op
 
 
