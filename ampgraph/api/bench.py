@@ -79,7 +79,7 @@ def bench(
 
 
 def _runtimes(target: str, pythons: Sequence[str]) -> Iterator[Runtime]:
-    """Each runtime once; raises AmpError where one that was named is not there."""
+    """For `bench`: each runtime once; raises AmpError where one that was named is not there."""
     kinds = (
         [_runtime_kind(target)]
         if target
@@ -110,7 +110,7 @@ def _executing_runtime(target: str) -> str:
 
 
 def _runtime_kind(target: str) -> str:
-    """Where `bench` times files for a target: the kind of runtime. Raises AmpError AMP404 where none executes them."""
+    """Where `bench` times files for a target: the kind of runtime. AmpError AMP404 where none executes them."""
     if load_kernels(place_word(target)).provider == CPU:
         return PLAIN
     if not _executing_runtime(target):
@@ -132,13 +132,13 @@ class _TimedModel:
     outputs: Mapping[str, Result] = field(default_factory=dict)
 
     def feed(self, sample: Feeds) -> None:
-        """Gives a sample to the model, in the types of its inputs."""
+        """Gives a sample to a model that `bench` times, in the types of its inputs."""
         assert self.session is not None
         self.session.feed(in_types_of(sample, {name: port.dtype for name, port in self.session.inputs.items()}))
 
     def time(self, kept: bool) -> None:
-        """Runs once; the time counts if ``kept`` (not while it warms up): CPU seconds on one thread, else elapsed
-        ones."""
+        """Runs a model of `bench` once; the time counts if ``kept`` (not while it warms up): CPU seconds on one thread,
+        else elapsed ones."""
         if self.session is None:
             return
         wall, cpu = self.session.time()
@@ -149,8 +149,8 @@ class _TimedModel:
 
 
 def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterator[_TimedModel]:
-    """A ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low type that the
-    runtime can be told."""
+    """For `bench`: a ``_TimedModel`` for each model; for the first, the base of the ratios, also one under each low
+    type that the runtime can be told."""
     for number, model in enumerate(models):
         for hint in ("", *runtime.low) if number == 0 else ("",):
             lane = _TimedModel(runtime, os.fspath(model), threads, hint)
@@ -164,8 +164,8 @@ def _lanes(runtime: Runtime, models: Iterable[PathLike], threads: int) -> Iterat
 
 
 def _timed_rows(lanes: Sequence[_TimedModel]) -> Iterator[Timed]:
-    """Median times, ratios to the first model of the same runtime run by run with their quartiles, and the largest
-    error against it."""
+    """What `bench` reports: median times, ratios to the first model of the same runtime run by run with their
+    quartiles, and the largest error against it."""
     first: dict[tuple[str, int], _TimedModel] = {}
     for lane in lanes:
         base = first.setdefault((lane.runtime.name, lane.threads), lane)

@@ -162,14 +162,14 @@ class _Check:
         return self._found("valid", [*filter(None, [graph.fault()]), *graph.conflicts()])
 
     def stored(self, graph: Graph) -> None:
-        """Checks that no stored tensor of the model holds NaN."""
+        """The rule of the verb `check` that no stored tensor of the model holds NaN."""
         flow = graph.dataflow()
         held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
         bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
         self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
 
     def idle(self, graph: Graph) -> None:
-        """Checks that no Cast of the model does nothing."""
+        """The rule of the verb `check` that no Cast of the model does nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 
@@ -212,7 +212,7 @@ class _Check:
     def finite(
         self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None, runs: Runtime | None
     ) -> None:
-        """The rule `finite`: a run on a few samples, by the target's runtime where it is here."""
+        """The rule `finite` of the verb `check`: a run on a few samples, by the target's runtime where it is here."""
 
         def run() -> list[str]:
             strict = not is_mindir(self.model)

@@ -187,7 +187,7 @@ def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
-    """Warns of a check that was missed or is in doubt. Raises AmpError AMP507 where it had to be met."""
+    """Warns the caller of `convert` of a check that was missed or is in doubt. AmpError AMP507 where it must be met."""
     if verdict is None or verdict.ok:
         return
     if check == "require" and not verdict.stands:

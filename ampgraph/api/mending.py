@@ -240,8 +240,8 @@ def _guesses(reference: OnnxGraph, model: OnnxGraph) -> list[Recipe]:
 
 
 def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
-    """For a repair by `verify`: the recipe that a file's metadata says it was made with. Raises AmpError AMP301 to
-    AMP311 for words that make no sense."""
+    """For a repair by `verify`: the recipe that a file's metadata says it was made with. AmpError AMP301 to AMP311 for
+    words that make no sense."""
     level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
     if level is None:
         return None

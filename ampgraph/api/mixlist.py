@@ -40,8 +40,7 @@ _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 @cache
 def ascend_names() -> Mapping[str, tuple[str, ...]]:
-    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. Raises AmpError AMP901 for a
-    mistake in our file."""
+    """For `export-mixlist`: MindSpore operator -> its operator types on Ascend, sorted. AmpError AMP901."""
     file = read_file(data_folder() / "schemas" / NAMES_FILE)
     for name, types in file.data.items():
         if name not in operators():
@@ -127,7 +126,7 @@ def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fi
 
 
 def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Sequence[str | Path] = ()) -> None:
-    """Writes the mixlist's file, whole or not at all.
+    """For `export-mixlist`: writes its file, whole or not at all.
 
     Raises AmpError AMP105 where that cannot be done, AMP106 where ``path`` is one of ``sources``.
     """

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
-    """A step of `convert`: sorts a graph and edits it by what `find_rewrites` finds: a dataflow of the result, and what
-    was done."""
+    """A step of `convert`: sorts a graph and edits it by what `find_rewrites` finds: its dataflow, and the rewrites."""
     graph.prepare()
     graph.refuse_training()
     from ..planner.steps import find_rewrites
@@ -40,8 +39,7 @@ def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[D
 
 
 def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:
-    """A step of `convert` and `apply`: the graph edited by rewrites, which name nodes by their places before, and its
-    dataflow."""
+    """A step of `convert` and `apply`: the dataflow of a graph edited by rewrites, which name nodes as they were."""
     RewriteRegions(tuple(rewrites), dtype)(graph)
     return graph.dataflow(dtype, low_io)
 

@@ -39,8 +39,8 @@ LOWERED = frozenset({"", FLOAT32, *LOW})
 
 
 def low_interface(graph: Graph, io: Iterable[str]) -> frozenset[str]:
-    """For `convert --io`: the graph inputs and outputs that are to be low. Raises AmpError AMP305 for a word that means
-    none, or asks it of what is no float32 tensor."""
+    """For `convert --io`: the graph inputs and outputs that are to be low. AmpError AMP305 for a word that means none,
+    or asks it of what is no float32 tensor."""
     words = list(io)
     if not words:
         return frozenset()
@@ -124,7 +124,7 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
-    """Operators of a model that the target does not run at the model's opset."""
+    """For `convert --opset auto`: operators of a model that the target does not run at the model's opset."""
     from ..planner.opsets import off_target
 
     return off_target(_fresh_dataflow(graph, options, low_io), options)
@@ -149,8 +149,8 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
 
 
 def _at_least_opset(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
-    """The model at the least later opset at which something more can be low, tried one by one; as it is where none
-    gains."""
+    """For `convert --opset auto`: the model at the least later opset at which something more can be low, tried one by
+    one; as it is where none gains."""
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
@@ -194,8 +194,7 @@ GAINS = ("products in float32", "Casts", "other nodes in float32")
 
 
 def _plan_score(plan: Plan, flow: Dataflow, options: Options) -> Score:
-    """For `convert --opset auto`: how good a plan is, less is better: products in float32, Casts, other nodes in
-    float32."""
+    """For `convert --opset auto`: how good a plan is, less is better: float32 products, Casts, other float32 nodes."""
     wide = [
         node.role in options.lists.products
         for node in choices(plan, flow, options.lists).chosen
@@ -212,7 +211,8 @@ OWN = "com.microsoft::"
 
 
 def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress: Progress = silent) -> Moved:
-    """The model as the runtime optimises it, with a note that says what was done; as it is where that is no gain.
+    """For `convert --optimize`: the model as the runtime optimises it, with a note that says what was done; as it is
+    where that is no gain.
 
     Raises AmpError AMP304 for a format or target whose runtime has no such operators, AMP404 beside a plan, AMP501
     where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked.
@@ -273,8 +273,7 @@ def _best_fused_graph(graph: OnnxGraph, python: str, options: Options) -> tuple[
 
 
 def _why_worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
-    """For `convert --optimize`: why the fused model would be worse to convert than the given one; "" where it is
-    better.
+    """For `convert --optimize`: why the fused model would be worse to convert than the given one; "" for better.
 
     What counts are the nodes that the target's provider runs; where there is no such provider, those of the files.
     """
@@ -301,8 +300,7 @@ def _converted_proto(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
 
 
 def _whole_proto(graph: OnnxGraph) -> onnx.ModelProto:
-    """For `convert --optimize`: the model with its weights in it, for an optimiser. Raises NotOptimized where they are
-    too many."""
+    """For `convert --optimize`: the model with its weights in it, for an optimiser. NotOptimized for too many."""
     if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
     model = copied(graph.model)

@@ -265,7 +265,8 @@ def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
 
 
 def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adapters.Back]:
-    """The model; nothing that was given is written over, under whatever name, and no two results go to one file."""
+    """The first step of `convert`: the model; nothing that was given is written over, under whatever name, and no two
+    results go to one file."""
     progress("reading", 0, 0)
     graph, back = adapters.load(job.model)
     plan_in = job.plan if isinstance(job.plan, str) else None
@@ -292,7 +293,7 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
 
 
 def report(done: Conversion) -> Summary | None:
-    """The summary of a conversion, where one was asked for."""
+    """The summary of a conversion by `convert`, where one was asked for."""
     known = done.known
     if done.before is None or done.choices is None or known is None:
         return None
@@ -317,8 +318,7 @@ def report(done: Conversion) -> Summary | None:
 
 
 def _advice(summary: Summary, job: Job, known: Options, flow: Dataflow | None) -> Iterator[Note]:
-    """For the summary of `convert`: notes on what other options would gain, and on what the target's own tools have to
-    be told."""
+    """Notes in the summary of `convert`: what other options would gain, what the target's own tools have to be told."""
     if summary.opset and job.recipe.opset is None:
         text = f"optional, may be faster: --opset auto raises it where that makes more operators {summary.dtype}"
         yield Note("opset", "", text)

@@ -139,7 +139,7 @@ def _logged(
 
 
 def _listeners_joined(*listeners: OnStep | None) -> OnStep:
-    """For the verb `train`: a listener to a training that tells all others."""
+    """Verb `train`: a listener to a training that tells all others."""
 
     def on_step(done: int, total: int, result: StepResult[object]) -> None:
         for listener in listeners:
@@ -157,7 +157,7 @@ def _path_text(path: PathLike | None) -> str | None:
 def _normalised_data(
     data: TrainingData | None, normalize: Sequence[str] | None, scale: Sequence[str] | None
 ) -> TrainingData | None:
-    """For the verb `train`: data with the normalisation that was asked for; AMP325 where they are no files."""
+    """Verb `train`: data with the normalisation that was asked for; AMP325 where they are no files."""
     if data is None or (not normalize and not scale):
         return data
     if not isinstance(data, (str, os.PathLike)):
@@ -169,8 +169,7 @@ def _normalised_data(
 def _open_trainer(
     step: PathLike, options: RunOptions, distributed: str | ProcessGroup | None
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
-    """For the verb `train`: the trainer of a step, on ONNX Runtime or MindSpore, and the processes. Raises AmpError
-    AMP325 for what MindSpore lacks."""
+    """Verb `train`: the trainer, on ONNX Runtime or MindSpore, and the processes. AmpError AMP325 where one lacks."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
@@ -189,7 +188,7 @@ def _open_trainer(
 
 
 def _update_rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
-    """For the page of the verb `train`: the learning rate of each update, of the first group of parameters."""
+    """Page of the verb `train`: the learning rate of each update, of the first group of parameters."""
     tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
     return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
 

@@ -273,8 +273,8 @@ def demo(bar: Display, *, folder: str) -> CommandOutput:
 
 
 def write_demo(folder: str) -> tuple[Path, Path]:
-    """For the command `demo`: writes a small float32 transformer and 360 images for it, which come with the package,
-    into a folder that is made; returns the paths of both.
+    """Command `demo`: writes a small float32 transformer and 360 images for it, which come with the package, into a
+    folder that is made; returns the paths of both.
 
     Raises AmpError AMP105 where that cannot be done.
     """
@@ -290,7 +290,6 @@ def write_demo(folder: str) -> tuple[Path, Path]:
 
 
 def _command_line(*words: object) -> str:
-    """A command line to be copied from a report that works here: by ``ampgraph`` where it is on the path, else by
-    ``python -m``."""
+    """A command line to copy that works here: by ``ampgraph`` where it is on the path, else by ``python -m``."""
     start = ["ampgraph"] if shutil.which("ampgraph") else [sys.executable, "-m", "ampgraph"]
     return shlex.join([*start, *map(str, words)])

@@ -68,16 +68,16 @@ def converted(
 
 
 def _patterns(model: onnx.ModelProto, ops: set[str], nodes: set[str]) -> list[str]:
-    """Patterns of blocked operators (in any domain) and nodes, as fp32= takes them, without those that match nothing in
-    float32."""
+    """For another converter's block lists: patterns of operators (in any domain) and nodes, as fp32= takes them,
+    without those that match nothing in float32."""
     flow = load(model)[0].dataflow()
     patterns = [*(f"op:{prefix}{kind}" for kind in sorted(ops) for prefix in ("", "*::")), *sorted(nodes)]
     return [pattern for pattern in patterns if any(named(flow, pattern))]
 
 
 def loaded(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """For another converter's function: the model with its external weights in memory. Raises AmpError for a file that
-    is none."""
+    """For another converter's function: the model with its external weights in memory. AmpError for a file that is
+    none."""
     if isinstance(model, onnx.ModelProto):
         return model
     proto = read_proto(Path(model))
@@ -118,7 +118,8 @@ def convert_tensor_float_to_float16(
 
 
 def all_float16(model: onnx.ModelProto) -> None:
-    """Stores the float32 weights too in float16, in place, a Cast behind each; what float16 cannot hold stays."""
+    """For another converter's argument: stores the float32 weights too in float16, in place, a Cast behind each; what
+    float16 cannot hold stays."""
     graph, casts = model.graph, []
     nodes = [node for inner in _graph_and_bodies(graph) for node in inner.node]
     taken = {name for node in nodes for name in (*node.input, *node.output)}
@@ -153,12 +154,12 @@ def not_done(argument: str, instead: str) -> None:
 
 
 def _warn_caller(text: str) -> None:
-    """Warns of an argument that means something else here, at the caller's line."""
+    """Warns of an argument of another converter's function that means something else here, at the caller's line."""
     warnings.warn(CompatWarning(text), stacklevel=4)
 
 
 def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
-    """Magnitudes clipped to what the converter keeps, zeros and what is not finite left as they are."""
+    """Magnitudes clipped to what the other converter keeps, zeros and what is not finite left as they are."""
     size = np.abs(array)
     kept = (size == 0) | ~np.isfinite(size)
     return np.copysign(np.where(kept, size, np.clip(size, smallest, largest)), array).astype(array.dtype)
@@ -167,7 +168,7 @@ def _clipped_magnitudes(array: Array, smallest: float, largest: float) -> Array:
 def _clamped(
     model: onnx.ModelProto, ops: set[str], nodes: set[str], smallest: float, largest: float
 ) -> onnx.ModelProto:
-    """A copy with the float32 weights and constants clamped that a node reads which is not blocked."""
+    """For another converter's function: a copy with float32 weights clamped that a node reads which is not blocked."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     low = [node for node in _all_nodes(result) if node.op_type not in ops and node.name not in nodes]

@@ -35,8 +35,7 @@ def target_in(metadata: Mapping[str, str]) -> str:
 
 
 def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
-    """In a file's metadata: reasons by the names of nodes, as a file before IR version 10 says them; anything but such
-    a table is ignored."""
+    """In a file's metadata: reasons by names of nodes, as a file before IR version 10 says them in a table."""
     try:
         table = json.loads(metadata.get(NODES, "{}"))
     except (ValueError, RecursionError):
@@ -49,8 +48,7 @@ def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """In a file's metadata: the patterns of what earlier conversions pinned to float32; anything but a list of texts is
-    ignored."""
+    """In a file's metadata: the patterns of what earlier conversions pinned to float32, if it is a list of texts."""
     found: list[str] = []
     for key, text in metadata.items():
         if _PINNED.fullmatch(key):

@@ -9,7 +9,7 @@ _SOURCE = re.compile(r"/\S+/(\w+\.(?:cc|cpp|cu|h):\d+) ")  # where C++ says that
 
 
 class AmpError(Exception):
-    """A mistake in the input or in its use, reported in one line with a hint.
+    """The one error of ampgraph: a mistake in the input or in its use, reported in one line with a hint.
 
     Codes: 1xx reading and writing files, 2xx the model, 3xx lists, patterns and options, 4xx plans, 5xx running,
     9xx a defect of ampgraph itself.
@@ -27,15 +27,14 @@ class AmpError(Exception):
 
 
 class NoMemory(AmpError):
-    """A run that failed for want of memory, not by a fault of the model: AMP504."""
+    """The AmpError of a run that failed for want of memory, not by a fault of the model: AMP504."""
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
-        """The AmpError of a run that failed for want of memory, not by a fault of the model: AMP504."""
         super().__init__("AMP504", message, where=where, hint=hint)
 
 
 class Unmatched(AmpError):
-    """A ``word`` of an option that means nothing in this model, though it may in another one: AMP305, AMP310."""
+    """The AmpError for a ``word`` of an option without a meaning in this model, maybe another: AMP305, AMP310."""
 
     def __init__(self, code: str, message: str, *, hint: str, word: str) -> None:
         super().__init__(code, message, hint=hint)
@@ -51,7 +50,7 @@ class UnknownKeyword(AmpError, TypeError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`did you mean 'X'?`, or an empty string when nothing is close."""
+    """For a hint of an AmpError: `did you mean 'X'?`, or an empty string when nothing is close."""
     import difflib
 
     lower = {k.lower(): k for k in known}
@@ -60,12 +59,12 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
+    """Checks of arguments: whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
-    """Whether a caller gave a whole number."""
+    """Checks of arguments: whether a caller gave a whole number."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 

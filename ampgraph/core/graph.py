@@ -39,7 +39,7 @@ class Census:
 
     @classmethod
     def of(cls, nodes: int, casts: int, tensors: Iterable[tuple[str, int]]) -> Census:
-        """The census of so many nodes and Casts, and of stored tensors by (type, bytes)."""
+        """The census of a graph: so many nodes and Casts, and stored tensors by (type, bytes)."""
         weights: dict[str, Stored] = {}
         for dtype, size in tensors:
             known = weights.get(dtype, Stored())
@@ -48,7 +48,7 @@ class Census:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all stored tensors."""
+        """Bytes of all stored tensors of a graph."""
         return sum(stored.bytes for stored in self.weights.values())
 
 
@@ -213,11 +213,11 @@ class Graph(Protocol):
 
     @property
     def revision(self) -> int:
-        """Grows with every edit."""
+        """A number that grows with every edit of the graph."""
         ...
 
     def prepare(self) -> None:
-        """Sorts what is unsorted."""
+        """Sorts what is unsorted in the model."""
         ...
 
     def repairs(self) -> list[str]:
@@ -262,11 +262,11 @@ class Graph(Protocol):
         ...
 
     def dimensions(self) -> set[str]:
-        """Names of symbolic dimensions."""
+        """Names of the model's symbolic dimensions."""
         ...
 
     def census(self) -> Census:
-        """What the model holds."""
+        """What the model holds: nodes, Casts and bytes of stored tensors by type."""
         ...
 
     def data_files(self) -> list[Path]:
@@ -287,7 +287,7 @@ class DescribedGraph(Protocol):
     """A graph of a format whose files say things of the model."""
 
     def metadata(self) -> Mapping[str, str]:
-        """What the file says, by key."""
+        """What the model's file says of itself, by key."""
         ...
 
 

@@ -1,4 +1,6 @@
-"""Finds patterns in a dataflow. It looks through what changes nothing, and at numbers and attributes in one form."""
+"""Finds patterns in a dataflow, looking through what changes nothing. A pattern becomes instructions, each of which
+goes from a value that is *bound* (to a name of the pattern) to an operator that reads or makes it, and binds the rest.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ class Found:
 
 
 def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
-    """The tree of patterns that start at one operator."""
+    """For matching: the tree of patterns that start at one operator."""
     tree = Branch()
     for pattern in patterns:
         branch = tree
@@ -112,7 +114,7 @@ class _PatternCompiler:
             instructions = []
 
     def _towards(self, end: str) -> Iterator[Instruction]:
-        """Instructions that lead from the values found so far to one end of the region."""
+        """For matching: instructions that lead from the values found so far to one end of the region."""
         needed = self.pattern.above(end)
         while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
             reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
@@ -126,18 +128,18 @@ class _PatternCompiler:
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
     def _back(self, node: Node) -> Instruction:
-        """The instruction that finds the operator which makes a value that is bound."""
+        """For matching: the instruction that finds the operator which makes a value that is bound."""
         register = self.registers[node.output]
         return Instruction(register, register, self._alternatives(node))
 
     def _forward(self, node: Node, end: str) -> Instruction:
-        """The instruction that finds an operator which reads a value that is bound."""
+        """For matching: the instruction that finds an operator which reads a value that is bound."""
         source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
         return Instruction(self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
-        """An operand of the node that the search has already found: the anchor's result, or what follows from it."""
+        """For matching: an operand of the node that is found already: the anchor's result, or what follows from it."""
         for name in (o for call in node.calls for o in call.operands):
             if name in self.done and self.anchor in self.pattern.above(name):
                 return name
@@ -151,7 +153,7 @@ class _PatternCompiler:
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
     def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
-        """The ways in which a node may be computed; each binds names by itself."""
+        """For matching: the ways in which a node may be computed; each binds names by itself."""
         known = frozenset(self.registers)
         return tuple(self._alternative(call, set(known)) for call in node.calls)
 
@@ -194,7 +196,7 @@ class Match(NamedTuple):
 
 
 class PatternSet:
-    """Patterns that are searched together, in order of preference. ``overridable``: as a View has it."""
+    """Patterns that are searched together in a dataflow, by preference. ``overridable``: as a View has it."""
 
     def __init__(self, patterns: Sequence[Pattern], conventions: Conventions, *, overridable: bool = True) -> None:
         self.patterns, self.conventions, self.overridable = tuple(patterns), conventions, overridable
@@ -206,7 +208,7 @@ class PatternSet:
         self._trees: dict[str, Branch] = {}
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
-        """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
+        """Every match in a dataflow, in the order of the anchors' nodes; of several at one anchor the first."""
         matcher, ops, uses = Matcher(flow, self, classes or {}), flow.ops, flow.uses
         anchors = self._anchors(classes or {})
         behind: dict[str, frozenset[str]] = {}  # of those that the model has: a tree is made once one is asked for
@@ -273,7 +275,8 @@ class View:
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
     def casts_behind(self, op: Op) -> Iterator[Op]:
-        """Casts and identities behind an operator, one after the other, as long as each is the only reader."""
+        """For matching: casts and identities behind an operator, one after the other, as long as each is the only
+        reader."""
         while (reader := sole_reader(self.flow, op.outputs[0])) is not None and self.changes_nothing(reader):
             yield reader
             op = reader
@@ -290,12 +293,12 @@ class View:
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
 
     def _is_stored(self, value: int) -> bool:
-        """Whether a value is stored; where ``overridable``, also an input that has a default."""
+        """For matching: whether a value is stored; where ``overridable``, also an input that has a default."""
         item = self.flow.values[value]
         return item.weight or (self.overridable and item.default)
 
     def attribute(self, op: Op, name: str) -> object:
-        """An attribute, or the stored operand that later versions have in its place."""
+        """For matching: an attribute, or the stored operand that later versions have in its place."""
         value: object = self.flow.attribute(op, name)
         place = self.conventions.operand_attributes.get(name, NONE)
         if value is None and NONE < place < len(op.inputs) and op.inputs[place] != NONE:
@@ -312,7 +315,7 @@ class View:
         return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
 
     def same(self, value: int, other: int, depth: int = 0) -> tuple[Op, ...] | None:
-        """The nodes that compute two values alike, none where the values are one; None where they may differ."""
+        """For matching: the nodes that compute two values alike, none for one value; None where they may differ."""
         if value == other:
             return ()
         one, two = self.flow.writer(value), self.flow.writer(other)
@@ -357,7 +360,7 @@ class Matcher:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
-        """The first match along a branch, the more preferred instruction first; None where all of them fail."""
+        """The first match in a dataflow along a branch, preferred instructions first; None where all of them fail."""
         for instruction, after in branch.instructions.items():
             if (match := self._carried_out(instruction, after)) is not None:
                 return match
@@ -398,7 +401,7 @@ class Matcher:
         return None
 
     def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
-        """The operators to look at, each with the casts on the way to it."""
+        """The operators of the dataflow to look at next, each with the casts on the way to it."""
         start = self.values[instruction.register]
         if instruction.result != instruction.register:
             return self._readers(instruction, start, ())
@@ -407,7 +410,7 @@ class Matcher:
         return [] if op is None else [(op, chain)]
 
     def _by_class(self, instruction: Instruction, op: Op) -> Choices:
-        """The next instructions for an operator that patterns call by the name of its class."""
+        """The next instructions for an operator that patterns call by its list's class ("product"), not by its kind."""
         return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
     def _bind(self, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
@@ -420,7 +423,7 @@ class Matcher:
         return not alternative.attributes or all(self._attribute(op, attribute) for attribute in alternative.attributes)
 
     def _fits(self, operand: Expected, value: int) -> bool:
-        """Whether a value is what an operand has to be; binds the name where it is new."""
+        """Whether a value of the dataflow is what a pattern's operand has to be; binds the name where it is new."""
         origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
@@ -438,7 +441,7 @@ class Matcher:
         return True
 
     def _attribute(self, op: Op, attribute: Attribute) -> bool:
-        """Whether an attribute has the expected value, or the one that a name got before; axes also from the front."""
+        """Whether an attribute has the value that a pattern expects, or that its name has; axes also from the front."""
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
@@ -450,8 +453,7 @@ class Matcher:
         return value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected)
 
     def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
-        """The operators where the search for a pattern may go on: all readers, or none where the value has other uses
-        than the region's."""
+        """Where the search for a pattern may go on: all readers, or none where others than the region use the value."""
         uses, all_ops = self.flow.uses[value], self.flow.ops
         ops = [all_ops[use.op] for use in uses if use.op != NONE]
         if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:
@@ -465,6 +467,6 @@ class Matcher:
         return found
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
-        """Goes back to an earlier choice of the search: forgets the values and operators that were bound since."""
+        """Goes back to an earlier choice of the search in a dataflow: forgets what was bound since."""
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]

@@ -44,7 +44,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text, without quotes and the blanks around them. Raises AmpError AMP301 for a quote left open."""
+    """The parts of a recipe's text, without quotes and blanks around them. AmpError AMP301 for a quote left open."""
     found, place = [], 0
     while text.strip():
         match = _PART.match(text, place)
@@ -353,8 +353,7 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
 
 
 def _with_io(given: Mapping[str, object]) -> dict[str, object]:
-    """A recipe's fields with ``keep_io_types``, other converters' keyword, said as ``io``. Raises AmpError AMP301 where
-    both are given."""
+    """A recipe's fields with other converters' ``keep_io_types`` said as ``io``. AmpError AMP301 for both at once."""
     words = dict(given)
     if KEEP_IO in words:
         kept = io_of(words.pop(KEEP_IO))

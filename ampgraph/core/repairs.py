@@ -32,7 +32,7 @@ class Repair:
         return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON."""
+        """The repair as plain data for JSON."""
         error = self.error if math.isfinite(self.error) else None
         return {"options": list(self.options), "error": error, "recipe": self.recipe}
 

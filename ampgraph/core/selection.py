@@ -21,7 +21,7 @@ def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
 
 
 def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
-    """Operators with float32 slots that a pattern names, and the units concerned."""
+    """Operators with float32 slots that a user's pattern (--fp32, --low) names, and the units concerned."""
     sort, _, rest = pattern.partition(":")
     if sort == "value":
         match = _name_matcher(rest)

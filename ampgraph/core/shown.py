@@ -14,8 +14,7 @@ from .sketches import Html, folded
 
 
 def plain(value: object) -> Json:
-    """What a report or any data class holds as JSON has it: what it says of itself, or its fields; null for no finite
-    number."""
+    """What any data class holds as JSON has it: what it says of itself, or its fields; null for no finite number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
@@ -49,7 +48,7 @@ class Data:
     __slots__ = ()
 
     def to_dict(self) -> JsonObject:
-        """Plain data for JSON; null for a number that is not finite."""
+        """This data class, of whatever room, as plain data for JSON; null for a number that is not finite."""
         return named(self)
 
     if not TYPE_CHECKING:
@@ -70,11 +69,11 @@ class Shown(Data):
     __slots__ = ()
 
     def lines(self) -> list[str]:
-        """The report of the command."""
+        """The text of what shows itself, by lines."""
         raise NotImplementedError
 
     def _full(self) -> list[str]:
-        """The report with all that it can say."""
+        """The text of what shows itself, with all that it can say."""
         return self.lines()
 
     def _overview(self) -> Iterable[Html]:

@@ -67,7 +67,7 @@ def image(drawn: str, width: int, height: int, words: str) -> Html:
 
 
 def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
-    """Parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
+    """A sketch of parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
     whole = max(whole, sum(parts.values()), 1)
     x, drawn = 0.0, [_svg_rectangle(0, width, 0, 12, "#8884")]
     for name, count in parts.items():
@@ -77,7 +77,7 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
-    """A picture of types one behind the other, as along a graph."""
+    """A sketch of types one behind the other, as along a graph."""
     return image(along(types, width), width, 16, words)
 
 
@@ -110,7 +110,7 @@ def heights(values: Sequence[float], limit: float, words: str, width: int = 480,
 
 
 def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int = 360, height: int = 140) -> Html:
-    """A picture of points (x from 0, y above zero by its logarithm, whether chosen)."""
+    """A sketch of points (x from 0, y above zero by its logarithm, whether chosen)."""
     most = max([x for x, _, _ in points] or [0.0]) or 1.0
     logs = [math.log10(y) for _, y, _ in points] or [0.0]
     low, high = min(logs) - 0.2, max(logs) + 0.2

@@ -72,7 +72,7 @@ def proto_of(graph: OnnxGraph) -> onnx.ModelProto:
 
 
 def _as_onnx(graph: Graph) -> OnnxGraph:
-    """The graph of a caller's model as an ONNX one. Raises AmpError AMP307 for another format."""
+    """The graph of a caller's model as an ONNX one. AmpError AMP307 for another format."""
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
     return graph
@@ -84,7 +84,7 @@ def at_opset(graph: Graph, opset: int) -> Graph:
 
 
 def copied(graph: Graph) -> Graph:
-    """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
+    """An ONNX model of a caller to try something on; stored tensors are shared. AmpError AMP307 for another format."""
     return OnnxGraph(walk.copied(_as_onnx(graph).model))
 
 

@@ -30,7 +30,7 @@ EXCESS = np.uint16((126 << 10) % (1 << 16))  # of the sum's exponent over the re
 
 
 def pieces(data: Array) -> Iterator[Array]:
-    """Views of an array of one dimension, one after the other."""
+    """Rounding of stored tensors: views of an array of one dimension, one after the other."""
     return (data[start : start + BLOCK] for start in range(0, data.size, BLOCK))
 
 
@@ -133,6 +133,7 @@ def _sums_kept(exact: Array, rounded: Array, length: int) -> Array:
 
 
 def _plain_cast(part: Array, place: Array) -> None:
-    """Casts ``part`` by numpy to the type of ``place``, and fills that; overflow gives inf without a warning."""
+    """Rounding of stored tensors: casts ``part`` by numpy to the type of ``place``, and fills that; overflow gives inf
+    without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(place, part, casting="unsafe")

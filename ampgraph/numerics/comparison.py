@@ -49,7 +49,7 @@ class Comparison:
     cache: Sequence[str] = ()
 
     def of(self, pair: Pair, decoding: Decoding | None, progress: Progress | None = None) -> Outcome:
-        """Compares the outputs of a pair of models that is open, sample by sample."""
+        """Compares the outputs of a pair of models that is open, sample by sample; ``decoding``: step by step."""
         start = time.monotonic()
         runs = self._one_by_one(pair, progress) if decoding is None else decoding.runs(self.drawn, progress)
         seen = Compared(self.metric)
@@ -81,7 +81,8 @@ def chaotic(
     run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
     outputs: Sequence[Agreement],
 ) -> list[str]:  # fmt: skip
-    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
+    """For the comparison of two models: a note on one that misses a tolerance, and would whatever was low in it: its
+    inputs' rounding is enough."""
     if not low or all(output.within(tolerance) for output in outputs):
         return []
     name, found = sensitivity(run, drawn, low[0])

@@ -46,7 +46,7 @@ class Pair(ABC):
     layers: tuple[ExecutedLayer, ...] = ()  # of the model, where its runtime tells them
 
     def __init__(self) -> None:
-        """Nothing is open yet: `open` makes the sessions."""
+        """Of two models to compare, nothing is open yet: `open` makes the sessions."""
         self.fallback: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
@@ -247,12 +247,12 @@ def paired(reference: Model, model: Model, device: str, target: str = "", runtim
 
 
 def _low_types(graph: Graph) -> list[str]:
-    """The low types in which a model computes or stores."""
+    """Of a model to compare: the low types in which it computes or stores."""
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
 def _prepared_graph(model: Model) -> Graph:
-    """A MindIR model with its dataflow ready."""
+    """Of two models to compare: a MindIR model with its dataflow ready."""
     graph = adapters.load(model)[0]
     graph.prepare()
     return graph
@@ -261,8 +261,8 @@ def _prepared_graph(model: Model) -> Graph:
 def in_types_of(
     feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
 ) -> Feeds:
-    """A sample in the float types that another model takes; ``dtypes`` by input, ``optional``: its inputs whose type is
-    unknown."""
+    """A sample of one model in the float types that the other takes; ``dtypes`` by input, ``optional``: its inputs
+    whose type is unknown."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")
@@ -276,8 +276,8 @@ def in_types_of(
 
 
 def same_interface(reference: Interface, model: Interface) -> None:
-    """Raises AmpError AMP209 where inputs or outputs of two models differ in name, in kind or in shape; float types may
-    differ."""
+    """Before two models are compared: raises AmpError AMP209 where inputs or outputs differ in name, in kind or in
+    shape; float types may differ."""
     optional = set(reference.optional) | set(model.optional)
     for sort, ours, theirs in (
         ("input", reference.inputs, model.inputs),
@@ -297,14 +297,14 @@ def same_interface(reference: Interface, model: Interface) -> None:
 
 
 def _first_names(ports: Mapping[str, Port]) -> str:
-    """Names of the first few inputs or outputs, for messages."""
+    """Messages on two models: names of the first few inputs or outputs."""
     names = list(itertools.islice(ports, 6))
     return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
 
 
 def _same_port(sort: str, ours: Port, theirs: Port) -> None:
-    """Raises AMP209 where an input or output of two models differs by more than its float type: kind of type, rank or a
-    fixed size."""
+    """Before two models are compared: raises AMP209 where an input or output differs by more than its float type: kind
+    of type, rank or a fixed size."""
     floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
     unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
     alike = unknown or len(ours.shape) == len(theirs.shape)

@@ -16,7 +16,8 @@ Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each ope
 
 @dataclass(frozen=True)
 class QuantizedParts(Data):
-    """Operators between DequantizeLinear and QuantizeLinear, and products of integers.
+    """Which quantized parts of two models are the same: operators between DequantizeLinear and QuantizeLinear, and
+    products of integers.
 
     Attributes:
         unchanged: how many of each kind compute on what they computed on, of the same types and with the same
@@ -58,8 +59,7 @@ def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
 
 
 def _is_part(flow: Dataflow, op: Op) -> bool:
-    """For the quantized parts of two models: whether an operator is quantized itself, or reads dequantized and writes
-    what is quantized."""
+    """Quantized parts of two models: whether an operator is quantized, or stands between dequantized and quantized."""
     if has(op.role, "quantized"):
         return not (has(op.role, "dequantizes") or has(op.role, "quantizes"))
     makers = [flow.writer(v) for v in op.inputs if v != NONE]
@@ -74,8 +74,8 @@ def _first_output_name(flow: Dataflow, op: Op) -> str:
 
 
 def _part_signature(flow: Dataflow, op: Op) -> Signature:
-    """For the quantized parts of two models, where conversion changed names: what tells one from others: kind, what it
-    reads and from whom, who reads it."""
+    """Quantized parts of two models, where conversion changed names: what tells one from others: kind, what it reads
+    and from whom, who reads it."""
     given = [flow.values[v] for v in op.inputs if v != NONE]
     makers = [flow.writer(v.id) for v in given]
     sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))

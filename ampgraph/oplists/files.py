@@ -26,7 +26,7 @@ _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z0-9_-]+))\s*(?:=|\.)"""
 
 @cache
 def data_folder() -> Path:
-    """Where the lists lie, in a checkout and in an installed package alike."""
+    """Where op_lists lies, in a checkout and in an installed package alike."""
     import ampgraph.op_lists
 
     return Path(next(iter(ampgraph.op_lists.__path__)))
@@ -47,7 +47,7 @@ class ListFile:
 
 
 def plain(kind: str) -> str:
-    """`ai.onnx::Conv` and `Conv` are one operator."""
+    """An operator's name in the lists by its one spelling: `ai.onnx::Conv` and `Conv` are one."""
     return kind.removeprefix("ai.onnx::")
 
 
@@ -99,7 +99,7 @@ def type_name(value: object) -> str:
 
 
 def _line_numbers(text: str) -> dict[tuple[str, str], int]:
-    """Line numbers of tables and keys; the parser does not keep them."""
+    """Line numbers of a list file's tables and keys; the parser does not keep them."""
     found: dict[tuple[str, str], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -115,8 +115,7 @@ def _line_numbers(text: str) -> dict[tuple[str, str], int]:
 
 
 def _syntax_error(name: str, text: str, message: str) -> AmpError:
-    """The error for a list file that is no TOML; the parser writes `what (at line 3, column 5)`, or `(at end of
-    document)`."""
+    """The error for a list file that is no TOML; the parser writes `what (at line 3, column 5)`, or `(at end ...)`."""
     what, _, place = message.rpartition(" (at ")
     line = re.search(r"line (\d+)", place)
     number = int(line[1]) if line else len(text.splitlines()) or 1

@@ -54,7 +54,7 @@ def _shared_file() -> ListFile:
 
 @cache
 def conventions() -> Conventions:
-    """What all patterns look through and how they compare: commutative operators, attributes that may be operands."""
+    """What all pattern files look through and how they compare: commutative operators, attributes as operands."""
     data = _shared_file().data
     through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
     return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))

@@ -117,12 +117,10 @@ class Result(Protocol):
 
 
 class Ties:
-    """Numbers from 0 on, some of them tied to one another: the lowest of these represents them. ``parents``: what ties
-    each already, itself if nothing does."""
+    """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these represents
+    them. ``parents``: what ties each already, itself if nothing does."""
 
     def __init__(self, parents: Iterable[int]) -> None:
-        """Of the ledger of decisions: numbers from 0 on, some of them tied to one another: the lowest of these
-        represents them. ``parents``: what ties each already, itself if nothing does."""
         self.parents = list(parents)
 
     def find(self, number: int) -> int:
@@ -133,7 +131,7 @@ class Ties:
         return number
 
     def tie(self, numbers: Iterable[int]) -> int:
-        """Ties numbers, and returns what represents them."""
+        """Of the ledger of decisions: ties numbers, and returns what represents them."""
         roots = {self.find(number) for number in numbers}
         first = min(roots)
         for root in roots:
@@ -219,6 +217,6 @@ def describe(flow: Dataflow, op: Op) -> str:
 
 
 def place(flow: Dataflow, unit: int) -> str:
-    """How messages name what a unit belongs to: a node, or an input or output of the model."""
+    """How the messages of decisions name what a unit belongs to: a node, or an input or output of the model."""
     owner = flow.units[unit]
     return describe(flow, flow.ops[owner.op]) if owner.op != NONE else owner.slot

@@ -14,8 +14,7 @@ LONGEST = 16  # operators behind a product that are looked at
 
 
 def _by_channel(flow: Dataflow, value: int) -> bool:
-    """For pairs that a target fuses: whether a stored tensor has a number for each channel of pictures or signals, or
-    one for all."""
+    """Pairs that a target fuses: whether a stored tensor has a number for each channel of pictures, or one for all."""
     shape = flow.shape(value)
     if shape is None:
         return False
@@ -44,7 +43,7 @@ def folded_into_product(flow: Dataflow, options: Options, op: Op) -> str:
 
 
 def _data_operand(flow: Dataflow, options: Options, op: Op) -> int:
-    """The value that an operator scales or shifts by channel, if nothing else reads it; or NONE."""
+    """Pairs that a target fuses: the value that an operator alone reads and scales or shifts by channel; or NONE."""
     known = constants(flow, options.lists.traits)
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and v in known]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
@@ -74,8 +73,8 @@ def goes_to_reader(flow: Dataflow, options: Options, op: Op) -> bool:
 
 
 def _is_bias_of(flow: Dataflow, options: Options, op: Op, kind: str) -> bool:
-    """Whether the target makes one kernel of an operator and one of a kind behind it, where the first adds a stored
-    vector to what is no matrix: a product of matrices takes that itself."""
+    """Pairs that a target fuses: whether it makes one kernel of an operator and one of a kind behind it, where the
+    first adds a stored vector to what is no matrix: a product of matrices takes that itself."""
     pairs = (join.pairs for join in options.kernels.fused_pairs if join.where == "vector")
     if not any((op.role, kind) in known for known in pairs):
         return False

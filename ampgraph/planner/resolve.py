@@ -61,8 +61,7 @@ def settled(recipe: Recipe, target: str) -> Recipe:
 
 
 def lists_of(recipe: Recipe, target: str | None = None) -> OpLists:
-    """Before planning: the lists of a recipe's policy. Raises AmpError AMP301 to AMP305 for lists, levels and policies
-    that are none."""
+    """Before planning: the lists of a recipe's policy. AmpError AMP301 to AMP305 for unknown lists or policies."""
     target = target or recipe.target or DEFAULT_TARGETS["ONNX"]
     recipe = settled(recipe, target)
     chosen = policy(recipe.policy)

@@ -35,8 +35,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """What is better written by other operators before anything is decided: nothing under a framework's rules, or
-    where a trial plan makes nothing low."""
+    """Before planning: what is better written by other operators: nothing under a framework's rules, or where a trial
+    plan makes nothing low."""
     if not policy(options.policy).ours or options.level.allow == "float32" or not flow.opset:
         return []  # MindIR has no opset, and needs none of this
     known = Facts.of(flow, options)

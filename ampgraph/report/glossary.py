@@ -163,7 +163,7 @@ WORDS: Mapping[str, str] = MappingProxyType({
 
 
 class Meanings(Shown):
-    """What a term means, in each of its senses."""
+    """The report of `help`: what a term means, in each of its senses."""
 
     __slots__ = ("found",)
 
@@ -189,7 +189,7 @@ def sections() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def meanings(term: str, commands: Mapping[str, str] = MappingProxyType({})) -> Meanings:
-    """What a term means; of a phrase each word (guard long-sum), or what begins so (residual).
+    """The report of `help`: what a term means; of a phrase each word (guard long-sum), or what begins so (residual).
 
     ``commands``: what else is known. Raises AmpError AMP309 for what no report prints.
     """

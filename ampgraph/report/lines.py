@@ -45,7 +45,7 @@ def titled(title: str, lines: Sequence[str]) -> Rows:
 
 
 def columns(table: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """A table as text, its cells aligned by column; ``align`` says left or right."""
+    """A report's table as text, its cells aligned by column; ``align`` says left or right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
     return [
         "  ".join([*(f"{cell:{align}{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in table
@@ -59,7 +59,7 @@ def first(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def and_more(items: Sized, most: int, end: str = "") -> list[str]:
-    """A line that says how many items there are beyond ``most``; none where there are none."""
+    """A report's line that says how many items there are beyond ``most``; none where there are none."""
     return [f"and {len(items) - most:,} more{end}"] if len(items) > most else []
 
 

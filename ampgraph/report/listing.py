@@ -43,7 +43,7 @@ class ListRows(Shown, list[ListRow]):
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
-    """The lines about one operator: class, reason, and what kernels, slots and ties say."""
+    """The report's lines about one operator of `lists`: class, reason, and what kernels, slots and ties say."""
     unlisted = "no rule of its own" if row.sort else "in no list"
     said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
     if row.asked:
@@ -61,8 +61,8 @@ def _one_operator(row: ListRow, level: str) -> list[str]:
 
 
 def listed(recipe: Recipe, wanted: str = "") -> ListRows:
-    """The report of `lists`: the rows of a recipe's policy at its level. Raises AmpError AMP301 to AMP303 for lists,
-    levels and policies that are none, AMP309 for ``wanted``."""
+    """The report of `lists`: the rows of a recipe's policy at its level. AmpError AMP301 to AMP303 for lists, levels
+    and policies that are none, AMP309 for ``wanted``."""
     lists = lists_of(recipe)
     level = level_of(recipe, lists)
     found = ListRows(policy(recipe.policy).rows(lists, level, wanted))
@@ -83,12 +83,12 @@ class RuleRow(Data):
 
 
 def rule_rows() -> list[RuleRow]:
-    """Every rule of the planner as a row of a table, in the order in which they run."""
+    """The report of `lists --rules`: every rule of the planner as a row of a table, in the order in which they run."""
     return [RuleRow(rule.name, rule.trigger, rule.action, _levels_in_words(rule), rule.validity) for rule in RULES]
 
 
 def _levels_in_words(rule: Rule) -> str:
-    """The levels at which a rule acts, in words."""
+    """Report of `lists --rules`: the levels at which a rule acts, in words."""
     guards = {level.name: level.accuracy_guards for level in load_levels().values() if level.accuracy_guards != "off"}
     warns = [name for name, does in guards.items() if does == "warn" and rule.levels == "warned"]
     holds = [name for name, does in guards.items() if rule.at(does) and name not in warns]
@@ -105,7 +105,7 @@ def rule_lines() -> list[str]:
 
 
 def rule_table() -> str:
-    """The table of rules in docs/levels.md."""
+    """The report's table of rules in docs/levels.md."""
     lines = ["| rule | what trips it | what it does | levels |", "|---|---|---|---|"]
     for row in rule_rows():
         name = f"`{row.name}`{' (validity)' if row.validity else ''}"
@@ -125,7 +125,8 @@ class Mixlist(Shown):
     """MindSpore operators that would be in one of the lists, but whose operator type is not known."""
 
     def content(self) -> JsonObject:
-        """The file's data. Only additions: to take out what a target's own list does not have is an error there."""
+        """The file that `export-mixlist` reports. Only additions: to take out what a target's own list does not have is
+        an error there."""
         return {"black-list": {"to-add": list(self.black)}, "white-list": {"to-add": list(self.white)}}
 
     def to_json(self) -> str:

@@ -106,7 +106,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 
 def _untrained_parameters(step: TrainingStep) -> list[str]:
-    """For the report of `build-step`: parameters of the forward graph that the step leaves as they are."""
+    """Report of `build-step`: parameters of the forward graph that the step leaves as they are."""
     from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
     from ..training.step.packed_forward import FORWARD
@@ -119,7 +119,7 @@ def _untrained_parameters(step: TrainingStep) -> list[str]:
 
 
 def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
-    """How many nodes and products of a training step are of each type, in words."""
+    """Report of `build-step`: how many nodes and products are of each type, in words."""
     of_all, of_products = (", ".join(f"{n:,} {dtype}" for dtype, n in counts.items()) for counts in (nodes, products))
     return f"nodes: {of_all or 'none'}" + (f"; products: {of_products}" if products else "")
 
@@ -128,7 +128,7 @@ def _counts_by_type(nodes: dict[str, int], products: dict[str, int]) -> str:
 
 
 def epoch_line(epoch: Epoch, epochs: int) -> str:
-    """The line that `train` prints at the end of an epoch."""
+    """A line of the report of `train`, at the end of an epoch."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
     words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:
@@ -153,7 +153,7 @@ def history_dict(history: History) -> JsonObject:
 
 
 def closing_lines(history: History, checkpoint: str | None, resume: bool) -> list[str]:
-    """The last lines that `train` prints: samples left out, where it went on from, where the checkpoint is."""
+    """The last lines of the report of `train`: samples left out, where it went on from, where the checkpoint is."""
     lines = []
     if history.dropped:
         lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
@@ -188,17 +188,17 @@ class Trained(Shown):
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that reports."""
+        """Whether this process is the one that reports of `train`."""
         return self.rank == 0
 
     def to_dict(self) -> JsonObject:
-        """What `train` did, as plain data for JSON."""
+        """The report of `train` as plain data for JSON."""
         report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
         report |= {"html": self.html} if self.html else {}
         return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
 
     def lines(self) -> list[str]:
-        """The text that `train` prints, by lines."""
+        """The report of `train`, by lines."""
         lines = closing_lines(self.history, self.checkpoint, self.resumed)
         return [*lines, f"page         {self.html}"] if self.html else lines
 

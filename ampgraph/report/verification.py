@@ -58,12 +58,12 @@ class Verification(Shown):
 
     @property
     def repair(self) -> Repair | None:
-        """The repair that was tried and mends the model, if there is one."""
+        """In the report of `verify`: the repair that was tried and mends the model, if there is one."""
         return None if self.mended is None else self.mended.repair
 
     @property
     def worst_step(self) -> StepError | None:
-        """The step with the largest error, where models ran step by step."""
+        """In the report of `verify`: the step with the largest error, where models ran step by step."""
         return max(self.steps, key=lambda step: step.error, default=None)
 
     @property
@@ -168,7 +168,7 @@ def _step_rows(found: Verification) -> Rows:
 
 
 def _quantiles_text(scores: Scores) -> str:
-    """Median, 90th percentile and worst as text; of a share its mean."""
+    """Report of `verify`: median, 90th percentile and worst as text; of a share its mean."""
     middle = f"{_error_text(scores.decisive)} on average" if scores.over_all else f"{_error_text(scores.median)} median"
     return f"{middle}, {_error_text(scores.p90)} 90th percentile, {_error_text(scores.worst)} worst"
 
@@ -204,7 +204,7 @@ def _output_verdict(output: Agreement, found: Verification) -> str:
 
 
 def _output_lines(output: Agreement) -> list[str]:
-    """The lines on one output: errors, worst part, details, samples left out."""
+    """The report's lines on one output: errors, worst part, details, samples left out."""
     if not output.compared and not output.nonfinite_mismatches and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     scores = output.scores
@@ -266,7 +266,7 @@ def _operand_line(operand: TracedValue) -> str:
 
 
 def _range_in_words(found: object) -> str:
-    """The range of a tensor in words, and how much in it is not finite."""
+    """Report of `verify`: the range of a tensor in words, and how much in it is not finite."""
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
     message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"

@@ -16,13 +16,13 @@ WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
 def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target fuses a region in float32 only, so that it is many kernels in the low type."""
+    """Fusions of a target: whether it fuses a region in float32 only, so that the low type takes many kernels."""
     form = options.kernels.fuses.get(region.kind)
     return form is not None and options.dtype in form.float32_alone and is_closed(flow, region)
 
 
 def is_closed(flow: Dataflow, region: Region) -> bool:
-    """Whether a region has more nodes than one kernel and two Casts, and nothing outside reads a value inside it."""
+    """Fusions of a target: whether a region has more nodes than a kernel and two Casts, and nobody reads inside it."""
     if not region.complete:
         return False
     ids = {op.id for op in region.ops}
@@ -37,13 +37,14 @@ def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target makes one operator of a region that does not load unless data and scale are of one type."""
+    """Fusions of a target: whether it makes an operator of a region that loads only with data and scale of one type."""
     fusion = options.kernels.fusions.get(region.kind)
     return fusion is not None and fusion.breaks(flow.opset, options.dtype)
 
 
 def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the nodes are of the form that is taken, over the last axis, and nobody else reads what they make."""
+    """Fusions of a target: whether a region's nodes are of the form that is taken, over the last axis, and nobody else
+    reads what they make."""
     fusion, traits = options.kernels.fusions.get(region.kind), options.lists.traits
     if fusion is None or not in_one_type(flow, options, region):
         return False
@@ -99,7 +100,7 @@ def regions(flow: Dataflow) -> list[Region]:
 
 
 def fused_only_regions(flow: Dataflow, options: Options) -> list[Region]:
-    """Regions that count as such only on this target, since it has one kernel for them; found once a model."""
+    """Fusions of a target: regions that count as such only there, where one kernel has them; found once a model."""
     patterns = fused_only_patterns(frozenset(options.kernels.fuses))
     if patterns not in flow.memo:
         flow.memo[patterns] = list(find_regions(flow, patterns)) if patterns.patterns else []
@@ -151,21 +152,22 @@ class Inside:
     region: Region
 
     def has(self, op: Op) -> bool:
-        """Whether an operator is one of the region's; those that a pattern found outside of a body count as none, since
-        a rewrite edits one scope."""
+        """For a rewrite or fusion: whether an operator is one of the region's; those that a pattern found outside of a
+        body count as none, since a rewrite edits one scope."""
         return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
 
     def multiplies(self, op: Op) -> bool:
-        """Whether an operator is inside a region, and a product of two values."""
+        """For a rewrite or fusion: whether an operator is inside a region, and a product of two values."""
         return self.has(op) and self.known.traits.has(op.role, "multiplies") and len(op.inputs) == 2
 
     def is_sum(self, value: int) -> bool:
-        """Whether an addition of this region makes a value."""
+        """For a rewrite or fusion: whether an addition of this region makes a value."""
         op = self.known.flow.writer(value) if value != NONE else None
         return op is not None and self.has(op) and self.known.traits.has(op.role, "additions")
 
     def only_for(self, value: int, reader: Op) -> Op | None:
-        """The operator that makes a value, if it is of this region and ``reader`` alone reads it."""
+        """For a rewrite or fusion: the operator that makes a value, if it is of this region and only ``reader`` reads
+        it."""
         op = self.known.flow.writer(value) if value != NONE else None
         alone = op is not None and self.has(op) and len(self.known.flow.uses[value]) == 1
         return op if alone and op is not None and op.scope == reader.scope else None

@@ -16,8 +16,7 @@ class KnownValues(Protocol):
     """Numbers that follow from the file alone."""
 
     def row(self, value: int) -> Array | None:
-        """What a rewrite may know of a value: the numbers of a tensor of few in their order; NaN for a size that is
-        open."""
+        """What a rewrite may know of a value: the numbers of a tensor of few in order; NaN for a size that is open."""
         ...
 
     def number(self, value: int) -> float | None:

@@ -75,8 +75,7 @@ def _not_npz(path: Path) -> str:
 
 
 def _read_member(opened: Callable[[], IO[bytes]], size: int, name: str, path: Path) -> Array:
-    """Reads an array of an archive whose header fits the ``size`` of its data: the header alone must not make us
-    allocate."""
+    """Reads an array of an .npz file whose header fits the ``size`` of its data: no header makes us allocate more."""
     try:
         with opened() as member:
             shape, dtype, _ = header(member)
@@ -122,7 +121,7 @@ def load_inputs(
 
 
 def by_input(arrays: dict[str, Array], names: Collection[str], required: Collection[str]) -> dict[str, Array]:
-    """Arrays by the inputs that they are for; where one array and one input are left over, they belong together."""
+    """Arrays of an .npz file by the inputs that they are for; one array and one input that are left over pair up."""
     missing, others = ([name for name in a if name not in b] for a, b in ((required, arrays), (arrays, names)))
     if len(missing) != 1 or len(others) != 1:
         return arrays
@@ -130,7 +129,7 @@ def by_input(arrays: dict[str, Array], names: Collection[str], required: Collect
 
 
 def refuse_missing(required: Iterable[str], arrays: Collection[str], reader: str, where: str = "") -> None:
-    """Raises AmpError AMP503 where an input has no array. ``reader`` is who takes them: "the model"."""
+    """Before a run: raises AmpError AMP503 where an input has no array. ``reader`` is who takes them: "the model"."""
     required = list(required)
     missing = next((name for name in required if name not in arrays), None)
     if missing is not None:
@@ -146,7 +145,7 @@ def first_nan(array: Array) -> list[int] | None:
 
 
 def save_npz(path: str | os.PathLike[str], arrays: Feeds) -> None:
-    """Writes arrays by name, whole or not at all; the same arrays give the same bytes.
+    """Writes arrays by name to an .npz file, whole or not at all; the same arrays give the same bytes.
 
     bfloat16, which an .npz file cannot name, is written as float32: the same numbers. Raises AmpError AMP105.
     """

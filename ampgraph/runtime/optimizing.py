@@ -29,7 +29,7 @@ SECONDS = 600.0
 
 
 class NotOptimized(Exception):
-    """No session was made; the message says why. ``elsewhere``: the environment is at fault, not the model."""
+    """ONNX Runtime optimised nothing; the message says why. ``elsewhere``: the environment is at fault."""
 
     def __init__(self, why: str, elsewhere: bool = False) -> None:
         super().__init__(why)
@@ -101,7 +101,7 @@ def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python
 
 
 def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
-    """A copy whose nodes have names of their own, and the folder of its external data."""
+    """For ONNX Runtime's optimizer: a copy of a model whose nodes have names, and the folder of its external data."""
     proto = onnx.ModelProto()
     if isinstance(model, onnx.ModelProto):
         proto.CopyFrom(model)
@@ -175,15 +175,13 @@ Admits = Callable[[onnx.ModelProto], bool]
 
 @dataclass(frozen=True)
 class Counter:
-    """Counts the nodes that a provider would run. Raises NotOptimized for what it refuses."""
+    """Counts the nodes that a provider of ONNX Runtime would run of a file. NotOptimized for what it refuses."""
 
     provider: str
     python: str
     level: Level
 
     def __call__(self, proto: onnx.ModelProto) -> int:
-        """Counts the nodes that a provider of ONNX Runtime would run of a file. Raises NotOptimized for what it
-        refuses."""
         return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: its element type, ``""`` for anything but a tensor, and its sizes: a name, or None for any.
+    """What a session takes or gives: its element type, ``""`` for no tensor, and its sizes: a name, or None for any.
 
     ``ranked``: whether the file says how many sizes there are; ``shape`` is empty where it does not. None where an
     empty one may mean either, as ONNX Runtime shows a scalar for an unknown rank.
@@ -69,7 +69,7 @@ def port_of(value: Declared) -> Port:
 
 
 def names_of_outputs(ports: Collection[str], wanted: Sequence[str] | None) -> list[str]:
-    """The outputs that a run is asked for, all where None. Raises AmpError AMP503 for one that is not there."""
+    """The outputs that a session's run is asked for, all where None. AmpError AMP503 for one that is missing."""
     for name in wanted or ():
         if name not in ports:
             hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
@@ -105,7 +105,7 @@ def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str
 
 
 def _fitting_array(port: Port, value: Any) -> Any:
-    """An array of the port's type and fixed sizes; AmpError AMP503 otherwise."""
+    """What is fed to a session as an array of the port's type and fixed sizes; AmpError AMP503 otherwise."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     try:

@@ -44,7 +44,7 @@ def runtime_of(target: str, python: str = "") -> Runtime | None:
 
 
 def _computes_here(kernels: Kernels) -> bool:
-    """Whether this machine has the processor that the target's kernels are for."""
+    """Whether this machine has the processor that the target's kernels are for, so that its runtime runs here."""
     return not kernels.machines or platform.machine() in kernels.machines
 
 

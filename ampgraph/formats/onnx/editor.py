@@ -81,7 +81,7 @@ def change_weight(
 
 
 def drop_constant(value: ir.Value) -> None:
-    """Takes a constant away that nothing reads any more."""
+    """Takes a constant out of the file that nothing reads any more."""
     if value.uses() or value.is_graph_output() or value.is_graph_input():
         return
     producer = value.producer()

@@ -1,4 +1,5 @@
-"""Values and operators of an ONNX model in its dataflow: slots by schema, types by propagation."""
+"""Values and operators of an ONNX model in its dataflow: types by propagation, slots by schema. A slot is the operands
+and results of one type variable (T, T1); what is float32 in it is one *unit*, whose type is decided."""
 
 from __future__ import annotations
 

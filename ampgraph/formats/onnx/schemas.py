@@ -41,8 +41,7 @@ class Schema:
 
 
 def kind_of(domain: str, op_type: str) -> str:
-    """An ONNX operator by one name for dataflow and lists: ``Conv`` of the default domain, ``domain::Op`` of the
-    others."""
+    """An ONNX operator by one name: ``Conv`` of the default domain, ``domain::Op`` of the others."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}::{op_type}"
 
 
@@ -73,8 +72,7 @@ def opset_of_ir(ir_version: int) -> int:
 
 @functools.cache
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """The schema of an ONNX operator in force at ``opset``, by the onnx package or op_lists/schemas; None where nothing
-    is known of it."""
+    """The schema of an ONNX operator in force at ``opset``, by the onnx package or op_lists/schemas, or None."""
     if domain in ONNX_DOMAINS:
         try:
             found = onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)

@@ -32,8 +32,7 @@ def _role(flow: Dataflow, value: int) -> str:
 
 
 def _maker(flow: Dataflow, value: int) -> Op | None:
-    """For what an output holds: the operator that computes the elements of a value, in the first branch where an If
-    gives it."""
+    """What an output holds: the operator that computes a value's elements, in an If's first branch if that gives it."""
     op = flow.writer(value)
     while op is not None:
         if op.role == "If":

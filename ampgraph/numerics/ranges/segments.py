@@ -167,5 +167,5 @@ def _copy_to_feed(value: Any) -> Any:
 
 
 def _crosses(value: Value) -> bool:
-    """Whether a value may go from one session to the next: a tensor of a type that numpy holds."""
+    """Whether a value may go from one segment's session to the next: a tensor of a type that numpy holds."""
     return not value.container and value.dtype not in ("", "bfloat16")

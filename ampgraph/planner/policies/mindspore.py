@@ -92,8 +92,7 @@ def _names_operator(wanted: str, name: str) -> bool:
 
 
 def _rule_row(name: str, sort: str, cls: str, at_level: str, reason: str, source: str = "") -> ListRow:
-    """A row of the policy MindSpore in `lists`, for something that is decided by cells or rules, not by the operator's
-    list."""
+    """A row of the policy MindSpore in `lists`, for what cells or rules decide, not the operator's list."""
     return ListRow(name, cls, at_level, reason, source, {}, (), {}, sort=sort)
 
 
@@ -128,8 +127,7 @@ def _other_names(wanted: str, cells: Iterable[str]) -> str:
 
 
 def by_operator(lists: OpLists, level: Level) -> ByOperator:
-    """For exported lists of the policy MindSpore: what becomes of each operator. Raises AmpError AMP303 where MindSpore
-    goes by cell."""
+    """Exported lists of the policy MindSpore: what becomes of each operator. AmpError AMP303 where it goes by cell."""
     rules = load_mindspore_rules()
     named = rules.white_operators | rules.auto_white | rules.auto_black
     at = _verdicts_at(lists, level)

@@ -73,8 +73,8 @@ class _Reader:
         self.notes: list[Note] = []
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
-        """For the rule on stored tensors: every one of float32 that matters, or that is filled, with its extent; what
-        is held meanwhile counts."""
+        """Rule on stored tensors: every one of float32 that matters, or is filled, with its extent; heeds what it
+        holds."""
         flow = self.facts.flow
         filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
@@ -92,7 +92,7 @@ class _Reader:
         )
 
     def may_floor(self, value: Value) -> bool:
-        """For the rule on stored tensors: whether one is stored, or filled with one number that the file holds."""
+        """Rule on stored tensors: whether one is stored, or filled with one number that the file holds."""
         writer = self.facts.flow.writer(value.id)
         fills = writer is not None and self.facts.traits.has(writer.role, "fills")
         return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
@@ -102,7 +102,7 @@ class _Reader:
         return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
     def _converted(self) -> dict[int, Array]:
-        """For the rule on stored tensors: the numbers that are made float32 of small ones of wider types."""
+        """Rule on stored tensors: the numbers that are made float32 of small ones of wider types."""
         flow, found = self.facts.flow, dict[int, Array]()
         for op in flow.with_roles(self.facts.traits.operators("conversions")):
             item = flow.values[op.inputs[0]] if op.inputs[0] != NONE else None
@@ -126,8 +126,7 @@ class _Reader:
 
 
 def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decisions) -> dict[int, float]:
-    """For the rules' masks: the constants that have to be floored, as somebody reads them low on the way to their
-    Softmax."""
+    """The rules' masks: the constants that have to be floored: somebody reads them low on the way to their Softmax."""
     values = facts.flow.values
     made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
     return {v: floor for v, floor in floors.items() if v in made or facts.masks.reads_low(settled, v)}
