@@ -6,6 +6,9 @@ and b before they are rounded; W (s * x) takes it in the same way.
 
 y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
 the low type, in every layer in the same direction.
+
+y = W * x + b, a convolution. Neighbours in a picture are alike, and activations are positive: what rounding adds to a
+channel's weights as a whole is added to all its places. So each channel's weights keep their sum.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ NOBODY: Set[Read] = frozenset()
 
 
 def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit]) -> list[JointRounding]:
-    """What is rounded together of the stored tensors that become low: by scalings beside products, and by norms."""
+    """What is rounded together of the stored tensors that become low: by scalings beside products, by norms, and by
+    convolutions."""
     low = LowStored(flow, traits, dtype, edits)
     if not low.rounds or not flow.opset:  # parameters of a norm stay float32 in MindIR
         return []
     found, shared = list[JointRounding](), set[int]()
     factors, statistics = traits.operators("scalings"), traits.operators("stored_statistics")
-    for op in flow.with_roles(factors | statistics):
+    for op in flow.with_roles(factors | statistics | traits.operators("channels_by_rows")):
         path = flow.scopes[op.scope].path
         if op.role in factors:
             number, parts = low.given_up(op, shared)
@@ -44,6 +48,9 @@ def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable
             shares = tuple((flow.scopes[(v := flow.values[i]).scope].path, v.name, by) for i, by in parts.items())
             text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
             found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
+        elif op.role not in statistics:
+            why = Why("channels", "the weights of each channel keep their sum")
+            found += [JointRounding(path, op.index, why)] if low.holds_weights(op) else []
         elif len(op.outputs) == 1 and low.holds_parameters(op):
             found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))
     return found
@@ -107,6 +114,11 @@ class LowStored:
         return len(set(values)) == len(PARAMETERS) and all(
             self.readers(value) == {(op.id, place)} for place, value in enumerate(values, 1)
         )
+
+    def holds_weights(self, op: Op) -> bool:
+        """Whether the weights of a convolution are rounded, which changes them, and read by it alone."""
+        value = op.inputs[1]
+        return self.readers(value) == {(op.id, 1)} and self._is_inexact(value)
 
     def before(self, value: int, factor: float = 1.0) -> Parts:
         """Rounded together: the operands of the product that makes a value, with biases added behind it: each takes

@@ -86,6 +86,7 @@ def test_whole_numbers_that_add_up_exactly_stay_low() -> None:
     [
         "s = Sign (h)  b = Abs (h)  r = Sqrt (b)  z = Mul (s, r)",  # which is zero where the sign turns
         "c = Greater (h, zero)  l = Mul (h, tenth)  z = Where (c, h, l)",
+        "c = Greater (h, zero)  z = Where (c, h, zero)",
         "c = Greater (x, zero)  m = Where (c, zero, lowest)  a = Add (h, m)  z = Softmax (a)",
     ],
 )
