@@ -33,14 +33,14 @@ Row = dict[str, Any]
 Values = Mapping[str, Any]
 
 
-def run_all(model: Path, feeds: list[dict[str, Any]], provider: str, *, tf32: bool = False) -> list[Values]:
-    """The outputs of every sample."""
+def run_all(model: Path, feeds: list[dict[str, Any]], provider: str, **cuda: Any) -> list[Values]:
+    """The outputs of every sample, with these options of the CUDA provider."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    chosen: list[Any] = [(CUDA, {"use_tf32": str(int(tf32))}), CPU] if provider == "cuda" else [CPU]
+    chosen: list[Any] = [(CUDA, {"use_tf32": "0", **cuda}), CPU] if provider == "cuda" else [CPU]
     opened = ort.InferenceSession(str(model), options, providers=chosen)
     if provider == "cuda" and CUDA not in opened.get_providers():
         raise RuntimeError("the CUDA provider did not load")
@@ -65,16 +65,17 @@ def measured(model: Path, data: Path, args: argparse.Namespace) -> Row:
 
     feeds = list(samples(data, args.samples))
     expected = run_all(model, feeds, "cpu")
+    given = dict(one.split("=", 1) for one in args.option)
     ways: dict[str, Any] = {
-        "float32": lambda: run_all(model, feeds, args.provider),
-        "tf32": lambda: run_all(model, feeds, args.provider, tf32=True),
+        "float32": lambda: run_all(model, feeds, args.provider, **given),
+        "tf32": lambda: run_all(model, feeds, args.provider, **{**given, "use_tf32": "1"}),
     }
     with tempfile.TemporaryDirectory() as folder:
         for low in args.types:
             target = Path(folder) / f"{low}.onnx"
             ampgraph.convert(model, "O2", dtype=low, output=target, check="off")
             ways[f"{low} strict"] = lambda target=target: [StrictSession(target, threads=1).run(one) for one in feeds]
-            ways[low] = lambda target=target: run_all(target, feeds, args.provider)
+            ways[low] = lambda target=target: run_all(target, feeds, args.provider, **given)
         row: Row = {}
         for way, outputs in ways.items():
             try:
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--types", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument("--option", action="append", default=[], help="of the CUDA provider: NAME=VALUE")
     parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
     if args.table:
