@@ -100,8 +100,8 @@ class Editor(Protocol):
         ...
 
     def round_together(self, op: Op, dtype: str) -> bool:
-        """Rounds the four stored parameters of a norm with stored statistics anew, together, so that their rounding
-        errors cancel in what it computes. False where the operator has no such four."""
+        """Rounds the four stored parameters of a norm with stored statistics anew, together, or a convolution's weights
+        of each channel, so that their rounding errors cancel in what it computes. False where it has none that were."""
         ...
 
     def bypass(self, op: Op) -> bool:

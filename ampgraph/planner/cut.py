@@ -69,7 +69,7 @@ class CutProblem(ABC):
 
     @abstractmethod
     def net(self, number: int) -> Net | None:
-        """A net; None where it costs nothing whatever is decided."""
+        """For the cut: what a value costs whose readers and writer differ in type; None where that is nothing."""
 
     @abstractmethod
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:

@@ -6,6 +6,9 @@ and b before they are rounded; W (s * x) takes it in the same way.
 
 y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
 the low type, in every layer in the same direction.
+
+y = W * x + b, a convolution. Neighbours in a picture are alike, and activations are positive: what rounding adds to a
+channel's weights as a whole is added to all its places. So each channel's weights keep their sum.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ NOBODY: Set[Read] = frozenset()
 
 
 def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit]) -> list[JointRounding]:
-    """What is rounded together of the stored tensors that become low: by scalings beside products, and by norms."""
+    """What is rounded together of the stored tensors that become low: by scalings beside products, by norms, and by
+    convolutions."""
     low = LowStored(flow, traits, dtype, edits)
     if not low.rounds or not flow.opset:  # parameters of a norm stay float32 in MindIR
         return []
     found, shared = list[JointRounding](), set[int]()
     factors, statistics = traits.operators("scalings"), traits.operators("stored_statistics")
-    for op in flow.with_roles(factors | statistics):
+    for op in flow.with_roles(factors | statistics | traits.operators("channels_by_rows")):
         path = flow.scopes[op.scope].path
         if op.role in factors:
             number, parts = low.given_up(op, shared)
@@ -44,6 +48,9 @@ def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable
             shares = tuple((flow.scopes[(v := flow.values[i]).scope].path, v.name, by) for i, by in parts.items())
             text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
             found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
+        elif op.role not in statistics:
+            why = Why("channels", "the weights of each channel keep their sum")
+            found += [JointRounding(path, op.index, why)] if low.holds_weights(op) else []
         elif len(op.outputs) == 1 and low.holds_parameters(op):
             found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))
     return found
@@ -108,6 +115,11 @@ class LowStored:
             self.readers(value) == {(op.id, place)} for place, value in enumerate(values, 1)
         )
 
+    def holds_weights(self, op: Op) -> bool:
+        """Whether the weights of a convolution are rounded, which changes them, and read by it alone."""
+        value = op.inputs[1]
+        return self.readers(value) == {(op.id, 1)} and self._is_inexact(value)
+
     def before(self, value: int, factor: float = 1.0) -> Parts:
         """Rounded together: the operands of the product that makes a value, with biases added behind it: each takes
         ``factor``. None where a value on the way is read twice, or made otherwise."""
@@ -123,13 +135,13 @@ class LowStored:
         return {}
 
     def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
-        """Rounded together: where an addition reads a stored term, which takes the factor (noted in ``parts``), or
-        zeros; None for neither."""
+        """Rounded together: where an addition reads a stored term, which takes the factor (noted in ``parts``); None
+        where it reads none."""
         for place in range(len(op.inputs)):
             if (bias := self._stored(op, place)) is not None:
                 parts[bias] = factor
                 return place
-        return next((place for place, value in enumerate(op.inputs) if self._is_zero(value)), None)
+        return None
 
     def _behind(self, value: int, factor: float) -> Parts:
         """Rounded together: the first operands of the products that read a value, through moves and added constants
@@ -175,14 +187,6 @@ class LowStored:
         value = self._stored(op, place, private=False)
         number = self.flow.scalar(value) if value is not None and value not in shared else None
         return number if number is not None and np.isfinite(number) else 0.0
-
-    def _is_zero(self, value: int) -> bool:
-        """Rounded together: whether a value is stored zeros, the same times anything, whoever else reads them."""
-        while value != NONE and (op := self.flow.writer(value)) is not None and self._is(op, "nothing_in_inference"):
-            value = op.inputs[0]
-        stored = value != NONE and self.flow.values[value].weight
-        array = self.flow.weights.array(self.flow.values[value]) if stored else None
-        return array is not None and not array.any()
 
     def _operands(self, op: Op) -> list[int]:
         """Rounded together: the stored operands in which a product is linear; empty where one of them is not stored."""

@@ -34,12 +34,13 @@ def _is_computed(facts: Facts, value: int) -> bool:
 
 def _is_multiplied(sight: Sight, op: Op) -> bool:
     """Whether a product reads what a threshold makes, moved, chosen from or shifted and scaled by constants at most: a
-    factor beside it that is computed may be zero where it jumps."""
+    factor or choice beside it that is computed may be zero where it jumps."""
     facts, traits = sight.facts, sight.facts.traits
 
     def further(reader: Op) -> list[int]:
         carries = any(traits.has(reader.role, trait) for trait in ("affine", "joins", "selects", "passes_on"))
-        alone = sum(_is_computed(facts, value) for value in reader.inputs) <= 1
+        truths = any(value != NONE and facts.flow.values[value].dtype == "bool" for value in reader.inputs)
+        alone = sum(_is_computed(facts, value) for value in reader.inputs) <= (not truths)
         return reader.outputs if carries and alone or traits.has(reader.role, "thresholds") else []
 
     uses = downstream(facts.flow, op.outputs, further, facts.crossings.copies)
