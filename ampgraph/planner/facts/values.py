@@ -268,8 +268,7 @@ def _of_array(array: Array) -> Interval:
 
 
 def constants(flow: Dataflow, traits: Traits) -> frozenset[int]:
-    """Facts: values that are made of nothing but what the file holds; `NONE`, an operand that is left out, counts as
-    one."""
+    """Facts: values made of nothing but what the file holds; `NONE`, an operand that is left out, counts as one."""
     if constants not in flow.memo:
         found = {NONE, *(value.id for value in flow.values if value.weight)}
         apart = traits.operators("random") | traits.operators("control_flow")
@@ -329,8 +328,7 @@ def _sizes(flow: Dataflow, op: Op) -> Array | None:
 
 
 def _converted_numbers(row: Array, dtype: str) -> Array | None:
-    """For facts: numbers cast to a type: whole ones that it holds, or any to float32; None where a cast would round or
-    wrap."""
+    """For facts: numbers cast to a type: whole ones that it holds, or any to float32; None if they would change."""
     if dtype == FLOAT32:
         return row.astype(np.float32)
     known, limit = row[~np.isnan(row)], HOLDS.get(dtype, 0.0)

@@ -105,8 +105,7 @@ def prefix_sum(sight: Sight, op: Op) -> Spoilt:
     action="float32 for the power; for a sum of squares under a root, up to the root",
 )
 def power(sight: Sight, op: Op) -> Spoilt:
-    """Holds powers that leave the range: x**2 leaves float16 above 255.9, x**3 above 40.3, and a sum of squares before;
-    a power below 0 near zero."""
+    """Holds powers: x**2 leaves float16 above 255.9, x**3 above 40.3, a sum of squares before; below 0 near zero."""
     facts, traits = sight.facts, sight.facts.traits
     if facts.options.dtype != "float16":
         return None

@@ -73,8 +73,7 @@ class _Reader:
         self.notes: list[Note] = []
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
-        """Rule on stored tensors: every one of float32 that matters, or is filled, with its extent; heeds what it
-        holds."""
+        """Rule on stored tensors: all of float32 that matter, or are filled, with extents; heeds what it holds."""
         flow = self.facts.flow
         filled = {op.outputs[0]: fill(flow, op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()

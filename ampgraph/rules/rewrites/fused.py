@@ -32,6 +32,7 @@ class Half(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return f"x * y, halved {'last' if self.last else 'first'}"
 
     @classmethod
@@ -146,6 +147,7 @@ class Gelu(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return "Gelu" if self.approximate == "none" else f"Gelu by {self.approximate}"
 
     @classmethod

@@ -33,6 +33,7 @@ class Norm(RewriteRule):
 
     @property
     def writes(self) -> str:
+        """What this rewrite writes, as a plan's lines say it."""
         return self.operator
 
     @classmethod
