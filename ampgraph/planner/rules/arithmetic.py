@@ -175,8 +175,8 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
     action="float32 from what makes the probability to the logarithm",
 )
 def small_probability(sight: Sight, op: Op) -> Spoilt:
-    """From what makes a probability to its logarithm: the low type has no digits for small ones, of which log makes
-    large numbers."""
+    """Holds all from what makes a probability to its logarithm: the low type has no digits for small ones, of which log
+    makes large numbers."""
     facts, dtype, of_op = sight.facts, sight.facts.options.dtype, sight.regions.of_op
 
     def is_made_by(writer: Op) -> bool:
