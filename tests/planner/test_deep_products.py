@@ -110,7 +110,7 @@ def test_a_layer_that_cuda_rounds_inside_is_float32(level: str) -> None:
 
 def test_it_is_low_where_asked_for() -> None:
     assert layer_type("O3") == ("float16", ["inside (not held)"])
-    assert layer_type("O2", rule="no-inside") == layer_type("O2", low="LSTM") == ("float16", [])
+    assert layer_type("O2", rule="no-inside") == layer_type("O2", low="op:LSTM") == ("float16", [])
 
 
 @pytest.mark.parametrize(("count", "dtype"), [("400", "float16"), ("N", "float32")])
