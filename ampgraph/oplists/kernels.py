@@ -115,8 +115,7 @@ class Broken:
 
 
 def _is_among(value: object, fine: Sequence[object]) -> bool:
-    """A target's table: whether an attribute's value is one of ``fine``: not set, a word in any case, or a list of
-    them."""
+    """A target's table: whether an attribute's value is in ``fine``: not set, a word in any case, a list of them."""
     if isinstance(value, (list, tuple)):
         return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
     return value is None or value in fine

@@ -274,8 +274,7 @@ class _Writer:
         self._flow, self._edit, self._kept, self._sums = flow, edit, kept, sums
 
     def inputs(self, scope: Scope) -> None:
-        """Strict run: makes a graph's low inputs float32, with defaults; one that keeps its type is read through a
-        Cast."""
+        """Strict run: makes a graph's low inputs float32, with defaults; one that keeps its type is read by a Cast."""
         for value in (self._flow.values[i] for i in scope.inputs):
             if value.id not in self._kept:
                 self._edit.store_float32(value)  # the default of an input turns float32 with it
