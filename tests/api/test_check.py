@@ -578,6 +578,7 @@ def test_a_check_says_how_far_it_is(path, tmp_path):
 POWER = "agraph (float[4,64] x) => (float[M,N] y) { h = MatMul(x, w)  s = ReduceSumSquare <axes = [-1]> (h)  BODY }"
 
 
+@here
 @pytest.mark.slow
 @pytest.mark.parametrize("body", ["y = Mul(s, many)", "q = Sqrt(s)  y = Div(h, q)"])
 @pytest.mark.parametrize("size", [1e-3, 1e-4, 3e-5])
