@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .dataflow import Dataflow
 from .errors import AmpError
+from .shown import plural
 from .typed import reader
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class Rewrite:
     def what(self) -> str:
         """What is written, in words that reports count by."""
         return f"{self.writes} ({self.name})"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many rewrites that write the same."""
+        return f"{plural(count, 'group')} of nodes written as one {self.writes} each"
 
     @property
     def said(self) -> str:

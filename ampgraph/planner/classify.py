@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
+from ..oplists.framework_lists import Listing
+from ..oplists.levels import Level
 from ..oplists.options import Options
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
@@ -129,9 +131,13 @@ def _verdict(facts: Facts, unit: Unit, op: Op | None, left_to_cut: str) -> Verdi
     if cls == "neutral" and facts.traits.has(op.role, "casts"):
         return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
     rule = level.of(cls)
-    return Verdict(
-        SIDES[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
-    )
+    return Verdict(SIDES[rule], LIST, by_list(listing, level, listing.reason))
+
+
+def by_list(listing: Listing, level: Level, reason: str) -> Why:
+    """What a level makes of a class, as a decision's why. ``reason``: why the list has the operator there."""
+    text = f"{listing.source}: {listing.cls} at {level.name} is {level.of(listing.cls)}: {reason}"
+    return Why("list", text, reason)
 
 
 def _verdict_by_validity(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
@@ -190,7 +196,7 @@ def _why_invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
     given_way = any(slot in group for group in options.kernels.tied.get(kind, ()))
     if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
-        return Why("slot", f"{slot} of {kind} stays float32: {reason}")
+        return Why("slot", f"{slot} of {kind} stays float32: {reason}", reason)
     if options.dtype not in unit.admits:
         text, later = (
             f"{kind}-{unit.version} does not admit {options.dtype} for {slot}",

@@ -11,7 +11,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.repairs import Mended, Repair, listed
-from ..core.shown import Data, Shown, named, plain, with_old_names
+from ..core.shown import Data, Shown, named, plain, plural, with_old_names
 from ..core.sketches import Html, heading, heights, markup, table
 from ..numerics.metrics.agreement import Agreement, Scores, deciding_part
 from ..numerics.metrics.parts import PART
@@ -19,7 +19,7 @@ from ..numerics.metrics.verdict import all_within
 from ..numerics.trace.suspects import Suspect, TracedValue
 from ..oplists.traits import has
 from ..runtime.executed import ExecutedLayer
-from .lines import Rows, first, in_rows, plural, titled
+from .lines import Rows, first, in_rows, titled
 from .outputs import layer_lines
 
 SORTS = {

@@ -282,10 +282,10 @@ class Auto(Rules):
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)
-        for unit in flow.units:  # results keep the type that they have
-            if unit.op == NONE and unit.slot.startswith("output "):
-                self.low[unit.id] = True
-        self.outputs = {u.id for u in flow.units if u.op == NONE and u.slot.startswith("output ")}
+        read = (use for value in flow.scopes[0].outputs for use in flow.uses[value])
+        self.outputs = {use.unit for use in read if use.op == NONE and use.scope == 0} - {NONE}
+        for unit in self.outputs:  # results keep the type that they have
+            self.low[unit] = True
 
     def black(self, op: Op) -> Cell:
         """The operator itself, where it is a black one."""
@@ -459,8 +459,7 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     cells = lists.white_cells if level == "O1" else lists.black_cells
     kinds = {kind for made in cells.values() for kind in made} - lists.white_operators
     kinds -= rules.options.lists.traits.operators("reshapes") if level == "O2" else set()
-    words = "float16 in a white cell" if level == "O1" else "float32 in a black cell"
-    words = words.replace("float16", rules.options.dtype)
+    words = f"{rules.options.dtype} in a white cell" if level == "O1" else "float32 in a black cell"
     bare = []
     for op in rules.flow.ops:
         if op.kind not in kinds or not op.slots or rules.cell(op, cells):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
+from ...core.shown import plural
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
 
@@ -27,6 +28,10 @@ class MaxAndMin(RewriteRule):
     names = ("clip",)
     reading = ("source",)
     writes = "Max and Min"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return f"{plural(count, 'node')} written as {self.writes} each"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[MaxAndMin]:

@@ -16,6 +16,7 @@ from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
 from ...core.rewrites import known_rewrites
+from ...core.shown import plural
 from ...oplists.traits import Traits, traits
 from ..fusions import regions
 from ..known import Known, named_ops
@@ -43,8 +44,11 @@ class Exponent(RewriteRule):
 
     @property
     def what(self) -> str:
-        values = f"{len(self.exponents)} value{'s' * (len(self.exponents) > 1)}"
-        return f"{values} scaled by powers of two, as {self.reason} ({self.name})"
+        return f"{self.counted(1)} ({self.name})"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of such a group, which has a reason of its own."""
+        return f"{plural(len(self.exponents), 'value')} scaled by powers of two, as {self.reason}"
 
     @property
     def said(self) -> str:

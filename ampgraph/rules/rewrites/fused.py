@@ -11,10 +11,13 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import NodeEditor
 from ...core.pass_ import foreign
 from ...core.selection import touched
+from ...core.shown import plural
 from ...oplists.patterns import Region
 from ..fusions import Inside, fused_regions, is_closed, is_split, whole
 from ..known import Known
 from ..rewrite import RewriteRule
+
+ONE_KERNEL = ", which the target runs as one kernel"
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class Half(RewriteRule):
     @property
     def writes(self) -> str:
         return f"x * y, halved {'last' if self.last else 'first'}"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return f"{plural(count, 'GELU')} rewritten to multiply by 0.5 last{ONE_KERNEL}"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Half]:
@@ -100,6 +107,10 @@ class Quotient(RewriteRule):
     names = ("quotient",)
     reading = ("data", "divisor")
     writes = "Div"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return super().counted(count) + ONE_KERNEL
 
     @classmethod
     def find(cls, known: Known) -> Iterator[Quotient]:
@@ -199,6 +210,10 @@ class GeluOfSquares(RewriteRule):
     reading = ("source", "cubic", "factor", "one", "half")
     writes = "Gelu by tanh, of squares"
     rewires = True
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return super().counted(count) + ONE_KERNEL
 
     @classmethod
     def find(cls, known: Known) -> Iterator[GeluOfSquares]:

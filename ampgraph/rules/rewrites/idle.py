@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import LOW, NodeEditor
+from ...core.shown import plural
 from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
@@ -20,6 +21,10 @@ class IdleCast(Idle):
 
     names = ("cast",)
     writes = "Cast"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return f"{plural(count, 'redundant Cast')} of the file removed"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdleCast]:
@@ -107,6 +112,10 @@ class IdlePad(Idle):
 
     names = ("pad",)
     writes = "Pad"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return f"{plural(count, 'Pad')} of the file that added nothing removed"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[IdlePad]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
+from ...core.shown import plural
 from ..known import Known, named_ops
 from ..rewrite import Idle, is_inside
 
@@ -19,6 +20,10 @@ class StoredMoves(Idle):
 
     names = ("stored",)
     writes = "stored tensor"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return f"{plural(count, 'stored tensor')} stored as added to scores, no moves between"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[StoredMoves]:

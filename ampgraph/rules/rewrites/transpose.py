@@ -13,6 +13,7 @@ from string import ascii_lowercase
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import NodeEditor
+from ...core.shown import plural
 from ...core.walk import sole_reader
 from ..known import IsLow, Known, named_ops
 from ..rewrite import RewriteRule, all_low, in_function
@@ -31,6 +32,10 @@ class TransposeLast(RewriteRule):
     names = ("transpose",)
     reading = ("source",)
     writes = "product and Transpose"
+
+    def counted(self, count: int) -> str:
+        """What a summary says of so many of them."""
+        return f"{plural(count, 'node')} written as {self.writes} each"
 
     @classmethod
     def find(cls, known: Known) -> Iterator[TransposeLast]:
